@@ -14,7 +14,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
-    """Return the kernel's id of the current boot, or in tests the value of BOOT_ID. It changes with each boot."""
+    """Return the kernel's id of the current boot, which changes with each boot (in tests, $GPUMON_BOOT_ID)."""
     given = os.environ.get(BOOT_ID)
     if given and SIMULATED in os.environ:
         return given

@@ -170,7 +170,7 @@ class Daemon:
     # Reload
 
     def reload(self) -> None:
-        """Read the configuration again and apply it.
+        """Read the configuration again, and apply those settings that need no restart.
 
         If it is invalid, log the error and keep the active configuration.
         """

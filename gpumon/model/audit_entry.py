@@ -23,7 +23,7 @@ class AuditEntry:
     client: str = ""
     """Origin of the request: `local` for the unix socket, `signal`, `marker`, else the client's IP address."""
     uid: int | None = None
-    """User id of a local client, or of the owner of the marker file; None for any other request."""
+    """User id of a local client, or of the owner of the marker file; None if remote, a signal, or a deleted file."""
     login_uid: int | None = None
     """Id of the user who logged in to the local client's session, unchanged by sudo; None if there is none."""
     status: int | None = None

@@ -18,7 +18,7 @@ def parse_bus_id(text: str) -> str | None:
 
 
 def nvml_bus_id(name: str) -> str:
-    """Convert a PCI address of any usual form to NVML's form, as `parse_bus_id`; raise ValueError for other text."""
+    """Convert a PCI address of any usual form to NVML's form, like `parse_bus_id`; raise ValueError for other text."""
     bus_id = parse_bus_id(name)
     if bus_id is None:
         raise ValueError(f"{name!r} is no PCI address")

@@ -81,7 +81,7 @@ class Writer:
 
 
 class Reader:
-    """Reads the call page of one child in the daemon."""
+    """Reads, in the daemon, the call page of one child."""
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE, prot=mmap.PROT_READ)

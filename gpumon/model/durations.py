@@ -21,9 +21,9 @@ def seconds(text: str) -> float | None:
 
 
 def moment(text: str, now: float) -> float | None:
-    """Convert a Unix time, or an RFC 3339 time (UTC if it has no offset), to Unix time; return None for other text.
+    """Convert text to Unix time: a Unix time, an RFC 3339 time (UTC without offset), or a duration before `now`.
 
-    For a duration such as 1h, return the time that lies so long before `now` (Unix time).
+    `now` is Unix time. Return None for other text.
     """
     if PART.match(text):
         before = seconds(text)

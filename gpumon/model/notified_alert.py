@@ -46,7 +46,7 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True)
 class NotifiedAlert:
-    """An alert of which a receiver was or will be notified. It is stored until the message "resolved" is delivered."""
+    """An alert of which a receiver was or will be notified, stored until "resolved" is delivered or is refused."""
 
     receiver: str
     alert: SentAlert

@@ -89,7 +89,7 @@ class SamplerOrders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinksOrders:
-    """Orders for a links child, which reads ports, services, processes and schedulers. `page`, `parent`: see above."""
+    """Orders for a links child, which reads ports, services, processes and schedulers."""
 
     page: int
     parent: int

@@ -22,7 +22,8 @@ class PortPatterns:
 def matches(patterns: Collection[str], device: str, bus_id: str, board: str) -> bool:
     """Return True if a pattern matches the device name, the PCI address `bus_id` or the board id, ignoring case.
 
-    A PCI address may have any form (see `parse_bus_id`), a pattern of PCI addresses a domain of 4 or 8 digits.
+    A PCI address without wildcards may have any form (see `parse_bus_id`); with wildcards, it has a domain of 4 or 8
+    digits.
     """
     addresses = (bus_id, bus_id[4:]) if bus_id else ()
     names = [name.lower() for name in (device, board, *addresses) if name]

@@ -138,7 +138,7 @@ _REMOVED = {
 
 
 def _gone_gpus(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each GPU that has become no longer expected, or for which the reason for that has changed."""
+    """Yield a line for each GPU that stopped being expected, or for which the reason for that changed."""
     for uuid, gone in after.internal.inventory.removed.items():
         if before.internal.inventory.removed.get(uuid) != gone:
             yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
@@ -269,7 +269,7 @@ def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _end(alert: Alert, report: Report) -> str:
-    """Return how an alert ended, as text: resolved or, if its verdict is still open, by what it is inhibited."""
+    """Return how an alert ended, as text: inhibited by another verdict or by a maintenance, else resolved."""
     verdict = report.health.open.get(alert.key)
     if verdict is not None and verdict.inhibited_by is not None:
         return f"inhibited by {verdict.inhibited_by[0]}"

@@ -34,8 +34,8 @@ def unidentified_record(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
 def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Records, GpuRecord]:
     """Return the records of the other GPUs, and the record of the GPU in `reading`.
 
-    Call it when this uuid was read for the first time at this address by this run of the agent: the GPU was opened for
-    the first time, was moved to the address, or replaces another GPU. `here`: the previous record at the address.
+    `here`: the previous record at the address. Call this function if `here` has another uuid than `reading`, or has the
+    uuid only from the store: the GPU was opened for the first time, was moved here, or replaces another GPU.
     """
     others = {bus_id: gpu for bus_id, gpu in records.items() if bus_id != reading.bus_id}
     if here.uuid != reading.uuid and not here.uuid.startswith(UNNAMED):

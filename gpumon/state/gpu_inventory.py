@@ -91,7 +91,7 @@ def poll(
 ) -> GpuInventory:
     """Return the inventory after the readings in a snapshot, which need not contain every GPU.
 
-    `released`: bus ids of released GPUs, which get a record although they are not read. `boot_id`: the current boot.
+    `released`: bus ids of released GPUs. Those on the bus get a record without a reading. `boot_id`: the current boot.
     `own`: uuids of the GPUs that the agent's probe uses now.
     """
     records, bus = inventory.gpus, inventory.drivers
@@ -360,7 +360,10 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) ->
 
 
 def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
-    """Return the usual number of GPUs, at least `count`, on hosts with this product; None for unknown or mixed products."""
+    """Return the usual number of GPUs, at least `count`, on hosts with the product of `gpus`.
+
+    Return None if the products differ, or if no such number is known.
+    """
     names = {gpu.identity.get("name") for gpu in gpus}
     return board_size(names.pop(), count) if len(names) == 1 else None
 

@@ -90,7 +90,10 @@ class GpuRecord:
 
 
 def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
-    """Return the record with this fault. `since` does not change if the GPU already had the same fault."""
+    """Return the record with this fault, detected at the wall time `wall`.
+
+    `since` does not change if the GPU already had the same fault. A GPU with the fault `missing` is marked as absent.
+    """
     since = gpu.since if gpu.fault == fault else wall
     missing = fault == "missing"
     index = None if missing else gpu.nvml_index

@@ -104,7 +104,10 @@ def read(
 def _with_roles(
     inventory: PortInventory, ports: Sequence[PortReading], patterns: PortPatterns
 ) -> tuple[PortReading, ...]:
-    """Return the ports with their roles, which depend on the highest speed that each port ever had."""
+    """Return the ports with their roles, which depend on the highest speed that each port ever had.
+
+    A port that is expected to be up is never `restricted`.
+    """
     names = _identities(ports, inventory.records)
     records = {place: inventory.records.get(name) for place, name in names.items()}
     speeds = {

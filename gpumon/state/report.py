@@ -196,7 +196,7 @@ class Report:
         return device.startswith(UNNAMED) and self.internal.inventory.bus is None
 
     def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
-        """Yield every value of the metric tables, including 0, but detailed metrics only if `detailed` is True.
+        """Yield every value of the metric tables, including 0, but detailed metrics only if `Report.detailed` is True.
 
         If `names` is given, yield only these metrics.
         """
@@ -227,7 +227,10 @@ class Report:
 
 
 def _place(device: str, gpus: Mapping[str, str]) -> str:
-    """Return a device's values of the labels gpu, uuid, device and port, joined by commas; all empty for the node."""
+    """Return a device's values of the labels gpu, uuid, device and port, joined by commas; all empty for the node.
+
+    `gpus`: these values for each GPU, by its uuid and by the substitute for the uuid.
+    """
     if device in gpus:
         return gpus[device]
     name, _, port = device.partition("/")

@@ -80,7 +80,7 @@ def examine(path: Path) -> sqlite3.Connection | None:
 def prove_in_place(path: Path, files: Mapping[Path, tuple[int, int] | None]) -> None:
     """Raise StoreError if one of these files (OpenFile.files) was deleted, moved or replaced since it was opened.
 
-    If this happened to the database `path` itself, first delete the files that remain, such as its WAL.
+    If it was the database `path` itself, first delete its WAL, if that remains.
     """
     changed = [file for file, identity in files.items() if _identity(file) != identity]
     if not changed:
@@ -110,9 +110,10 @@ def _refusal(path: Path) -> StoreError | None:
 
 
 def _mistrust(path: Path) -> StoreError | None:
-    """Return an error if writing the store could change a file of another user, or a device; None if it cannot.
+    """Return an error if the folder or one of the files of the store cannot be trusted; None if all can.
 
-    Without this check, a symbolic link beside the store could make an agent that runs as root write to any file.
+    They must belong to root or to this user, and the files must be regular. Otherwise a symbolic link beside the store
+    could make an agent that runs as root write to any file.
     """
     for item in (path.parent, *(_beside(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
         with contextlib.suppress(FileNotFoundError):

@@ -81,8 +81,8 @@ class Store:
     def prove_in_place(self) -> None:
         """Raise StoreError if the file was deleted, moved or replaced.
 
-        Rows written to such a file would be lost, because the next agent opens the path. If the database file itself
-        is concerned, delete its remaining WAL first.
+        Rows written to such a file would be lost, because the next agent opens the path. If it was the database
+        itself, its WAL is deleted first, if that remains.
         """
         with store_errors(self.path):
             prove_in_place(self.path, self._files)

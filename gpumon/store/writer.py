@@ -74,7 +74,7 @@ class StoreWriter:
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which opens the store. Work that was submitted before waits until the store is open."""
+        """Start the thread, which opens the store. Work that was submitted before waits for the first attempt."""
         self._thread.start()
 
     def submit(
