@@ -1,1 +1,1 @@
-"""The command line. Each subcommand has a module, in which `add` adds the arguments and `run` returns the exit code."""
+"""The command line. Each subcommand has a module, in which `add` adds its arguments and `run` runs it."""

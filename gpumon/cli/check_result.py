@@ -165,7 +165,7 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return a text with the action of a verdict. If a reboot or reset was already made, the text mentions it."""
+    """Return a text with the action of a verdict, or "" if it is none. A reboot or reset already made is mentioned."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."

@@ -22,7 +22,7 @@ from gpumon.model.orders import is_recording
 
 
 def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add a flag for each setting, or only for those in `names`."""
+    """Add a flag for each setting; if `names` has flags, such as "--config.file", only these."""
     group = parser.add_argument_group("settings", "These override the environment and the file: docs/configuration.md.")
     for flag in FLAGS:
         if not names or flag.name in names:
@@ -51,7 +51,8 @@ def reason(args: argparse.Namespace) -> dict[str, str]:
 def reader(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Callable[[], Configuration]:
     """Return a function that loads the configuration from flags, environment and file.
 
-    Commands call this function at their start, and the daemon also at each reload. It raises ConfigurationError.
+    Commands call this function at their start, and the daemon also at each reload. It raises ConfigurationError if the
+    configuration is invalid.
     """
     flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
@@ -112,7 +113,7 @@ def client(args: argparse.Namespace) -> Client:
 
 
 def local_socket(settings: Configuration) -> Path:
-    """Return the path of the agent's unix socket: the configured path or, without one, the path from `find_socket`."""
+    """Return the path of the agent's unix socket: as configured, else as found by `default_paths.find_socket`."""
     if settings.web.socket is not None:
         return settings.web.socket
     configured = settings.origin("store.path") != "default"
@@ -120,7 +121,7 @@ def local_socket(settings: Configuration) -> Path:
 
 
 def url(text: str) -> str:
-    """Return the URL in the text without its query. Raise argparse.ArgumentTypeError if the text is not a URL."""
+    """Return the URL `text` without query, fragment and final slash. Raise ArgumentTypeError if it is no HTTP(S) URL."""
     try:
         parts = urlsplit(text)
         valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -1,4 +1,4 @@
-"""`gpumon inventory`: show the expected GPUs and ports. `gpumon inventory accept`: expect only those present."""
+"""`gpumon inventory`: show the expected GPUs and ports. `... accept`: expect them as they are now."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class GpuNames(NamedTuple):
 def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
     """Return the names of the job's GPUs. Raise CheckError if neither a flag nor an environment variable lists them.
 
-    A Slurm job for which no variable lists GPUs has no GPU.
+    `flags`: the values of --gpu, which take precedence; an empty value raises CheckError too. A Slurm job for which no
+    variable lists GPUs has no GPU.
     """
     if flags:
         return GpuNames("--gpu", tuple(name for text in flags for name in _from_flag(text)))
@@ -62,7 +63,7 @@ def _from_flag(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield the GPU names in a list separated by commas. 0-2 yields 0, 1 and 2."""
+    """Yield the GPU names in a list separated by commas, up to a name in NO_DEVICE. 0-2 yields 0, 1 and 2."""
     for name in filter(None, (part.strip() for part in text.split(","))):
         if name in NO_DEVICE:
             return

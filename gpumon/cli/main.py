@@ -78,7 +78,10 @@ class _Version(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the subcommand that the arguments name, and return its exit code."""
+    """Run the subcommand that the arguments (default: sys.argv) name, and return its exit code.
+
+    Return USAGE_ERROR after a UserError and 130 after ^C; raise SystemExit for invalid arguments, --help and --version.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     ends = words.index(SEPARATOR) if SEPARATOR in words else len(words)
     first = [command for command in COMMANDS if [command.name] == words[:1]]
@@ -109,9 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
-    """Return the parser of the command line.
+    """Return the parser of the command line for the subcommands in `complete`, whose modules are imported.
 
-    Only the subcommands in `complete` get arguments, because this imports their modules, which takes time.
+    If `complete` is empty, it has all subcommands without their arguments, and imports no module, which takes time.
     """
     parser = CommandParser(prog="gpumon", usage="gpumon [-h] [--version] COMMAND ...", description=_description())
     parser.set_examples("gpumon status", "gpumon probe history --since 7d")

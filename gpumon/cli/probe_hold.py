@@ -1,7 +1,8 @@
 """`gpumon probe hold` and `unhold`: keep probes off the GPUs while a job uses them, for a scheduler's prolog.
 
-Exit code 0: no process of a probe is on a GPU, and no probe starts before the hold ends. 1: this is not certain, for
-example because no agent answers. 2: the request is invalid or was refused.
+Exit code of `hold`, 0: no process of a probe is on a GPU, and no probe starts before the hold ends. 1: this is not
+certain, for example because no agent answers. 2: the request is invalid or was refused. Exit code of `unhold`, 0: the
+owner has no hold; 1 and 2 as for `hold`.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class Recording:
     """Makes one recording of the answers that NVML gives on this host. Call `run` once.
 
     `orders` returns the configuration (orders) of a sampler child. Its argument is the descriptor of the shared memory
-    (call page) in which the child shows its current driver call.
+    (call page) in which the child shows its current driver call. `seconds`: time to record after the first poll.
+    `began`: boot clock at the start, from which Outcome.seconds counts.
     """
 
     def __init__(
@@ -62,7 +63,10 @@ class Recording:
         self._over = False
 
     def run(self) -> Outcome:
-        """Record until the given duration is over, an error occurs or the operator presses ^C. Return the outcome."""
+        """Record until the duration is over, the second child fails, or KeyboardInterrupt. Return the outcome.
+
+        If the driver cannot be used or a child cannot be killed, end at once.
+        """
         self._loop.every(POLL_SECONDS, self._check_calls)
         self._start(survey=True)
         try:

@@ -131,7 +131,10 @@ class Fleet:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the fleet until SIGINT or SIGTERM. Return the exit code."""
+    """Serve the fleet until SIGINT or SIGTERM, then end its agents.
+
+    SIGINT raises KeyboardInterrupt, and SIGTERM raises SystemExit(143). Raise UserError if the fleet cannot start.
+    """
     _check(args)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the agents end
     host, _, port = args.listen_address.rpartition(":")

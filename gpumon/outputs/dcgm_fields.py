@@ -39,10 +39,10 @@ class DcgmField(NamedTuple):
     """
 
     def type(self, *, canonical: bool) -> str:
-        """Return the Prometheus type that dcgm-exporter declares for the metric: 4.9 if `canonical`, else up to 4.8.
+        """Return the Prometheus type of the metric: counter if the name of its `source` ends in _total, else gauge.
 
-        Up to 4.8, dcgm-exporter's own DCGM_EXP_ metrics are declared as counters although they can decrease. 4.9
-        declares them as gauges.
+        A computed value has no `source`: its own name decides. A DCGM_EXP_ metric is a gauge if `canonical`, else a
+        counter, as dcgm-exporter declares it, although it can decrease.
         """
         if self.legacy.startswith("DCGM_EXP_"):
             return "gauge" if canonical else "counter"

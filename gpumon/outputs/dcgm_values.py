@@ -52,7 +52,7 @@ def recent_xids(report: Report, state: GpuState) -> Values:
 
 
 def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
-    """Return the last burst of each Xid that occurred on a GPU since the agent's first start."""
+    """Return the last burst of each Xid of a GPU in the Report, without those before the agent's first start."""
     names = {state.uuid, state.unnamed}
     own = (event for event in report.events if event.kind == XID and event.device in names and not event.historical)
     return list({event.code: event for event in own}.values())
@@ -93,7 +93,10 @@ def gpu_count(report: Report, state: GpuState) -> Values:
 
 
 def ecc_errors(severity: str, period: str, _: Report, state: GpuState) -> Values:
-    """Yield the sum of DRAM and SRAM ECC errors: of the lifetime if `period` is AGG, else since the last GPU reset."""
+    """Yield the sum of DRAM and SRAM ECC errors: of the lifetime if `period` is AGG, else since the last GPU reset.
+
+    `severity`: corrected or uncorrected.
+    """
     errors = (state.gpu.ecc_errors_lifetime_total if period == "AGG" else state.ecc_volatile) or {}
     dram, sram = (errors.get(f"{severity},{location}") for location in ("dram", "sram"))
     if dram is not None and sram is not None:

@@ -12,7 +12,7 @@ TITLES = ("LAST", "SEVERITY", "DEVICE", "TIMES", "EVENT")
 
 
 def event_table(events: Sequence[Document]) -> str:
-    """Return a table with a line for each event, in the given order."""
+    """Return a table with a line for each event, in the given order; NO_EVENTS if there are none."""
     return "\n".join(columns([TITLES, *([*_cells(event)] for event in events)])) if events else NO_EVENTS
 
 

@@ -88,9 +88,9 @@ def duration(seconds: float | None) -> str:
 
 
 def stage(name: str, count: int | None, algorithm: str) -> str:
-    """Return the stage of a probe run as text, with its message size in bytes and its algorithm.
+    """Return the stage `name` of a probe run as text, with its message size of `count` bytes and its algorithm.
 
-    The algorithm is omitted if NCCL chooses it.
+    The size is omitted if `count` is None, the algorithm if NCCL chooses it.
     """
     text = STAGE_TEXTS.get(name, name) + ("" if count is None else f" {size(count)}")
     return text + (f" ({algorithm})" if algorithm not in {"", "default"} else "")

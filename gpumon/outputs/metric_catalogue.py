@@ -90,7 +90,7 @@ def document(entries: Iterable[CatalogueEntry]) -> list[dict[str, Any]]:
 
 
 def text(entries: Iterable[CatalogueEntry]) -> str:
-    """Return catalogue entries as text for a terminal: each metric with labels, help text, type, unit and sources."""
+    """Return catalogue entries as text for a terminal: a line with name and labels, and one with all other fields."""
     lines = []
     for entry in entries:
         labels = f"{{{', '.join(entry.labels)}}}" if entry.labels else ""
@@ -164,7 +164,7 @@ AGENT_SOURCE = "the agent"
 
 
 def remark(entry: CatalogueEntry) -> str:
-    """Return a text about a metric: its note, its page if that is not /metrics, and which of its series are omitted."""
+    """Return a text about a metric: its note, its page if that is not /metrics, and which series may be absent."""
     page = "" if entry.page == Page.METRICS.value else f"On {entry.page}."
     zeros = "" if entry.zeros else "No series for 0."
     return "".join(f" {text}" for text in (entry.note, page, zeros, _detail(entry)) if text)

@@ -9,7 +9,10 @@ NOT_EVALUATED_TEXT = "Unknown: no check has run since the agent started."
 
 
 def gpu_counts(document: Document) -> tuple[int, int]:
-    """Return the number of GPUs that are up, and the number that should be up: all but excluded and released ones."""
+    """Return the number of GPUs that are up, and the number that should be up.
+
+    That is the number of GPUs in the inventory, or of expected ones if greater, without excluded and released ones.
+    """
     node, states = document["node"], [gpu["state"] for gpu in document["gpus"]]
     total = max(len(states), int(node["gpus_expected"] or 0) - len(node["excluded"]))
     return states.count("up"), total - states.count("released")
@@ -33,7 +36,7 @@ def exclusions(node: Document) -> list[str]:
 def headline(node: Document) -> str:
     """Return a sentence with the number of problems of the node, without those of severity info.
 
-    If there are none and no check has run since the agent started, the sentence says that the state is unknown.
+    If there are none and no check has run since the agent started, the sentence states that the state is unknown.
     """
     number = sum(problem["severity"] != "info" for problem in node["problems"])
     if not number:

@@ -11,7 +11,7 @@ from gpumon.probe.core.state import ProbeState
 def partial_run_note(state: ProbeState, probe: str) -> str:
     """Return a sentence which states that the newest run of a probe had too few GPUs to determine the probe's state.
 
-    Return an empty string if the newest run determines the state.
+    Skipped runs do not count. Return an empty string if the newest run determines the state, or without any run.
     """
     run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:

@@ -41,7 +41,8 @@ def baseline_ratio(run: Document, measurement: Document) -> float | None:
 def history(runs: Sequence[Document]) -> str:
     """Return a table with a line for each run; a sentence if there are no runs.
 
-    A line has, for each algorithm, the bus bandwidth at the largest message size, and its ratio to this host's median.
+    A line has, for each key of `largest`, the bus bandwidth at the largest message size, and its ratio to this host's
+    median at the time of the run.
     """
     if not runs:
         return NO_RUNS + "\n"

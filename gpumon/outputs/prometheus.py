@@ -197,7 +197,7 @@ def _info(table: Table, own: Labels) -> str:
 
 
 def series_prefix(name: str, labels: Labels) -> str:
-    """Return the name and the labels of a series as text."""
+    """Return the name and the labels of a series as text, with a space at the end, after which the value follows."""
     if not labels:
         return f"{name} "
     pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in labels)

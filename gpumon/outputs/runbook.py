@@ -79,7 +79,10 @@ def _of_check(check: Check, alerts: tuple[AlertRule, ...]) -> str:
 
 
 def _end(check: Check) -> str:
-    """Return a phrase for what clears a verdict of the check; empty for the default, that it passed for one minute."""
+    """Return a phrase for what clears a verdict of the check, such as "passing for 10m" or "a reboot".
+
+    Return an empty string for the default: the check, which does not latch, has returned ok for one minute.
+    """
     if check.latch is None:
         if check.clear_after == MINUTE:
             return ""

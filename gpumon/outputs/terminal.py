@@ -89,7 +89,7 @@ COLUMNS = (
 
 
 def table(document: Document, width: int, *, color: bool) -> str:
-    """Return the readings as text of at most `width` columns: heading, GPUs, links and notices of the agent."""
+    """Return the readings as text for a terminal of `width` columns: heading, GPUs, links and notices of the agent."""
     notices = [f"{notice['subject']}: {printable(notice['message'])}" for notice in document["node"]["notices"]]
     lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
     lines += ["", *_connection_lines(document, width)][:-1]
@@ -97,7 +97,7 @@ def table(document: Document, width: int, *, color: bool) -> str:
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
-    """Return the status as text of at most `width` columns: problems, actions, GPUs, links, errors and the last probe.
+    """Return the status as text for `width` columns: problems, actions, GPUs, links, errors and the last all-reduce.
 
     `document` is the response /api/v1/report, or only its fields in STATUS.
     """

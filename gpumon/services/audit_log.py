@@ -1,4 +1,4 @@
-"""Records each request that changes the agent's state, and the client that sent it, in the log and in the store."""
+"""Records requests to change the agent's state or to start work, and their clients, in the log and in the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _log.setLevel(logging.INFO)  # independent of log.level, because the journal als
 
 
 class AuditLog:
-    """Records requests that change the agent's state or start work, and returns the records. Any thread may use it."""
+    """Records requests to change the agent's state or to start work, even if they fail, and returns the records.
+
+    Any thread may use it.
+    """
 
     def __init__(self, persistence: Persistence) -> None:
         self._persistence = persistence
@@ -28,5 +31,5 @@ class AuditLog:
         self._persistence.write(partial(audit.put, entry=entry))
 
     def find(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
-        """Return a future with the newest `limit` entries. The future raises StoreError if the store cannot be read."""
+        """Return a future with the newest `limit` entries, newest first; it raises StoreError if the store fails."""
         return self._persistence.read(partial(audit.read, limit=limit))

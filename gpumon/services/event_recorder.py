@@ -63,8 +63,9 @@ class EventRecorder:
     ) -> None:
         """Create the service. `on_xid` is called with the bus id and the code of each recent Xid in the kernel log.
 
-        `is_own` returns True for an error that the agent itself caused by killing a rank of a probe. Such an error is
-        ignored: it is not recorded, and `on_xid` is not called.
+        `kernel_log`: path of /dev/kmsg or a file like it; None to read only NVML. `is_own` returns True for an error
+        that the agent itself caused by killing a rank of a probe. Such an error is ignored: it is not recorded, and
+        `on_xid` is not called.
         """
         self._loop = loop
         self._writes = writes
@@ -104,9 +105,10 @@ class EventRecorder:
         self._loop.every(POSITION_SECONDS, self._clean_up)
 
     def restore(self, stored: StoredState) -> None:
-        """Restore the events and the position in the kernel log from the store, and read the log from that position.
+        """Continue the stored events of this boot, and read the kernel log from the stored position.
 
-        An error that recurs in time then extends its stored event instead of beginning a new one.
+        An error at most `event_grouping.PAUSE` (3 min) after the last one of its stored event extends that event;
+        after a longer pause it begins a new event.
         """
         self._grouper.restore(stored.events)
         self._counted = {event.id: event.count for event in stored.events} | self._counted
@@ -192,10 +194,9 @@ class EventRecorder:
         self._confirm()
 
     def _confirm(self) -> None:
-        """Count each error without an Xid that NVML confirms.
+        """Count each error without an Xid that NVML confirms. Drop one not confirmed after WITNESS_SECONDS.
 
-        NVML confirms the error if it cannot read the GPU that the error reports as lost. Drop an error that NVML has
-        not confirmed after WITNESS_SECONDS.
+        NVML confirms that a GPU is lost if it does not list the GPU, or cannot read it although permission suffices.
         """
         for key, (observation, since) in tuple(self._unconfirmed.items()):
             latest = self._latest()
@@ -246,9 +247,10 @@ class EventRecorder:
         self._record()
 
     def _record(self, *, even_if_unchanged: bool = False) -> None:
-        """Submit all changed events to the store as one batch. Do nothing while an earlier batch is being stored.
+        """Submit all changed events and the log position to the store as one batch.
 
-        The changes that occur in that time form the next batch.
+        Do nothing while an earlier batch is being stored, whose end submits the changes of that time; nor if no event
+        has changed, unless `even_if_unchanged` is True.
         """
         if self._in_flight or not (self._changed or even_if_unchanged):
             return

@@ -90,8 +90,9 @@ class HealthFileContent(CurrentHealthResponse):
 class HealthFile:
     """Service that writes the health file whenever checks were evaluated, or verdicts or time windows changed.
 
-    Use from the loop's thread. A file on a disk is written in a separate thread, because a hung disk must not block the
-    loop; a file below /run, which is in memory, is not.
+    It writes nothing before verdicts are read from the store or checks are evaluated. Use from the loop's thread. A
+    file on a disk is written in a separate thread, because a hung disk must not block the loop; a file below /run,
+    which is in memory, is not.
     """
 
     def __init__(self, loop: Loop, path: Path, *, latest: Callable[[], Report], store: Path, socket: Path) -> None:
@@ -119,13 +120,16 @@ class HealthFile:
         self._loop.every(POLL_SECONDS, self.update)
 
     def stop(self) -> None:
-        """Write the file with `running: false`, so that readers detect the stop at once, not when the file is old."""
+        """Write the file with `running: false`, so that readers detect the stop at once, not when the file is old.
+
+        Do nothing if an earlier write still hangs after DISK_SECONDS.
+        """
         self._wait_for_disk()
         self._write(running=False)
         self._wait_for_disk()
 
     def update(self) -> None:
-        """Write the file if verdicts or windows changed, or if checks were evaluated again."""
+        """Write the file if verdicts or windows changed or checks were evaluated again, and no earlier write runs."""
         report = self._latest()
         sources = (report.health, report.windows, report.internal.restored)
         unchanged = len(self._written) == len(sources) and all(map(operator.is_, sources, self._written))

@@ -27,8 +27,8 @@ class InventoryAcceptance:
     def request(self, parts: Collection[str] = ()) -> Future[RequestResult]:
         """Accept that GPUs or ports are missing, down, slower or have fewer PCIe lanes.
 
-        Accept this of those in `parts`; of all if `parts` is empty. Return a future. Its result is set when the
-        acceptance is stored and in effect, or when it is refused.
+        `parts`: GPUs (uuid or PCI address) and ports (such as mlx5_3/1) to accept; empty for all. Return a future. Its
+        result is set when the acceptance is stored and in effect, or when it is refused or cannot be stored.
         """
         return self._loop.request(lambda answer: self._accept(parts, answer))
 

@@ -71,7 +71,8 @@ class Persistence:
     def start(self, on_restored: Callable[[StoredState], None] = lambda _: None) -> None:
         """Open the store and read its content, both in the store's own thread.
 
-        `on_restored` is called after the Report contains the stored state.
+        `on_restored` is called after the Report contains the stored state. Rows past their retention are deleted now
+        and every hour.
         """
         self._on_restored = on_restored
         self._writer.start()
@@ -166,7 +167,7 @@ class Persistence:
 
 
 def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[StoredGpu]:
-    """Yield the GPU rows to store: one for each GPU whose uuid was read.
+    """Yield the GPU rows to store: one for each GPU whose uuid was read from the driver or the store.
 
     Also yield one for each stored GPU that was replaced, or accepted as gone, and is no longer expected.
     """

@@ -176,7 +176,10 @@ class Alertmanager:
         return f"alertmanager {urlsplit(self.url).netloc.rpartition('@')[2]}"
 
     def post(self, alerts: Iterable[tuple[SentAlert, float]]) -> None:
-        """Send alerts, each with the Unix time in seconds at which Alertmanager resolves it unless it is sent again."""
+        """Send alerts, each with the Unix time in seconds at which Alertmanager resolves it unless it is sent again.
+
+        Raise DeliveryError if that fails.
+        """
         body = [
             {
                 "labels": dict(alert.labels),
@@ -213,7 +216,10 @@ def alertmanagers(section: NotificationsSection) -> list[Alertmanager]:
 
 
 def post(url: str, body: object, token: str = "", kind: str = "application/json") -> None:
-    """Send `body` as JSON by HTTP POST. Raise DeliveryError unless the response has a status of 200 to 299."""
+    """Send `body` as JSON by HTTP POST. Raise DeliveryError unless the response has a status of 200 to 299.
+
+    `token`: bearer token; empty for none. `kind`: content type.
+    """
     headers = {"Content-Type": kind, "User-Agent": f"gpumon/{__version__}", **_authorization(token)}
     if not url.startswith(("http://", "https://")):
         raise DeliveryError("the URL does not begin with http:// or https://: correct it")
@@ -261,7 +267,7 @@ def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
 def example(labels: Mapping[str, Any]) -> SentAlert:
     """Return the alert that `gpumon notify test` sends. `labels`: the configured `notifications.labels`.
 
-    It has the label page=day, because an alert with page=never would not be sent to a person.
+    Unless `labels` has another `page`, it has page=day, because an alert with page=never is not sent to a person.
     """
     host = os.uname().nodename
     own = {"alertname": "GpumonTest", "class": "agent", "instance": host, "page": "day", "severity": "info", **labels}

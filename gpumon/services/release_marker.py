@@ -109,7 +109,7 @@ class MarkerWatch:
     """Reads the marker file and returns the release that it requests. A changed file is a new request."""
 
     def __init__(self, path: Path, max_seconds: float, record: Callable[[AuditEntry], None] = lambda _: None) -> None:
-        """Create the watch. `record` gets an audit entry when a file requests a release, and when it is deleted."""
+        """Create the watch. `record` gets an audit entry when a file releases GPUs, and when that file is deleted."""
         self._record = record
         self.path = path
         self.max_seconds = max_seconds
@@ -122,8 +122,9 @@ class MarkerWatch:
     def read(self, boot_id: str, bus_id: Callable[[str], str | None]) -> TimeWindow | None:
         """Read the file and return the release that it requests. The release's deadline may have passed.
 
-        Return None if there is no file, if it is invalid, or if it was too old when it was first read. `bus_id` returns
-        the bus id of the GPU with a given uuid, index or PCI address; None if there is no such GPU.
+        Return None if there is no file, if it is unreadable, invalid or names a GPU that the node does not have
+        (`problem` states which), or if it was too old when it was first read. `bus_id` returns the bus id of the GPU
+        with a given uuid, index or PCI address; None if there is no such GPU.
         """
         marker = read_marker(self.path)
         if marker is None:
@@ -178,7 +179,7 @@ class DoneFile:
         self._failed = False
 
     def update(self, *, done: bool) -> None:
-        """Create the file if `done`, else delete it. If a script deletes the file, the next call creates it again."""
+        """Create the file if it does not exist and `done` is True; delete it if `done` is False. Log a failure."""
         try:
             if not done:
                 self.path.unlink(missing_ok=True)

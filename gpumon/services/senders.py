@@ -61,10 +61,10 @@ class Delays:
 
 
 class Sender(threading.Thread):
-    """A thread that notifies one receiver of the alerts that fire. `name` is the name of the receiver."""
+    """A thread that notifies one receiver of the alerts that fire."""
 
     def __init__(self, name: str, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        """Create the thread. `known`: its stored rows. `write` stores each change of a row."""
+        """Create the thread. `name`: the receiver. `known`: its stored rows. `write` stores each change of a row."""
         super().__init__(name=f"notify-{name}", daemon=True)
         self.receiver = name
         self.counts = Counter[str]()
@@ -108,14 +108,17 @@ class Sender(threading.Thread):
                     self._changed.wait(pause)
 
     def step(self, wanted: Wanted) -> float | None:
-        """Send messages that are due. Raise DeliveryError if one is not delivered.
+        """Send messages that are due; record a failure for a later attempt. `wanted`: the alerts that fire now.
 
         Return the seconds until the next call, which a change of the alerts brings forward; None to wait for a change.
         """
         raise NotImplementedError
 
     def problems(self) -> Iterator[str]:
-        """Yield why a message has failed for FAILING_SECONDS, and why messages about firing alerts were refused."""
+        """Yield the last error if a message has failed for FAILING_SECONDS, and why firing alerts were refused.
+
+        Refused alerts about the agent itself (class=agent) are left out.
+        """
         with self._changed:
             since = min((row.failing_since for row in self._rows.values() if row.failing_since), default=None)
         if since is not None and time.time() - since >= FAILING_SECONDS:
@@ -123,7 +126,7 @@ class Sender(threading.Thread):
         yield from self.refusals.values()
 
     def _attempt(self, row: NotifiedAlert, send: Callable[[], None]) -> bool:
-        """Return whether the message is sent, or refused and not to be sent again."""
+        """Call `send`. Return True if the message was delivered, or refused for good; False if it is to be repeated."""
         error = self._send_in_time(send)
         if error is not None and not error.refused:
             self._fail(row, error)
@@ -137,7 +140,7 @@ class Sender(threading.Thread):
         return True
 
     def _send_in_time(self, send: Callable[[], None]) -> DeliveryError | None:
-        """Return why the attempt failed; None if it did not. An attempt that does not end in time is abandoned."""
+        """Run `send` in a thread. Return why it failed, or was abandoned after Delays.attempt; None if it succeeded."""
         self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
         if len(self._abandoned) >= MAX_ABANDONED:
             return DeliveryError(f"{MAX_ABANDONED} attempts have not ended")
@@ -200,8 +203,9 @@ class Sender(threading.Thread):
 class MessageSender(Sender):
     """Sends one message when an alert begins to fire, and one when it is resolved.
 
-    Alerts with the label page=never are not sent. Each row is stored before its first message is sent and removed after
-    its last one, so that an alert that began and ended while the receiver was away is still sent, also after a restart.
+    Alerts with the label page=never are not sent. The store has a row for each alert from its begin until its last
+    message is sent, so that an alert that began and ended while the receiver was away is sent later, also after a
+    restart (at most MAX_ENDED such alerts).
     """
 
     def __init__(self, receiver: MessageReceiver, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
@@ -255,12 +259,15 @@ class MessageSender(Sender):
 
 
 def _worst_first(row: NotifiedAlert) -> tuple[int, float]:
-    """Return a key that sorts by severity, and then by age, the newest first."""
+    """Return a key that sorts by severity, the worst first, and then by age, the newest first."""
     return SEVERITIES.index(dict(row.alert.labels)["severity"]), -row.alert.since
 
 
 def row_name(receiver: MessageReceiver) -> str:
-    """Return the name of a receiver in the store. One whose URL has changed is not yet notified of anything."""
+    """Return the name by which the store has the rows of a receiver. It contains a hash of the URL, if there is one.
+
+    A receiver whose URL was changed therefore has no rows, and is notified of all firing alerts again.
+    """
     with contextlib.suppress(DeliveryError):
         if receiver.url is not None:
             return f"{receiver.name} {hashlib.sha256(receiver.url.read().encode()).hexdigest()[:16]}"
@@ -270,7 +277,8 @@ def row_name(receiver: MessageReceiver) -> str:
 class AlertmanagerSender(Sender):
     """Repeatedly sends all firing alerts, and for some time the resolved ones, to an Alertmanager, as Prometheus does.
 
-    The store keeps only since when it fails, because Alertmanager resolves an alert that is not sent again.
+    The store has no rows of alerts, because Alertmanager resolves an alert that is not sent again. While sending fails,
+    the store has one row, with the time of the first failure.
     """
 
     def __init__(self, receiver: Alertmanager, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:

@@ -25,7 +25,7 @@ MAX_AGENT_RUNS = 50
 
 
 def read(connection: sqlite3.Connection, probe: str) -> StoredState:
-    """Return the content of the store. Read only the newest rows of tables of which the Report keeps no others."""
+    """Return what the Report keeps of the store: of histories only the newest rows, and the counters of `probe`."""
     counters = probe_runs.read_counters(connection, probe)
     return StoredState(
         counters=error_events.read_counters(connection),
@@ -64,7 +64,7 @@ def write(
 ) -> None:
     """Write these rows, and the events, verdicts, probe results, counters and accepted inventory in the Report.
 
-    Writing what the store already has changes nothing.
+    Writing what the store already has changes nothing. `probe`: name of the probe to which the counters belong.
     """
     for table, table_rows in rows.items():
         table.put(connection, table_rows)

@@ -63,7 +63,7 @@ class WindowEffect(Protocol):
     def completion(self, window: TimeWindow, /) -> Completion:
         """Return a function that checks whether the effect of `window`, which must be in force, is complete.
 
-        This may also start the effect.
+        `completion`, or the function that it returns, may also start the effect.
         """
 
 

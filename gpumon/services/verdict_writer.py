@@ -68,7 +68,8 @@ class VerdictWriter:
     def clear(self, request: ClearRequest) -> Future[ClearResult]:
         """Clear the verdicts that match the request. Any thread may call this.
 
-        Return a future with the result. It is set when the clearances are stored or cannot be stored.
+        Return a future with the result. It is set when the clearances have taken effect, which they do even if they
+        cannot be stored (`stored` is then False), or at once if no verdict can be cleared.
         """
         return self._loop.request(lambda answer: self._enqueue(request, answer))
 

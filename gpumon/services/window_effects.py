@@ -15,7 +15,7 @@ UNREAD = "NVML has not been read since the ranks ended, so whether they have lef
 
 
 class MaintenanceEffect:
-    """Stores at once that the node is in maintenance, in the running agent's row of the table agent_runs.
+    """Stores at once that a maintenance began or ended, in the running agent's row of the table agent_runs.
 
     Therefore a reboot during the maintenance does not count as a failure.
     """

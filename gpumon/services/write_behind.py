@@ -104,7 +104,8 @@ class WriteBehind:
     ) -> None:
         """Store the current state of the changed error events, then publish the changes.
 
-        In the same write, store the position up to which the kernel log was read.
+        In the same write, store the position up to which the kernel log was read, unless it is None. `on_done` is
+        called at the end, even if the write failed.
         """
 
         def note_position(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Responses about the audit: the requests that changed the state of the agent."""
+"""Responses about the audit: the requests to change the state of the agent or to start work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpumon.outputs.responses.base import ResponseModel, timestamp
 
 
 class AuditEntryResponse(ResponseModel):
-    """One request that changed the state of the agent, or started work."""
+    """One request to change the state of the agent or to start work, which may have failed (see `status`)."""
 
     time: str | None = timestamp("When the request was answered.")
     request: str = Field(description="Method and path with parameters, the signal, or the marker file.")
@@ -34,6 +34,10 @@ class AuditEntryResponse(ResponseModel):
 
 
 class AuditResponse(ResponseModel):
-    """Requests that changed the state of the agent, newest first."""
+    """Requests to change the state of the agent or to start work, newest first.
+
+    These are the authorized HTTP requests other than GET, HEAD and OPTIONS, whatever the status of the answer, SIGHUP,
+    and uses of the marker file.
+    """
 
     entries: list[AuditEntryResponse]

@@ -60,7 +60,10 @@ _STATES = ("up", *FAULTS, "released")
 
 @metric_rows(Gpu)
 class GpuResponse(ResponseModel):
-    """One GPU of the inventory. A lost GPU keeps its identity and fault; its readings are null."""
+    """One GPU of the inventory.
+
+    If it has a fault or is released, its readings are null, except its identity, its health and its Xid counters.
+    """
 
     gpu: int = Field(description="NVML index under which the GPU was first read since boot.")
     uuid: str = Field(description="Identity. pci-<bus id> until the GPU has reported its UUID.")

@@ -29,7 +29,8 @@ class NvlinksResponse(ResponseModel):
     def from_report(cls, report: Report, uuid: str | None = None) -> NvlinksResponse:
         """Return the NVLinks of the GPU with this uuid, or of all GPUs if `uuid` is None.
 
-        The state of the links of a lost GPU is null.
+        If a GPU has a fault or is released, the readings of its links are null, and only links whose peer was read
+        since the agent started are listed; before the first reading, as many as the store has.
         """
         return cls(
             links=[

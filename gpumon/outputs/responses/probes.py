@@ -161,7 +161,7 @@ class ProgressResponse(ResponseModel):
 
 
 class CurrentResultResponse(ResponseModel):
-    """The run that determines the outcome: the newest one, or an older one whose GPUs had no successful run since."""
+    """The run that determines the outcome: the newest, or an older one with a fault that no later success covers."""
 
     id: str
     outcome: Literal[OUTCOMES]  # type: ignore[valid-type]

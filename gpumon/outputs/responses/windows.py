@@ -38,7 +38,7 @@ class HolderResponse(ResponseModel):
 
 
 class ReleaseWindowResponse(RequestedResponse):
-    """A release: a period in which no process of the agent has the GPU open, or any GPU if it is of the whole node."""
+    """A release: a period in which no process of the agent has the GPU open, or any GPU if no GPU is named."""
 
     gpu: int | None = Field(description="Index of the GPU; null for the whole node.")
     uuid: str | None
