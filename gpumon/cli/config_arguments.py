@@ -121,7 +121,7 @@ def local_socket(settings: Configuration) -> Path:
 
 
 def url(text: str) -> str:
-    """Return the URL `text` without query, fragment and final slash. Raise ArgumentTypeError if it is no HTTP(S) URL."""
+    """Return the URL `text` without query, fragment and final slash. Raise ArgumentTypeError if it is invalid."""
     try:
         parts = urlsplit(text)
         valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

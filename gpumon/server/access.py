@@ -51,8 +51,8 @@ class Access:
     def refresh(self) -> bool:
         """Read the web configuration again if it or a file that it names has changed. Return True if it was read.
 
-        The caller must then use the new TLS context. If the files cannot be used, the error is logged once, and the
-        previous configuration remains in use.
+        The caller must then use the new TLS context. If the files cannot be used, the error is logged once, the
+        previous configuration remains in use, and the result is False.
         """
         signature = self._sign()
         if self._path is None or signature == self._signature:

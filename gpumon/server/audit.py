@@ -1,4 +1,4 @@
-"""Route /api/v1/audit: requests that changed the agent's state. Reading them needs the authorisation for changes."""
+"""Route /api/v1/audit: requests to change the agent's state. Reading them needs the authorisation for changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AuditFilter(Filter):
 
 @router.get("/audit", dependencies=[needs_token], summary="Who changed the state", responses=errors(TOKEN_ERRORS))
 async def audit(request: Request, chosen: Annotated[AuditFilter, Query()]) -> AuditResponse:
-    """Return the requests that changed the state of the agent or started work, newest first."""
+    """Return the authorized requests to change the agent's state or to start work, also failed ones, newest first."""
     try:
         future = asyncio.wrap_future(sources(request).find_changes(chosen.limit))
         entries = await asyncio.wait_for(future, STORE_TIMEOUT_SECONDS)

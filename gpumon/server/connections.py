@@ -122,7 +122,7 @@ class Connection(H11Protocol):
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
-        """Return True for a TCP connection if fewer than KEPT_FOR_METRICS of all MAX_CONNECTIONS are not busy."""
+        """Return True for a TCP connection if more than MAX_CONNECTIONS - KEPT_FOR_METRICS of these are busy."""
         busy = sum(not other.is_idle for other in self._alike())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 

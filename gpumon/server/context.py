@@ -1,4 +1,4 @@
-"""Code that the routes share: access to `Sources`, base models of parameters, JSON responses, main loop requests."""
+"""Code that the routes share: access to `Sources`, base models of parameters, JSON responses, main loop answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Filter(BaseModel):
 
 
 class AuditedFilter(Filter):
-    """Query parameters of every request that changes state or starts work: a reason, which the audit records."""
+    """Query parameter `reason`, which the audit records, of requests that change state or start work."""
 
     reason: str = Field("", max_length=MAX_REASON_LENGTH, description="Why. It is kept in the audit log.")
 

@@ -39,7 +39,8 @@ TOKEN_ERRORS: Mapping[int, str] = {
 class Guard:
     """ASGI middleware around all routes.
 
-    It refuses requests, adds security headers to responses, and records authorized changes in the audit.
+    It refuses requests, adds security headers to responses, and records in the audit each authorized request with a
+    method other than SAFE_METHODS, whatever the status of its response.
     """
 
     def __init__(self, app: ASGIApp, sources: Sources) -> None:
@@ -124,7 +125,8 @@ def local_peer(request: Request) -> Peer | None:
 def authorize(request: Request) -> None:
     """Raise a Problem unless the client may change the state of the agent.
 
-    A client of the unix socket may if `Peer.may_write` is True; a TCP client may if it sends the token.
+    A client of the unix socket may if `Peer.may_write` is True; a TCP client may if it sends the token. Then mark the
+    request as AUTHORIZED.
     """
     peer, refusals = local_peer(request), request.app.state.sources.refusals
     if peer is not None:

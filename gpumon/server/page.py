@@ -83,7 +83,7 @@ def html(template: str, context: dict[str, Any]) -> bytes:
 
 @cache
 def static_files() -> dict[str, bytes]:
-    """Return the style sheet, script and icon by file name."""
+    """Return the content of each style sheet, script and icon, by file name."""
     return {path.name: path.read_bytes() for path in sorted((HERE / "static").iterdir()) if path.suffix in TYPES}
 
 

@@ -144,7 +144,7 @@ def readings_age(node: Document) -> float | None:
 
 
 def current_result(document: Document) -> Document | None:
-    """Return the run that determines the state of the all-reduce probe; None if no run does. Skipped runs never do."""
+    """Return the run that determines the state of the all-reduce probe; None if no run in the document does."""
     current = document["probe"]["current_result"]
     return next((run for run in document["probes"] if current and run["id"] == current["id"]), None)
 
@@ -155,7 +155,7 @@ def all_reduces(document: Document) -> list[Document]:
 
 
 def largest(result: Document | None) -> Document | None:
-    """Return a run's measurement of the largest message size; None without a run, or if it did not check its data."""
+    """Return a run's measurement of the largest message size; None without a run, or without checked measurements."""
     if not result or result["outcome"] not in DECISIVE or not result["measurements"]:
         return None
     measurement: Document = max(result["measurements"], key=lambda item: item["bytes"])

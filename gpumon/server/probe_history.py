@@ -83,7 +83,7 @@ async def run_by_id(
 
 
 async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
-    """Add the newest `limit` stored runs of a query to `results`, a dict by id. Return False if the store fails."""
+    """Add the newest `limit` stored runs of a query to `results`, a dict by id. Return False if that fails."""
 
     async def add() -> None:
         async for page in _pages(request, query, limit):

@@ -66,7 +66,7 @@ class Sources:
     find_runs: Callable[[RunQuery], Future[RunPage]]
     """Reads probe runs from the store. The future raises StoreError if the store cannot be read."""
     record_change: Callable[[AuditEntry], None]
-    """Records in the audit an authorized request that changes state or starts work."""
+    """Records in the audit an authorized request to change state or to start work, even if it failed."""
     find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
     """Reads the newest audit entries. The argument is their maximum number. The future raises StoreError if the store
     cannot be read.

@@ -61,7 +61,7 @@ async def windows(request: Request, chosen: Annotated[KindFilter, Query()]) -> W
     ),
 )
 async def start_window(request: Request, chosen: Annotated[StartParameters, Query()]) -> WindowsChangeResponse:
-    """Start a time window, which replaces the window in force with the same kind, GPU and owner.
+    """Start a time window, which replaces a client's window in force with the same kind, GPU and owner.
 
     The answer is sent when the effect of the window is complete, or 409 if it cannot be completed in time.
     """

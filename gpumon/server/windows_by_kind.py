@@ -81,7 +81,7 @@ async def releases(request: Request, _: NoParameters) -> ReleaseResponse:
     responses=errors({**TOKEN_ERRORS, 400: "Longer than is allowed.", 404: MISSING_GPU, 409: STILL_OPEN_TEXT}),
 )
 async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Query()]) -> ReleaseResponse:
-    """Release one GPU or all. This replaces an earlier release of that GPU, or of all.
+    """Release one GPU or all. This replaces an earlier release of that GPU, or of all, that has no owner.
 
     The answer is sent when no process of the agent has a released GPU open, or 409 if that takes too long.
     """
@@ -106,7 +106,7 @@ async def start_release(request: Request, chosen: Annotated[ReleaseParameters, Q
     ),
 )
 async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -> ReleaseResponse:
-    """End the release of a GPU, or all. A release that the marker file started ends only when that file is deleted."""
+    """End the releases of a GPU, or all. A release that the marker file started ends only when that file is deleted."""
     bus_id = None if chosen.gpu is None else _released_bus_id(request, chosen.gpu)
     await end(request, WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=client(request)))
     after = _releases(request)

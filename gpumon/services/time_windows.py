@@ -111,7 +111,7 @@ class TimeWindows:
         self._waiting.clear()
 
     def start(self, request: WindowRequest) -> Future[RequestResult]:
-        """Start a window, which replaces a requested window in force with the same kind, GPU and owner.
+        """Start a window, which replaces a client's window in force with the same kind, GPU and owner.
 
         Return a future with the result. Any thread may call this.
         """

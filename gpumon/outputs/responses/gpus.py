@@ -62,7 +62,7 @@ _STATES = ("up", *FAULTS, "released")
 class GpuResponse(ResponseModel):
     """One GPU of the inventory.
 
-    If it has a fault or is released, its readings are null, except its identity, its health and its Xid counters.
+    While it has a fault or is released, only its identity, state, health, Xids and place in the rack are reported.
     """
 
     gpu: int = Field(description="NVML index under which the GPU was first read since boot.")
