@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
 class SingleReading:
     """Reads all GPUs and ports once, without an agent.
 
-    The reading ends early if the driver fails or the sampler child process crashes repeatedly.
+    The reading ends after at most `deadline` seconds, early if the driver fails or the sampler child process crashes
+    repeatedly.
     """
 
     def __init__(self, settings: Configuration, deadline: float = DEADLINE_SECONDS) -> None:

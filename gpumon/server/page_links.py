@@ -46,7 +46,7 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortItem:
-    """Entry of the port list: one InfiniBand or RoCE port."""
+    """Entry of the port list: one InfiniBand or RoCE port. `tone` is its CSS class."""
 
     name: str
     tone: str

@@ -35,7 +35,7 @@ OUTCOME_TONES = {"ok": "ok", "degraded": "warning", "skipped": "muted"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One figure of the node, in a box at the top of the page."""
+    """One figure of the node, in a box at the top of the page. `tone` is its CSS class."""
 
     label: str
     value: str
@@ -45,7 +45,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A reading that the page shows as text and as a bar."""
+    """A reading that the page shows as text and as a bar. `tone` is the CSS class of the bar."""
 
     text: str
     limit: str = ""

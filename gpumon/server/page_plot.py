@@ -28,7 +28,10 @@ OTHER_SIGN = "✕"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A mark in the plot: the bandwidth of one run with one algorithm, or a run without a measurement."""
+    """A mark in the plot: the bandwidth of one run with one algorithm, or a run without a measurement.
+
+    `series`: index of the algorithm in Plot.series.
+    """
 
     x: float
     y: float

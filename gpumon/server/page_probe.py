@@ -31,7 +31,7 @@ class MeasurementGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairCell:
-    """Cell of the pair matrix: the bandwidth between two ranks."""
+    """Cell of the pair matrix: the bandwidth between two ranks. `tone` is its CSS class."""
 
     text: str
     tone: str = ""

@@ -21,7 +21,7 @@ _MOMENT = "a duration before now (1h), RFC 3339, or seconds since the epoch"
 
 
 def duration(name: str, text: str) -> float:
-    """Convert the value of parameter `name`, a duration such as 90s or 1h30m, to seconds. Raise a Problem if invalid."""
+    """Convert the value of parameter `name`, such as 90s or 1h30m, to seconds. Raise a Problem if it is invalid."""
     seconds = durations.seconds(text)
     if seconds is None:
         raise _invalid_parameter(name, text, "a duration such as 90s, 24h or 1h30m")
@@ -31,7 +31,7 @@ def duration(name: str, text: str) -> float:
 def moment(name: str, text: str, now: float) -> float:
     """Convert a Unix time, an RFC 3339 timestamp or a duration before `now` to Unix time.
 
-    For other text raise a Problem, which names the parameter `name`.
+    Raise a Problem for any other value of the parameter `name`.
     """
     seconds = durations.moment(text, now)
     if seconds is None:

@@ -42,7 +42,7 @@ async def node(request: Request, _: NoParameters) -> NodeResponse:
 
 @router.get("/gpus", summary="All GPUs of the inventory", response_model=GpusResponse)
 def gpus(request: Request, _: NoParameters) -> Response:
-    """Return all GPUs. A GPU with a fault stays in the list: its identity and fault are shown, its readings are null."""
+    """Return all GPUs. A GPU with a fault remains in the list, with its identity and fault; its readings are null."""
     return render_once(request, "gpus", GpusResponse.from_report)
 
 

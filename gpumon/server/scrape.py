@@ -27,7 +27,10 @@ async def metrics(request: Request) -> Response:
 
 @router.get(Page.LINKS.value, response_class=PlainTextResponse, summary="Metrics of single links, for Prometheus")
 async def link_metrics(request: Request) -> Response:
-    """Return the metrics of each NVLink and the errors of each port by kind. Scrape it less often than /metrics."""
+    """Return the metrics of each NVLink and chip-to-chip link, and the errors of each port by kind.
+
+    Scrape it less often than /metrics.
+    """
     return _page(request, sources(request).exposition[Page.LINKS]())
 
 

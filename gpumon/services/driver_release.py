@@ -93,7 +93,7 @@ class DriverRelease:
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
     def follow(self) -> None:
-        """Start or end the release that the marker file requests, and make the samplers close all released GPUs.
+        """Start or end the marker file's release, and make the samplers close the released GPUs and reopen the others.
 
         Also end releases whose deadline has passed, and publish which processes of the agent still have a released GPU
         open. If no process has, and the marker file releases GPUs, create the file `<marker>.done`, else delete it.

@@ -1,7 +1,7 @@
 """Groups errors that NVML and the kernel log report into events, and records each change of an event.
 
-Both sources are always read. NVML reports an Xid sooner, but without a text. The kernel log has the text of the error,
-and also the errors that occurred while no agent ran.
+Both sources are read at the same time. NVML reports an Xid sooner, but without a text. The kernel log has the text of
+the error, and also the errors that occurred while no agent ran.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ class EventRecorder:
     def _confirm(self) -> None:
         """Count each error without an Xid that NVML confirms. Drop one not confirmed after WITNESS_SECONDS.
 
-        NVML confirms that a GPU is lost if it does not list the GPU, or cannot read it although permission suffices.
+        Such an error reports that a GPU is lost. NVML confirms this if it does not list the GPU, or cannot read it for
+        another reason than missing permission.
         """
         for key, (observation, since) in tuple(self._unconfirmed.items()):
             latest = self._latest()

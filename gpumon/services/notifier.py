@@ -46,7 +46,7 @@ class Notifier:
         self._senders: list[Sender] = []
 
     def restore(self, notified: Iterable[NotifiedAlert]) -> None:
-        """Start the senders. `notified`: the stored rows of all receivers; those of unknown receivers are deleted."""
+        """Start the senders. `notified`: all stored rows; those of receivers no longer configured are deleted."""
         known: dict[str, list[NotifiedAlert]] = {}
         for row in notified:
             known.setdefault(row.receiver, []).append(row)

@@ -64,7 +64,7 @@ class Sender(threading.Thread):
     """A thread that notifies one receiver of the alerts that fire."""
 
     def __init__(self, name: str, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        """Create the thread. `name`: the receiver. `known`: its stored rows. `write` stores each change of a row."""
+        """Create the thread for the receiver `name`. `known`: its stored rows. `write` stores each change of a row."""
         super().__init__(name=f"notify-{name}", daemon=True)
         self.receiver = name
         self.counts = Counter[str]()
@@ -203,7 +203,7 @@ class Sender(threading.Thread):
 class MessageSender(Sender):
     """Sends one message when an alert begins to fire, and one when it is resolved.
 
-    Alerts with the label page=never are not sent. The store has a row for each alert from its begin until its last
+    Alerts with the label page=never are not sent. The store has a row for each alert from its start until its last
     message is sent, so that an alert that began and ended while the receiver was away is sent later, also after a
     restart (at most MAX_ENDED such alerts).
     """
