@@ -118,7 +118,10 @@ class RawPlatformInfo(ctypes.Structure):
 
 
 class PlatformInfo(NamedTuple):
-    """Chassis serial number, slot and tray of the GPU in a rack; all None if the driver reports no chassis."""
+    """Chassis serial number, slot and tray of the GPU in a rack; all None if the driver reports no chassis.
+
+    `chassis` is the GUID of the rack if the driver accepts only version 1 of the struct.
+    """
 
     chassis: str | None
     slot: str | None
@@ -150,7 +153,7 @@ def nvlink_remote_pci_info(library: Library, handle: Any, bus_id: str, link: int
 
 
 class RawProcess(ctypes.Structure):
-    """The C structs nvmlProcessInfo_v2_t and nvmlProcessInfo_t, which have the same layout."""
+    """The C structs nvmlProcessInfo_v2_t and, except in the drivers of RawProcess535, nvmlProcessInfo_t."""
 
     _fields_ = (("pid", _UINT), ("memory", _UINT64), ("gpu_instance_id", _UINT), ("compute_instance_id", _UINT))
 
@@ -229,7 +232,7 @@ _VGPU_FEATURE = 1
 
 
 def vgpu_license(library: Library, handle: Any, bus_id: str) -> int | None:
-    """Return 1 if a vGPU license is in use; 0 if none is, or if the GPU needs none; None if vGPU is not offered."""
+    """Return 1 if a vGPU license is in use, else 0; None if the GPU has licensable features, but no vGPU among them."""
     answer = LicensableFeatures()
     library.raw("nvmlDeviceGetGridLicensableFeatures_v4", handle, ctypes.byref(answer), bus_id=bus_id)
     states = [each.state for each in answer.features[: answer.count] if each.code == _VGPU_FEATURE]

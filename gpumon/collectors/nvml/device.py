@@ -92,7 +92,7 @@ class Device:
         return part
 
     def begin(self, tier: Tier) -> None:
-        """Begin to read the metrics of a tier: discard the tier's cached answers, and remove the tier from `missed`."""
+        """Begin to read the metrics of a tier: make it the current tier, discard its cached answers and its `missed`."""
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)
@@ -108,7 +108,7 @@ class Device:
     def end(self) -> None:
         """End the reading of the current tier: log metrics whose values became implausible or plausible again.
 
-        Raise GpuFaultError if the tier is FAST, at least one query failed, and no query succeeded.
+        If the tier is FAST, at least one error was counted, and no query succeeded, raise GpuFaultError instead.
         """
         if self.tier is FAST and self._failed is not None and not self._answered:
             raise GpuFaultError("unknown", self._failed)
@@ -117,7 +117,7 @@ class Device:
     def forget(self) -> None:
         """Forget which queries the device supports, and the answers that `constant` keeps.
 
-        This method is called when the device's capabilities have changed.
+        This method is called when the device's capabilities may have changed.
         """
         self._unsupported.clear()
         self._known.clear()
@@ -135,7 +135,8 @@ class Device:
     def call(self, call: Call) -> Any:
         """Return the answer of an NVML getter, which is called at most once in a reading of the current tier.
 
-        Raise AbsentError if the getter is unsupported, NvmlError if it fails, GpuFaultError if the whole GPU fails.
+        Raise NvmlError if the getter fails, AbsentError if an earlier call found it unsupported, and GpuFaultError if
+        the whole GPU fails.
         """
         key = call.name, call.arguments
         if key in self._unsupported:
@@ -148,7 +149,10 @@ class Device:
         return answer
 
     def constant(self, call: Call, otherwise: Any) -> Any:
-        """Return a getter's first successful answer, also in later calls; `otherwise` if no call has succeeded yet."""
+        """Return the first answer of a getter since the last `forget`; `otherwise` if no call has succeeded since then.
+
+        Raise GpuFaultError if the whole GPU fails.
+        """
         if call not in self._constants:
             try:
                 self._constants[call] = self.call(call)
@@ -159,7 +163,8 @@ class Device:
     def link_call(self, name: str, link: int) -> Any:
         """Return a getter's answer for one link.
 
-        The answer is not cached, because a link that comes up may support more getters.
+        The answer is not cached, because a link that comes up may support more getters. Raise NvmlError if the getter
+        fails, GpuFaultError if the whole GPU fails.
         """
         try:
             return self._driver(name, (link,))
@@ -186,10 +191,10 @@ class Device:
         return self.library.call(f"nvmlDeviceGet{name}", self.handle, *arguments, bus_id=self.bus_id)
 
     def judge(self, error: NvmlError, key: Key | None = None) -> None:
-        """Raise GpuFaultError if an NVML error concerns the whole GPU. Otherwise count the error, with two exceptions.
+        """Raise GpuFaultError if an NVML error concerns the whole GPU or the driver is gone. Otherwise count the error.
 
-        "Not supported" is not counted, but remembered for the query `key`, unless that query has succeeded before. "No
-        permission" is not counted.
+        Counting also adds the current tier to `missed`. "No permission" is not counted. "Not supported" is not counted
+        either, but remembered for the query `key` (if given), unless that query has succeeded before.
         """
         if error.code in FAULT_CODES:
             raise GpuFaultError(FAULT_CODES[error.code], error)
@@ -206,7 +211,7 @@ class Device:
     # Fields
 
     def ask_fields(self, scoped: Iterable[Scoped]) -> None:
-        """Read these fields into the cache, normally with one driver call. Unsupported fields are left out."""
+        """Read these fields, or their errors, into the cache, normally with one driver call. Omit unsupported fields."""
         wanted = tuple(dict.fromkeys(field for field in scoped if not self.lacks_field(field)))
         if wanted and wanted not in self._batches:
             self._batches[wanted] = [Batch(part, self._field_ids) for part in _apart(wanted)]
@@ -233,7 +238,7 @@ class Device:
                 self.judge(answer, key)
 
     def field(self, scoped: Scoped) -> float:
-        """Return the cached answer of a field.
+        """Return the cached answer of a field in the current tier; infinity (NONSENSE) for an invalid one.
 
         Raise AbsentError if there is no answer, NvmlError if the driver answered with an error.
         """

@@ -28,7 +28,8 @@ class DriverList:
     def read(self) -> Mapping[str, str]:
         """Return the driver of each listed GPU, which is "nvidia", by bus id.
 
-        If the driver counts more GPUs than those listed and those whose lookup hung, first look up the other indexes.
+        If the driver counts more GPUs than those listed and those whose lookup hung, first look up every index whose
+        lookup has not hung.
         """
         try:
             count = int(self._library.call("nvmlDeviceGetCount"))

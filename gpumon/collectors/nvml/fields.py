@@ -44,7 +44,7 @@ Answer = float | NvmlError | None
 
 
 class Batch:
-    """A list of fields that are read together with one driver call, and the buffer for that call."""
+    """Fields that are read together with one driver call, and the buffer for it. `numbers`: field ids by name."""
 
     def __init__(self, scoped: Sequence[Scoped], numbers: Mapping[str, int]) -> None:
         # The driver does not write entries of unknown fields, so each entry starts as failed.
@@ -54,7 +54,7 @@ class Batch:
         self._buffer = ctypes.create_string_buffer(self._question, len(self._question))
 
     def read(self, library: Library, handle: Any, bus_id: str) -> dict[Scoped, Answer]:
-        """Read the fields with one driver call and return the answer for each. Raise NvmlError if the call fails."""
+        """Read the fields by one driver call. Return an answer or error for each. Raise NvmlError if the call fails."""
         ctypes.memmove(self._buffer, self._question, len(self._question))
         library.raw("nvmlDeviceGetFieldValues", handle, len(self.scoped), self._buffer, bus_id=bus_id)
         return {

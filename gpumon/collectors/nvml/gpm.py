@@ -86,7 +86,7 @@ def is_supported(device: Device) -> bool:
 
 
 class SamplePair:
-    """The two GPM samples of one GPU or of one GPU instance, and the metrics computed from them."""
+    """The two GPM samples of a GPU, or of its GPU instance with the id `instance`, and the metrics between them."""
 
     def __init__(self, gpu: Device, instance: int | None = None) -> None:
         self._gpu = gpu
@@ -103,7 +103,8 @@ class SamplePair:
     def read(self) -> None:
         """Take a sample, and compute `values` from it and the sample before; after the first sample they are empty.
 
-        Do nothing if the last sample is younger than MIN_SECONDS. Raise NvmlError if a call fails.
+        Do nothing if the last sample is younger than MIN_SECONDS. If a call fails, raise NvmlError and begin again with
+        a first sample next time.
         """
         now = boot_clock()
         if self._taken_at is not None and now - self._taken_at < MIN_SECONDS:
@@ -165,7 +166,10 @@ class Monitoring:
         self._silent = False
 
     def read(self) -> None:
-        """Take a GPM sample. Raise GpuFaultError if the whole GPU fails. Other NVML errors are counted, not raised."""
+        """Take a GPM sample. Raise GpuFaultError if the whole GPU fails. No other NVML error is raised.
+
+        Do nothing if GPM was found unsupported or, for RETRY_SECONDS, if permission was denied.
+        """
         if self._lacking or boot_clock() < self._retry_at:
             return
         self._denied = None

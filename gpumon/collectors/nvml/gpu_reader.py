@@ -122,7 +122,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """Store the MIG mode (`on`: MIG is enabled). If it has changed, determine again what the GPU supports."""
+        """Store the MIG mode (`on`: enabled). If it changed, free GPM samples and determine what the GPU supports now."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)
@@ -147,9 +147,9 @@ class GpuReader:
             self._new_peers = self._peers.peers
 
     def readings(self) -> dict[str, Any]:
-        """Return the GPU's last values as keyword arguments of GpuReading.
+        """Return the GPU's last values as keyword arguments of GpuReading. NodePoll adds the remaining arguments.
 
-        NVLink peers and peer access are included only in the first call after they changed.
+        NVLink peers and peer access are included only in the first call after new ones were read.
         """
         peers, self._new_peers = self._new_peers, {}
         access, self.peer_access = self.peer_access, {}
@@ -171,11 +171,11 @@ class GpuReader:
     def increments(self, seconds: float) -> Mapping[str, Any]:
         """Return how much counters grow in this number of seconds, by metric name.
 
-        Only counters that are integrated over time from another metric are included.
+        Only counters that are integrated over time from the last value of another metric are included.
         """
         return self._gpu.increments(seconds)
 
     def close(self) -> None:
-        """Free the GPM samples of the GPU and of its MIG instances."""
+        """Free the GPM samples of the GPU and of its MIG instances, and discard the readings of the MIG instances."""
         self._monitoring.close()
         self._instances.close()

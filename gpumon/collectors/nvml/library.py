@@ -72,7 +72,10 @@ GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 
 
 class NvmlError(Exception):
-    """Raised if a driver call returns an error. `code` is NVML's error code, `call` the name of the function."""
+    """Raised if a driver call returns an error, or if its function does not exist. `code` is NVML's error code.
+
+    `call`: name of the function; if only one field of a call failed, `field` and the name of the field.
+    """
 
     def __init__(self, code: int, call: str) -> None:
         super().__init__(f"{call}: {error_name(code)}")
@@ -102,9 +105,10 @@ class Library:
         """Version of the driver; empty until NVML has been initialised."""
 
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
-        """Call `pynvml.<function>` and return its result. Raise NvmlError if the call fails. The call may never return.
+        """Call `pynvml.<function>` and return its result. The call may never return.
 
-        For the supervisor, the call page shows the bus id of the GPU, and the function's name followed by `note`.
+        Raise NvmlError if the call fails or the function does not exist. Meanwhile the call page shows the daemon
+        `bus_id`, that of the GPU, and the function's name followed by `note`.
         """
         target = getattr(pynvml, function, None)
         if target is None:  # the bindings are older than the function
@@ -138,7 +142,8 @@ class Library:
         """Call the newest variant of `function` that this driver supports, and return its result.
 
         `variants`: calls with versioned structs or functions, the newest first. A variant that turned out to be
-        unsupported is not called again.
+        unsupported is not called again, unless it is the last. Raise NvmlError if the call fails for another reason, or
+        if no variant is supported. `function`: name under which the supported variant is remembered.
         """
         for place in range(self._variants.get(function, 0), len(variants) - 1):
             try:

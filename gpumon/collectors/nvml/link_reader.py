@@ -36,7 +36,7 @@ class LinkTable(Table, Protocol):
 
 
 class LinkReader:
-    """Reads the metrics of a GPU's NVLinks, or of its C2C links. `links` has the last values, by link number."""
+    """Reads the metrics of a GPU's NVLinks, or of its C2C links. `links` has one table instance a link, by link number."""
 
     def __init__(self, table: type[LinkTable], device: Device) -> None:
         self._table = table
@@ -53,7 +53,10 @@ class LinkReader:
                 yield from (Scoped(field.name, link, link=True) for link in range(self.count))
 
     def read(self, tier: Tier) -> None:
-        """Set `count` and `links` from the fields of this tier, which must already be in the device's cache."""
+        """Set `links` from the fields of this tier, if the table has any; in ONCE and RARE set `count`, if it can be read.
+
+        `count` is the number of links. The fields must already be in the device's cache.
+        """
         if tier in {ONCE, RARE}:
             self._count()
         if rows_of(self._table, tier):
@@ -142,7 +145,11 @@ class TrafficReader:
             yield from (Scoped(name, link, link=True) for name in way for link in range(links))
 
     def read(self, links: int) -> None:
-        """Set `moved` from the fields in TRAFFIC, which must already be in the device's cache."""
+        """Set `moved` to the sum of received and transmitted payload bytes of each NVLink, by link number.
+
+        `links`: number of NVLinks. A link is left out unless both its counters, received and transmitted, can be read.
+        The fields in TRAFFIC must already be in the device's cache. Those that no link has are not read again.
+        """
         self.moved = {
             str(link): sum(variants)
             for link in range(links)
@@ -177,7 +184,7 @@ class PeerReader:
         self.peers: dict[str, NvlinkPeer] = {}
 
     def read(self, links: int) -> Generator[None, None, bool]:
-        """Read the missing peers, and yield after each link. Return True if a peer was added to `peers`."""
+        """Read the missing peers of this number of links; yield after each link. Return True if a peer was added."""
         peers: dict[str, NvlinkPeer] = {}
         for link in range(links):
             if str(link) not in self.peers and (peer := self._peer(link)) is not None:

@@ -37,7 +37,8 @@ class Instance(NamedTuple):
 class Instances:
     """Reads the MIG instances of a GPU.
 
-    Each reading enumerates the instances again. `readings` has the result of the last reading.
+    Each reading enumerates the instances again. `readings` has the result of the last reading. `gpm`: whether to read
+    GPM metrics.
     """
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
@@ -127,7 +128,7 @@ class Instances:
             self._gpu.judge(error)
 
     def _sample(self, gpu_instances: Iterable[int]) -> None:
-        """Take one GPM sample of each GPU instance, for all compute instances in it.
+        """Take one GPM sample of each GPU instance, for all compute instances in it, if the GPU supports GPM.
 
         Store the error of a GPU instance that cannot be sampled in `_refusals`.
         """

@@ -31,7 +31,7 @@ BACK_OFF = (1.0, 30.0)
 
 
 class Events:
-    """The NVML event set of all opened GPUs. After an error it is rebuilt, with a delay that doubles each time."""
+    """The NVML event set of all opened GPUs. After an error it is rebuilt, after a delay that doubles up to 30 s."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -51,7 +51,11 @@ class Events:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        """Remove a GPU from the event set. A set with a GPU that does not answer fails for all GPUs."""
+        """Remove a GPU from the event set. A set with a GPU that does not answer fails for all GPUs.
+
+        The set is freed, and built again by the next `prepare` or `take`. Xids that were waiting in it are kept for
+        `take`. Do nothing if the GPU is not in the set.
+        """
         wanted = [watched for watched in self._watched if watched[1] != bus_id]
         if len(wanted) != len(self._watched):
             self._watched = wanted
@@ -63,13 +67,16 @@ class Events:
     def prepare(self) -> None:
         """Create the event set if there is none, so that events until the next poll are kept.
 
-        Do nothing during the delay after an error.
+        Do nothing during the delay after an error, or if there is no GPU to register.
         """
         if self._set is None:
             self._build()
 
     def take(self) -> list[XidEvent]:
-        """Return the Xids since the last call; an empty list while the event set cannot be created."""
+        """Take at most MAX_EVENTS events. Return the Xids, and add the GPUs of other events to `changed`.
+
+        Also return the Xids that `forget` kept. No event is taken while the event set cannot be created.
+        """
         taken, self._collected = self._collected, []
         self.prepare()
         if self._set is not None:
@@ -114,7 +121,7 @@ class Events:
         """Register those of EVENT_TYPES that a GPU supports. Return whether the GPU supports any of them.
 
         NVML refuses a registration as a whole if one type is unsupported or needs root. If NVML refuses the supported
-        types, only Xids are registered.
+        types, only Xids are registered. Raise NvmlError if that fails too.
         """
         every, least = supported & EVENT_TYPES, supported & XID_ERROR
         try:

@@ -1,6 +1,7 @@
-"""Read GPUs on the PCI bus from sysfs.
+"""Read from sysfs and procfs which GPUs and NVSwitches are on the PCI bus, and data about their PCIe ports.
 
-This needs no NVIDIA driver, and reading these attributes does not access the device.
+This needs no NVIDIA driver, except for the UUIDs, and does not access the devices. `sysfs` and `procfs` are the folders
+/sys and /proc, or copies of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ MAX_LANES = 32
 
 
 def functions(sysfs: Path) -> Mapping[str, str]:
-    """Return the kernel driver bound to each NVIDIA GPU ("" for none), by bus id such as 00000000:1B:00.0."""
+    """Return the kernel driver bound to each NVIDIA GPU ("" for none), by bus id such as 00000000:1B:00.0.
+
+    Virtual functions of a GPU are left out.
+    """
     drivers = {}
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         if (device / "physfn").is_symlink():  # a virtual function of a GPU, for a virtual machine
@@ -33,7 +37,7 @@ def functions(sysfs: Path) -> Mapping[str, str]:
 
 
 def nvswitches(sysfs: Path) -> int:
-    """Return the number of NVSwitches on the PCI bus.
+    """Return the number of NVSwitches on the PCI bus. Those of later generations than Hopper are not on it.
 
     A virtual machine has NVSwitches only if it owns all GPUs of the host.
     """
@@ -48,7 +52,7 @@ def nvswitches(sysfs: Path) -> int:
 def ports(sysfs: Path) -> Mapping[str, str]:
     """Return the bus id of each GPU's upstream PCIe port, by the GPU's bus id.
 
-    Errors that the kernel logs for that port concern the GPU or its PCIe link.
+    Errors that the kernel logs for that port concern the GPU or its PCIe link. A GPU without such a port is left out.
     """
     above = {function: folder.name for function, folder in _folders_above(sysfs)}
     return {function: port for function, name in above.items() if (port := parse_bus_id(name)) is not None}
@@ -65,7 +69,7 @@ def slot_lanes(sysfs: Path) -> Mapping[str, int]:
 
 
 def _folders_above(sysfs: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the bus id of each GPU and the sysfs folder of its upstream PCIe port."""
+    """Yield the bus id of each GPU and the sysfs folder above it: that of its upstream PCIe port, if it has one."""
     for function in functions(sysfs):
         yield function, (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent
 

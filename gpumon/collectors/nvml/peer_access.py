@@ -34,7 +34,7 @@ class PeerAccess:
         self._steps: Iterator[None] = iter(())
 
     def begin(self, devices: Mapping[str, Device]) -> None:
-        """Start reading all pairs of these GPUs. `devices` is by UUID."""
+        """Begin a new reading of all pairs of these GPUs, which calls of `take` carry out. `devices` is by UUID."""
         self._found = {uuid: {} for uuid in devices}
         self._steps = self._read(list(devices.items()))
 
@@ -64,7 +64,7 @@ class PeerAccess:
 
 
 def _status(device: Device, other: Device, number: int) -> str | None:
-    """Return the peer access status of two GPUs for the capability with this number; None if it cannot be read."""
+    """Return the peer access status of two GPUs for the capability with this number; None if unread or unlisted."""
     arguments = "nvmlDeviceGetP2PStatus", device.handle, other.handle, number
     try:
         return STATUSES.get(device.library.call(*arguments, bus_id=device.bus_id))

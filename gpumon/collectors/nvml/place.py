@@ -24,7 +24,7 @@ _VENDORS = re.compile(
 
 
 def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
-    """Return where the agent runs: HOST, GUEST (virtual machine) or CONTAINER."""
+    """Return where the agent runs: CONTAINER, also in a virtual machine, else GUEST (virtual machine) or HOST."""
     if _is_contained(procfs, root, environment):
         return CONTAINER
     return GUEST if is_virtual(sysfs, procfs) else HOST

@@ -1,4 +1,4 @@
-"""Plausible ranges of readings, by the unit in the name of the metric.
+"""Plausible ranges of readings, by the unit in the name of the metric, and a filter that drops other values.
 
 A value outside its range is an error of the driver or the GPU.
 """
@@ -79,7 +79,7 @@ class PlausibilityFilter:
         self._dropped_before[tier], self._dropped[tier] = self._dropped.get(tier, {}), {}
 
     def plausible(self, tier: Tier, row: str, value: Any) -> Any:
-        """Return the value if it is plausible, else None.
+        """Return the value of the metric named `row` if it is plausible, else None.
 
         If the value is a dict, return a dict of its plausible items; None if no item is plausible.
         """

@@ -51,7 +51,10 @@ NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
 
 
 def start(library: Library) -> DriverStatus:
-    """Initialise NVML. Return a status with the versions of driver, NVML and CUDA. Raise NvmlError if NVML fails."""
+    """Initialise NVML, and set `library.driver`. Raise NvmlError if the initialisation fails.
+
+    Return a status with the versions of driver, NVML and CUDA. A version that cannot be read is None.
+    """
     library.call("nvmlInit")
     driver = _optional(library, "nvmlSystemGetDriverVersion")
     library.driver = version(driver or "")
@@ -85,9 +88,9 @@ class NodePoll:
 
     `driver`: version of the driver. `bus`: returns the kernel driver of each GPU by bus id. `do_not_open`: bus ids of
     GPUs that are not opened. `unwanted`: UUIDs of GPUs that are opened only once, to read the UUID. `first`: bus ids to
-    open before others, in this order. `interval`: seconds between polls. `partial`: called in a slow poll, and after
-    each GPU of a poll that reads the rare tier, with a snapshot of the GPUs read since its last call. `patience`: see
-    Turns. `extent`: optional metrics to read.
+    open before others, in this order. `interval`: seconds between polls. `partial`: called with a snapshot of the GPUs
+    read since its last call, every PARTIAL_SECONDS of a slow poll, and after each of several GPUs in a poll that reads
+    the rare tier. `patience`: see Turns. `extent`: optional metrics to read.
     """
 
     def __init__(
@@ -174,7 +177,7 @@ class NodePoll:
                     slot.index = None  # the GPU's reading reports the error
 
     def _read_peer_access(self) -> None:
-        """Start to read peer access each time `watching` becomes True, and pass results to the readers of the GPUs."""
+        """Begin to read peer access when `watching` becomes True, else continue. Pass the result to the GPUs' readers."""
         readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
         if self.watching and not self._has_watched:
             self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})
@@ -215,7 +218,7 @@ class NodePoll:
     def _enumerate(self) -> None:
         """Update the list of GPUs to open, and close GPUs that are no longer in the list.
 
-        GPUs in `do_not_open`, and GPUs bound to another kernel driver than nvidia, are not in the list.
+        GPUs in `do_not_open`, and GPUs not bound to the kernel driver nvidia, are not in the list.
         """
         self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
@@ -229,8 +232,8 @@ class NodePoll:
     def _gpu(self, slot: _Slot, tally: Tally) -> Sequence[GpuReading]:
         """Read one GPU, and open it first if necessary. Return its reading; if it has failed, a reading with its fault.
 
-        Return nothing while its readings pause, while its fast tier is incomplete, before it was opened, or if it is
-        excluded or not visible in this container or guest.
+        Return () while its readings pause, while its fast tier is incomplete, before it was opened, or if it is
+        unwanted or not visible in this container or guest. Raise NvmlError if the driver itself is gone.
         """
         now = boot_clock()
         if slot.bus_id in self.events.changed:

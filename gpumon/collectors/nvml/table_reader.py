@@ -73,7 +73,7 @@ class ProcessNames:
     procfs: Path = Path("/proc")
 
     def name(self, pid: int) -> str:
-        """Return the name of a process from /proc/PID/comm; "" if it has ended or is not visible in this container."""
+        """Return the name of a process from /proc/PID/comm; "" if that file does not exist or cannot be read."""
         try:
             text = (self.procfs / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
@@ -88,12 +88,15 @@ NO_PROCESS_NAMES = ProcessNames()
 
 @cache
 def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
-    """Return the metrics of a table that are read in this tier, by name."""
+    """Return the Row (description) of each metric of a table that is read in this tier, by name of the metric."""
     return {name: row for name, row in rows(table).items() if row.every is tier}
 
 
 class TableReader:
-    """Reads the metrics of one table from one device. `values` has the last value of each metric, by metric name."""
+    """Reads the metrics of one table from one device. `values` has the last values, by name of the metric.
+
+    A metric that had no value when it was last read is missing there.
+    """
 
     def __init__(
         self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: ProcessNames = NO_PROCESS_NAMES
@@ -118,7 +121,10 @@ class TableReader:
             yield from self._fields(row.source)
 
     def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
-        """Read the metrics of a tier except the metric `but`; yield after each. Return True if any has a value."""
+        """Read the metrics of a tier except the metric `but`; yield after each. Return True if any has a value.
+
+        The caller must have read the NVML fields of the tier before, by `Device.ask_fields`.
+        """
         answered = False
         for name, row in rows_of(self._table, tier).items():
             if name != but:
@@ -291,7 +297,8 @@ class TableReader:
     def increments(self, seconds: float) -> dict[str, Any]:
         """Return how much counters grow in this number of seconds, by metric name.
 
-        Only counters that are integrated over time from another metric are included.
+        Only counters that are integrated over time from the last value of another metric are included. The growth of a
+        metric with labels is a dict by label value.
         """
         gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
         return {name: gain for name, gain in gained if gain is not None}
@@ -311,7 +318,7 @@ class TableReader:
 
 
 def scale_value(value: float, scale: float) -> float:
-    """Return value times scale. If scale is below 1, divide by 1 / scale: 700 (mW) times 0.001 is not exactly 0.7."""
+    """Return value times scale. If scale is below 1, divide by round(1 / scale): 700 * 0.001 is not exactly 0.7."""
     return value * scale if scale >= 1 else value / round(1 / scale)
 
 
@@ -327,7 +334,10 @@ def _part(mask: int, check: RowCheck) -> int:
 
 
 def words(name: str, value: Any) -> str:
-    """Return the value of an identity metric, such as the GPU's name, as text. Drivers return several types."""
+    """Return the value of the identity metric `name` as text. Drivers return several types.
+
+    The number of an `architecture` becomes its name.
+    """
     if name == "architecture":
         return ARCHITECTURES.get(value, f"architecture {value}")
     if isinstance(value, bytes):

@@ -1,6 +1,6 @@
 """Limit how long one poll reads one opened GPU. The part of a poll that reads one GPU is called a turn.
 
-A fast GPU is read completely in one turn, a slow GPU in several turns, each in another poll.
+A fast GPU is read completely in one turn, a slow GPU in several turns, in as many polls.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Turns:
     def take(self, tally: Tally) -> bool:
         """Read the tiers that are due until all are complete or the turn is over, and add to the totals in `tally`.
 
-        Return True if the fast tier was completed. Only then is the GPU reported in this poll.
+        Return True if the fast tier was completed. Only then is the GPU reported in this poll. Raise GpuFaultError if
+        the whole GPU fails.
         """
         device, completed = self.reader.device, False
         self._add(*tally.durations)
