@@ -1,4 +1,4 @@
-"""Parse lines that the kernel and its drivers log about errors of GPUs and their links.
+"""Parse lines that the kernel and its drivers log about errors of GPUs, NVSwitches, NICs and PCIe devices.
 
 Parsing never raises. Names and ids of processes are removed from the text of a parsed line.
 """
@@ -118,7 +118,7 @@ class Line:
 
 @lru_cache(_KNOWN_LINES)
 def parse(text: str) -> Line | None:
-    """Return the error that the text of a kernel log record reports; None if it reports none.
+    """Return the error that the text of a kernel log record reports; None if it reports none that gpumon records.
 
     The whole text must match a message of the driver or kernel: users choose parts of other messages, for example the
     names of their processes, and could quote an error there.

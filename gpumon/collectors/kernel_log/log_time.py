@@ -23,7 +23,8 @@ class KernelClock:
     def measure(self, seconds: float) -> None:
         """Update the offset. `seconds`: time stamp of a record that was just logged.
 
-        The offset grows by at most DRIFT per second, because the record may have waited before it was read.
+        After the first call the offset grows by at most DRIFT per second, because the record may have waited before it
+        was read.
         """
         now = self._now()
         ahead = now - seconds

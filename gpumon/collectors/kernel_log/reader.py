@@ -66,7 +66,7 @@ class KernelLog:
         return self._descriptor
 
     def read(self) -> tuple[Record, ...]:
-        """Return the records since the last call, up to about MAX_LINES lines."""
+        """Return the records since the last call, up to about MAX_LINES lines; () if the log cannot be read."""
         if self._descriptor is None:
             self._open()
         records: list[Record] = []

@@ -26,7 +26,8 @@ MAX_HELD = 20_000
 class KernelLogWatch:
     """Reads the kernel log in the loop's thread and passes its errors to `report`.
 
-    Nothing is read before `resume` or `begin` is called.
+    Lost (overwritten) records are passed as an error of kind OVERRUN. Nothing is read before `resume` or `begin` is
+    called. `path`: log to read; None for none. `now` and `wall` return the boot clock and the wall clock.
     """
 
     def __init__(
@@ -58,17 +59,18 @@ class KernelLogWatch:
     def position(self) -> LogPosition | None:
         """Return the log position from which the next agent continues.
 
-        Return None before `resume`, and before any read if `resume` got no position of this boot.
+        Return None before `resume`. If `resume` got no position of this boot, also return None until a read has
+        returned a record or reached the end of the log.
         """
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
 
     def resume(self, stored: LogPosition | None) -> None:
-        """Continue from the stored position. Records after it are new; after a reboot all records are new.
+        """Continue after the stored position, and report the held errors after it. After a reboot all records are new.
 
         If `stored` is None, the agent runs for the first time on this host, and errors that are already in the log are
-        marked as historical.
+        marked as historical. Calls after the first have no effect.
         """
         if self._resumed:
             return
@@ -91,7 +93,10 @@ class KernelLogWatch:
         self._begun = True
 
     def read(self) -> None:
-        """Read the new records and report the errors in them."""
+        """Read the new records, and report the errors in them or hold them (see `begin`).
+
+        Do nothing before `resume` or `begin` is called.
+        """
         if not self._begun:
             return
         was_caught_up = self.log.caught_up
@@ -114,7 +119,7 @@ class KernelLogWatch:
         return parse(text) or self._firmware.read(text)
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
-        """Return one observation, with a count, for each combination of device, error code and process.
+        """Return one observation, with a count, for each combination of device, error (kind and code) and process.
 
         A storm of equal errors therefore costs little.
         """

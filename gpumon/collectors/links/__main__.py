@@ -56,10 +56,10 @@ class LinksChild:
         self._count_at = 0.0
 
     def poll(self) -> LinksSnapshot:
-        """Read everything that is due and return it.
+        """Read everything that is due, and return it with the last values of the rest.
 
-        Read port and service states at every poll, and port counters and processes at the interval of the slow tier
-        (15 s).
+        Read port and service states at every poll, port counters and processes at the interval of the slow tier (15 s),
+        and schedulers every 60 s.
         """
         counting = boot_clock() >= self._count_at
         if counting:
@@ -103,7 +103,7 @@ def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
 def trees(orders: LinksOrders) -> Trees:
     """Return the file trees of the host or, if the orders request a simulation, of the simulated node.
 
-    While the scenario of a simulation is invalid, wait until it is corrected.
+    The trees of a recording are empty. While the profile or scenario of a simulation is invalid, try again.
     """
     if orders.simulation is None:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
@@ -128,7 +128,7 @@ def _simulated_trees(simulation: Simulation) -> Trees:
 
 
 def main() -> int:
-    """Read the orders (the configuration) from standard input, then poll until standard input closes."""
+    """Read the orders (the configuration) from standard input, then poll until the daemon ends. Return exit code 0."""
     orders = LinksOrders.decode(sys.stdin.buffer.readline())
     write = reserve_stdout()
     tie_to_parent(orders.parent)

@@ -1,7 +1,7 @@
 """Read small files of this host or of a simulated one.
 
-During each read, the path of the file is in shared memory (the call page), so that the daemon can report a read that
-hangs.
+During each read through a NotedTree, the path of the file is in shared memory (the call page), so that the daemon can
+report a read that hangs.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ class NotedTree:
 
 
 class ReadErrors:
-    """Read errors of one poll, by path of the file. Errors that mean "not supported" or "gone" are left out."""
+    """Read errors of one poll, by path of the file. Errors that mean "not supported" or "gone" are left out.
+
+    A new object begins with the errors of `earlier`.
+    """
 
     def __init__(self, *earlier: ReadErrors) -> None:
         self.found: dict[str, OSError] = {path: error for reader in earlier for path, error in reader.found.items()}

@@ -55,7 +55,7 @@ class PortReader:
         exclude: Collection[str] = (),
         fabric: Collection[str] = (),
     ) -> None:
-        """Create a reader. `quarantined`: devices that are not read because their reads hung.
+        """Create a reader. `quarantined`: devices that are not read because reads hung; COLLECTOR for all devices.
 
         `exclude`: configured patterns of devices that are not read. `fabric`: configured patterns of devices of the
         fabric, used here only to warn of patterns without a match.
@@ -170,7 +170,7 @@ class PortReader:
         )
 
     def _is_restricted(self, files: Files, folder: str) -> bool:
-        """Return True if reads of all counters in this folder fail with EINVAL."""
+        """Return True if reads of all files of _COUNTERS that are in this folder fail with EINVAL."""
         invalid = {path for path in self._invalid if path.startswith(folder)}
         there = {f"{folder}/{name}" for name in _names(files, folder, ReadErrors())} if invalid else set()
         return bool(invalid) and {path for path in there if path.rpartition("/")[2] in _COUNTERS} <= invalid
@@ -212,7 +212,7 @@ class PortReader:
         )
 
     def _link_downs(self, files: Files, device: str, port: str) -> Iterator[float | None]:
-        """Yield the value of each counter of link downs that exists; None for a counter that cannot be read.
+        """Yield the value of each counter of link downs; None if `_number` returns None for the port's own counter.
 
         The port itself has a counter and, except on InfiniBand, so has its network interface.
         """
@@ -278,9 +278,10 @@ def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
 
 
 def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> InfinibandLink:
-    """Return the state and speed of an EFA port. The state is that of the port's network interface; None without one.
+    """Return the state and speed of an EFA port. The state is that of the port's network interface.
 
-    The state in the port's own folder is not used, because it is always active.
+    It is None without such an interface, or if the interface is neither up nor down. The state in the port's own folder
+    is not used, because it is always active.
     """
     netdev = _netdev(files, device, port)
     state = _text(files, f"{netdev}/operstate", read_errors) if netdev else None

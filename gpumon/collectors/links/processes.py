@@ -1,5 +1,7 @@
 """Find processes on GPUs that are stuck in the kernel: in state D at two successive polls, without running in between.
 
+Also detect the process of the fabric manager, and whether this process is in the host's PID namespace.
+
 Files that need a process's memory map (command line, maps, environment) are not read, because for a stuck process the
 read may block too.
 """
@@ -97,7 +99,8 @@ class ProcessReader:
     def poll(self) -> tuple[StuckProcess, ...] | None:
         """Return the stuck processes that have an NVIDIA device open or sleep in NVIDIA's driver.
 
-        Return at most MAX_STUCK, without processes of the agent; None if processes cannot be examined.
+        Return at most MAX_STUCK, without this process, the daemon and their children; None if processes cannot be
+        examined. A killed process is returned once for each of its stuck threads.
         """
         self.read_errors, self.denied, self.contained, self.fabric_manager = ReadErrors(), False, None, None
         if self._quarantined:
@@ -205,7 +208,10 @@ class ProcessReader:
         return StuckProcess(since=since, gpus=tuple(sorted({minor for minor in devices if minor})), in_driver=in_driver)
 
     def _in_driver(self, place: str) -> bool | None:
-        """Return whether a thread of the process sleeps in the driver, by kernel stack or wchan; None if unknown."""
+        """Return whether the process sleeps in NVIDIA's driver; None if unknown.
+
+        The kernel stacks of its threads show it or, if unreadable, the wchan of the thread whose folder is `place`.
+        """
         process = place.rpartition("/")[0]
         with contextlib.suppress(OSError):  # it has ended, or only root may read it
             self._files.read(f"{place}/stack")
@@ -271,5 +277,5 @@ class ProcessReader:
 
 
 def anonymous(path: str) -> str:
-    """Return the path with `*` in place of process ids, because clients of the API must not see the ids."""
+    """Return the path with `*` in place of each number, because clients of the API must not see process ids."""
     return re.sub(r"/\d+", "/*", path)

@@ -75,9 +75,9 @@ class SchedulerReader:
         self.read_errors = ReadErrors()
 
     def poll(self) -> tuple[str, ...] | None:
-        """Return the names of the schedulers; None if read errors prevented the detection.
+        """Return the names of the schedulers; None if quarantined, or if read errors prevented the detection.
 
-        The schedulers are detected again every LOOK_SECONDS.
+        The schedulers are detected again every LOOK_SECONDS. In between, the last result is returned.
         """
         if self._quarantined or self._clock() < self._due:
             return self._found

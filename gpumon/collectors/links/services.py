@@ -51,8 +51,9 @@ class ServiceReader:
         self.read_errors = ReadErrors()
 
     def poll(self, *, fabric_manager: bool | None = None) -> dict[str, bool]:
-        """Return whether each installed unit runs, by unit name. Omit stopped and disabled units in BY_HAND.
+        """Return whether each installed unit runs, by unit name, and set `ended`.
 
+        Omit units whose cgroup cannot be read, and stopped and disabled units in BY_HAND; if quarantined, omit all.
         `fabric_manager`: whether a fabric manager process exists, also in a container of the GPU operator; None if
         unknown. Without systemd, as in most containers, only the fabric manager can be in the result.
         """

@@ -19,7 +19,10 @@ _BLUEFIELD = "MT416"
 
 
 class Topology:
-    """The positions of the GPUs on the PCIe bus. A GPU keeps its entry after its driver was unbound."""
+    """The positions of the GPUs on the PCIe bus. A GPU keeps its entry after its driver was unbound.
+
+    `subject`: name that the call page shows while files of GPUs are read.
+    """
 
     def __init__(self, reach: Reach, subject: str) -> None:
         self._reach = reach
@@ -37,7 +40,7 @@ class Topology:
                     self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
 
     def placement(self, device: str, folder: str) -> Placement:
-        """Return where a network adapter is relative to the GPUs, the GPUs nearest to it, and its kind.
+        """Return where a network adapter is relative to the GPUs, the nearest GPUs that share its PCIe switch, and its kind.
 
         `device`: name of the adapter. `folder`: folder of the adapter, relative to /sys.
         """

@@ -92,7 +92,7 @@ class Device:
         return part
 
     def begin(self, tier: Tier) -> None:
-        """Begin to read the metrics of a tier: make it the current tier, discard its cached answers and its `missed`."""
+        """Begin to read a tier: make it the current tier, discard its cached answers, and remove it from `missed`."""
         self._answers_of[tier] = {}
         self.turn_to(tier)
         self.missed.discard(tier)
@@ -211,7 +211,7 @@ class Device:
     # Fields
 
     def ask_fields(self, scoped: Iterable[Scoped]) -> None:
-        """Read these fields, or their errors, into the cache, normally with one driver call. Omit unsupported fields."""
+        """Read these fields or their errors into the cache, normally with one driver call. Omit unsupported fields."""
         wanted = tuple(dict.fromkeys(field for field in scoped if not self.lacks_field(field)))
         if wanted and wanted not in self._batches:
             self._batches[wanted] = [Batch(part, self._field_ids) for part in _apart(wanted)]

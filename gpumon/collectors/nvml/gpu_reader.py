@@ -122,7 +122,7 @@ class GpuReader:
         self._nvlinks.judge(mig=bool(self._mig))
 
     def _change_mode(self, *, on: bool) -> None:
-        """Store the MIG mode (`on`: enabled). If it changed, free GPM samples and determine what the GPU supports now."""
+        """Store the MIG mode (`on`: enabled). If it changed, free GPM samples and forget what the GPU supports."""
         if self._mig is not None:
             self.device.forget()
             self.device.missed.add(RARE)

@@ -36,7 +36,10 @@ class LinkTable(Table, Protocol):
 
 
 class LinkReader:
-    """Reads the metrics of a GPU's NVLinks, or of its C2C links. `links` has one table instance a link, by link number."""
+    """Reads the metrics of a GPU's NVLinks, or of its C2C links. `links` has the last values, by link number.
+
+    `table`: Nvlink or C2cLink. The values of a link are an instance of it. `count`: number of links.
+    """
 
     def __init__(self, table: type[LinkTable], device: Device) -> None:
         self._table = table
@@ -53,9 +56,9 @@ class LinkReader:
                 yield from (Scoped(field.name, link, link=True) for link in range(self.count))
 
     def read(self, tier: Tier) -> None:
-        """Set `links` from the fields of this tier, if the table has any; in ONCE and RARE set `count`, if it can be read.
+        """Set `count` in the tiers ONCE and RARE, and `links` in each tier of which the table has metrics.
 
-        `count` is the number of links. The fields must already be in the device's cache.
+        The fields of the tier must already be in the device's cache. `count` does not change if it cannot be read.
         """
         if tier in {ONCE, RARE}:
             self._count()

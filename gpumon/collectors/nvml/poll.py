@@ -177,7 +177,7 @@ class NodePoll:
                     slot.index = None  # the GPU's reading reports the error
 
     def _read_peer_access(self) -> None:
-        """Begin to read peer access when `watching` becomes True, else continue. Pass the result to the GPUs' readers."""
+        """Begin to read peer access when `watching` becomes True, else continue. Pass the result to the readers."""
         readers = {slot.uuid: slot.turns.reader for slot in self._slots.values() if slot.turns and slot.uuid}
         if self.watching and not self._has_watched:
             self._peer_access.begin({uuid: reader.device for uuid, reader in readers.items()})

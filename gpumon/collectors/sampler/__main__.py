@@ -54,7 +54,7 @@ REMEDIES = {
 
 
 class SendMessages(Protocol):
-    """Function that sends one or more messages to the daemon in one write.
+    """Function that sends its messages, possibly none, to the daemon in one write.
 
     One write is needed because the daemon may end this child as soon as it has read the first message.
     """
@@ -84,8 +84,8 @@ class Sampler:
     def run(self) -> int:
         """Initialise NVML and poll until the daemon requests the end. Return the exit code.
 
-        If the orders request a trial of one GPU or a survey of the host, do that instead of polling. Retry after NVML
-        errors. Return EXIT_MISMATCH if libnvidia-ml and the kernel module have different versions.
+        If the orders request a trial of one GPU or a survey of the host, do that instead of polling. Initialise NVML
+        again after an NVML error; but return EXIT_MISMATCH if libnvidia-ml and the kernel module differ in version.
         """
         while not self._requests.end.is_set():
             self._read_bus()
@@ -109,7 +109,7 @@ class Sampler:
         return 0
 
     def _poll(self, status: DriverStatus) -> None:
-        """Poll until the daemon requests the end, or until NVML must be initialised again."""
+        """Poll until the daemon requests the end, or no GPU has answered for long. Raise NvmlError if NVML fails."""
         self._polling = poll = self._node_poll(status, self._list_gpus)
         due = boot_clock()
         while not self._requests.end.is_set():
@@ -132,7 +132,7 @@ class Sampler:
     def _pause(self, until: float) -> None:
         """Wait until this time of the boot clock.
 
-        Return early if the daemon requests the end, or sends WATCH or REST.
+        Return early if the daemon requests the end or, within WATCH_SECONDS, if WATCH or REST changes `requests.watch`.
         """
         watched = self._requests.watch
         while (left := until - boot_clock()) > 0 and self._requests.watch is watched:
@@ -140,7 +140,7 @@ class Sampler:
                 return
 
     def _has_been_blind(self, since: float | None) -> bool:
-        """Return True if no GPU has answered for so long that initialising NVML again may help.
+        """Return True if no GPU has answered for so long that initialising NVML again may help, and double that time.
 
         `since`: time on the boot clock since which no GPU answers; None if a GPU answers.
         """
@@ -166,9 +166,9 @@ class Sampler:
             self._library.call("nvmlShutdown")
 
     def _trial(self, status: DriverStatus, bus_id: str) -> int:
-        """Read one quarantined GPU and report the result.
+        """Read one quarantined GPU, or only look it up if `bus_id` is "index N", then send a TrialResult. Return 0.
 
-        Any answer, even an error, shows that driver calls on this GPU return again.
+        Any answer, even an error, shows that driver calls on this GPU return again. Raise NvmlError if NVML fails.
         """
         if bus_id.startswith(INDEX_PREFIX):
             self._driver_list.look_up(int(bus_id.removeprefix(INDEX_PREFIX)))

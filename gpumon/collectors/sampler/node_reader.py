@@ -48,7 +48,7 @@ def surroundings(orders: SamplerOrders) -> HostContext:
     """Return the host context of the real node or, if the orders request a simulation, of the simulated node.
 
     For a simulated node, also replace the library that pynvml calls. If the orders request a recording, record all
-    answers of the driver.
+    answers of the driver. Raise SimulationError if its profile or scenario is invalid.
     """
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
@@ -70,7 +70,8 @@ def surroundings(orders: SamplerOrders) -> HostContext:
 def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> HostContext:
     """Return the host context of the node to read.
 
-    While the scenario of a simulation is invalid, send the error to the daemon and try again each second.
+    While the profile or scenario of a simulation is invalid, send the error to the daemon by `say`, and try again each
+    second.
     """
     while True:
         try:
@@ -128,9 +129,10 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def excluded(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:
-    """Return the bus ids of the GPUs that the configuration excludes by position in PCI order, bus id or UUID.
+    """Return the bus ids of the GPUs that the configuration excludes by `names`.
 
-    An excluded UUID that is not in `uuids` is logged and left out.
+    A name is a bus id, a UUID, or a position in PCI order among the GPUs with the kernel driver nvidia or none. `gpus`:
+    kernel driver by bus id. `uuids`: UUID by bus id. An excluded UUID that is not in `uuids` is logged and left out.
     """
     # GPUs without a kernel driver count too: before the module nvidia is loaded, no GPU is bound to it.
     ours = sorted(bus_id for bus_id, driver in gpus.items() if driver in {"", "nvidia"})

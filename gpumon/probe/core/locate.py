@@ -48,7 +48,7 @@ class _Blame:
 
 
 def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Location | None:
-    """Return the location of the fault; None if the pass has no measurements from which a fault can be located.
+    """Return the location of the fault; None if the pass has no measurements that could show or locate a fault.
 
     `observations`: readings of the GPUs during the run. They may show the cause, or the GPU to blame if the exchanges
     of the pairs do not show it.
@@ -121,7 +121,8 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
 def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
     """Return the ranks to blame in a probe whose ranks do not exchange data; None if the pass shows no fault.
 
-    These are the ranks with wrong elements or, if there are none, the rank that is clearly slower than all others.
+    These are the ranks with wrong elements or, if there are none, the rank that is clearly slower than all others, or
+    the only rank.
     """
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
@@ -164,7 +165,10 @@ def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations
 
 
 def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the slow ranks: one rank, or the two ends of a slow path; () if no rank and no path can be named."""
+    """Return the slow ranks: one rank, or the two ends of a slow path; () if no rank and no path can be named.
+
+    `measured`: exchanges of all pairs. `ranks`: number of ranks.
+    """
     if ranks == TWO:
         return ()
     slow = _below_gap(measured)
@@ -219,7 +223,7 @@ def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """Return the rank, or the two ranks of a pair, whose bandwidths are clearly below those of all other pairs.
 
     Return () if there is none. This finds a GPU that lost one of its many NVLinks, because all its pairs are slower by
-    the same small amount.
+    the same small amount. `ranks`: number of ranks.
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in measured)):
@@ -238,7 +242,7 @@ def _is_apart(own: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the ranks to blame for wrong data; () if the source of the wrong data cannot be located.
+    """Return the ranks to blame for wrong data; () if its source cannot be located. `ranks`: number of ranks.
 
     Data may be corrupted at its source, on its way or at its destination. The first of these that applies is returned:
     the ranks whose send buffer was wrong, the two ends of the only path with wrong data, the ranks that sent wrong data

@@ -29,8 +29,8 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
     """Return a sentence on the cause of a low bandwidth, from a comparison of NCCL's default and ring algorithms.
 
-    Each algorithm is represented by its largest size. Return "" if one of them was not measured, or if the bandwidth
-    of neither is too low.
+    Each algorithm is represented by its largest float32 size. Return "" if one of them was not measured, or if the
+    bandwidth of neither is too low.
     """
     default, ring = _largest(compared)
     if default is None or ring is None or not (default.low or ring.low):

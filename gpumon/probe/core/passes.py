@@ -57,7 +57,7 @@ class Pass:
 
 
 def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
-    """Return one measurement for each size that every rank has reported.
+    """Return one measurement for each collective, data type and size that every rank has reported.
 
     If a size was repeated, its measurement is the fastest one, with the sum of the wrong elements of all repeats.
     """

@@ -67,7 +67,7 @@ def encode(number: int, step: Step | None) -> bytes:
 
 
 def rounds(ranks: int) -> tuple[Round, ...]:
-    """Return rounds in which every pair of ranks exchanges data once. The circle method makes the fewest rounds."""
+    """Return rounds in which every pair of `ranks` ranks meets once. The circle method makes the fewest rounds."""
     places = [*range(ranks), *([None] if ranks % 2 else [])]
     last = len(places) - 1
     turns = []
@@ -255,7 +255,8 @@ def make_plans(
     Each real GPU gets a rank (NCCL). Without real GPUs the ranks use the CPU (gloo).
 
     `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: variables from the configuration; the agent's own
-    environment is not inherited. `algorithms`: NCCL algorithms; empty uses those of the probe.
+    environment is not inherited. `algorithms`: NCCL algorithms for ranks on GPUs; empty uses those of the probe.
+    `deadline`: in seconds; None uses that of the probe. `cpu_ranks`: number of ranks on the CPU.
     """
     real = () if simulated else tuple(gpus)
     ranks = len(real) or cpu_ranks

@@ -78,7 +78,10 @@ class Schedule:
             self.start()
 
     def follow_clock(self) -> None:
-        """Move the next run by the same time as the wall clock was stepped. APScheduler schedules by wall time."""
+        """Move the next run by the same time as the wall clock was stepped, if that is at least STEP_SECONDS.
+
+        APScheduler schedules by wall time.
+        """
         step = _boot_wall_time() - self._boot_wall_time
         if abs(step) < STEP_SECONDS or self._scheduler is None:
             return

@@ -13,7 +13,7 @@ MIN_RANGE = 3
 
 
 def leaves_out(gpus: Sequence[str], ranks: int, host_gpus: int) -> bool:
-    """Return whether a run used fewer GPUs than the host has; False for a run on the CPU (`gpus` empty)."""
+    """Return whether a run used fewer GPUs than the host should have; False for a run on the CPU (`gpus` empty)."""
     return bool(gpus) and ranks != host_gpus
 
 

@@ -41,25 +41,28 @@ class Containment(Protocol):
         """Put a rank into the containment. This method is called before the rank gets its first step."""
 
     def pids(self) -> frozenset[int]:
-        """Return the pids of contained processes that have not ended. They may include ranks."""
+        """Return the pids of contained processes that have not ended. An implementation may include or omit ranks."""
 
     def kill(self) -> None:
-        """Send SIGKILL to all contained processes."""
+        """Send SIGKILL to the contained processes. Ranks may be spared (see `pids`): the caller must kill them."""
 
     def remove(self) -> None:
         """Remove the containment. The caller must ensure that no process is left in it."""
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
-    """Return a containment that uses a new cgroup if the agent may create one, else one that uses a subreaper."""
+    """Return a containment that uses a cgroup if the agent may create one, else one that uses a subreaper.
+
+    First call `end_remains`. `root`: root folder of the host.
+    """
     return _make_cgroup(root) or SubreaperContainment()
 
 
 def end_remains(root: Path = Path("/")) -> None:
-    """Kill the processes in the probe cgroups of agents that no longer run, and remove these cgroups and its own.
+    """Kill the processes in probe cgroups of agents that no longer run; remove these cgroups and this agent's own.
 
     A probe cgroup contains only ranks and processes that ranks started. Other agents that run keep theirs, even if it
-    is empty: its ranks may be about to be added.
+    is empty: its ranks may be about to be added. A cgroup that is not empty yet remains until the next call.
     """
     parent = _delegated_cgroup(root)
     for path in () if parent is None else parent.glob(f"{PREFIX}*"):
@@ -147,7 +150,7 @@ class CgroupContainment:
 
 
 def _make_cgroup(root: Path) -> CgroupContainment | None:
-    """Return a new cgroup for the ranks; None if no cgroup is delegated to the agent, or if it cannot be created."""
+    """Return the agent's cgroup for ranks; None if no cgroup is delegated to the agent, or if it cannot be created."""
     end_remains(root)
     parent = _delegated_cgroup(root)
     if parent is None:

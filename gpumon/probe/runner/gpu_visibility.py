@@ -78,7 +78,7 @@ class GpuVisibility:
 
     @property
     def unobserved_seconds(self) -> Mapping[str, float]:
-        """Return the seconds since the processes on each GPU of the run were last read, by UUID."""
+        """Return the seconds since the processes on each GPU of the run were last read, by UUID, as of `observe`."""
         return self._unobserved.seconds
 
     def begin_run(self) -> None:
@@ -128,7 +128,7 @@ class GpuVisibility:
         """Return the ranks that are still listed, and the memory still in use, on GPUs whose ranks have ended.
 
         `ended`: the time of that end in seconds on the boot clock. Return None if not every GPU was read since, and ()
-        if nothing is left or the agent stops.
+        if nothing is left or the agent stops. If it is (), also remove these GPUs from `remains`.
         """
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
@@ -136,9 +136,10 @@ class GpuVisibility:
         return remaining
 
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
-        """Wait until NVML no longer lists the ranks, then call `on_departed`.
+        """Call `on_departed` when NVML no longer lists these ranks on these GPUs, and no memory in use. Do not block.
 
-        The argument of `on_departed` is "", or after DEPARTURE_PATIENCE a sentence about what NVML still lists.
+        The argument of `on_departed` is "", or after DEPARTURE_PATIENCE a sentence about what NVML still lists. Call it
+        at once if `gpus` or `pids` is empty.
         """
         if not (gpus and pids):
             on_departed("")

@@ -39,7 +39,7 @@ class KilledRanks:
         self._killed.setdefault(pid, _KilledRank(pid, gpu, now))
 
     def has_caused(self, observation: ErrorObservation, *, same_pids: bool = True) -> bool:
-        """Return whether the driver reports this Xid because a rank was killed. Such an Xid is no error of a job.
+        """Return whether this is an Xid that the driver reports because a rank was killed, and log that if so.
 
         The kernel log names the process of an Xid. NVML names only the GPU. `same_pids`: False if the agent runs in a
         PID namespace of its own, whose pids differ from those in the kernel log.

@@ -56,7 +56,7 @@ class ProbeHost:
         return self._run_pids() | self.visibility.remains.pids
 
     def holders(self) -> tuple[DeviceHolder, ...]:
-        """Return the probe's processes that may have a GPU open: ranks, and the processes that the ranks started."""
+        """Return the probe's processes that may have a GPU open: running ranks, and what ended ranks left running."""
         stuck = self.ranks.unkillable
         return tuple(
             DeviceHolder(pid=pid, description=f"process {pid} of the probe", stuck=pid in stuck)

@@ -32,6 +32,7 @@ class RankProcess:
         """Create a rank without starting it.
 
         `number`: number of the rank. `steps`: steps that the ranks were ordered to take. The pass appends to this list.
+        `on_frame` is called with this object after each frame, also an invalid one.
         """
         self.account = Account(progress=Progress(rank=number))
         self.child: ChildProcess
@@ -61,8 +62,9 @@ class RankProcess:
     ) -> None:
         """Start the process. Raise OSError or ValueError if that fails.
 
-        `rendezvous`: descriptor of the file through which the ranks find each other. `patience`: seconds after SIGKILL
-        until the process counts as abandoned.
+        `rendezvous`: descriptor of the file through which the ranks find each other. `pass_number`: number of the pass,
+        for the variable RANK. `patience`: seconds after SIGKILL until the process counts as abandoned. Callbacks:
+        `on_started` with the pid, before the process gets its orders; `on_end` with the exit status.
         """
         frames, result = os.pipe2(os.O_CLOEXEC)
         number, plan = self._number, self._plan

@@ -91,11 +91,14 @@ class ProbeRun:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the pids of all ranks of this run, including ended ones, which NVML may list until the next poll."""
+        """Return the pids of all ranks of this run, including ended ones, which NVML may list until the next poll.
+
+        Processes that ended ranks left running, and unkillable processes of earlier runs, are included too.
+        """
         return self._ranks.pids | self._ranks.started_pids | _ended_pids(self._passes)
 
     def start(self) -> Skip | None:
-        """Begin the run. Return the Skip if preflight refuses the run; None otherwise."""
+        """Begin the run. Return the Skip if preflight refuses the run, whose result then has been reported; else None."""
         skip = self._surroundings.preflight()
         if skip is None:
             self._pass_gate()

@@ -70,12 +70,12 @@ class ProbeRuns:
     def apply(self, settings: ProbeSettings) -> None:
         """Use these settings for runs that begin later.
 
-        A run in progress keeps its settings, except those of the scheduler gate.
+        A run whose ranks have started keeps its settings, except those of the scheduler gate.
         """
         self.host.settings = settings
 
     def stop(self) -> None:
-        """Kill the run in progress, if any, and refuse new runs."""
+        """Kill the run in progress, if any, and refuse further requests for runs."""
         self.stopping = True
         self.host.visibility.stop()
         if self.host.current is not None:
@@ -84,8 +84,8 @@ class ProbeRuns:
     def give_way(self) -> None:
         """Kill the run in progress if it must end.
 
-        It must end when another process uses its GPUs, when a release, a maintenance or a hold begins, or when the
-        processes on its GPUs cannot be read.
+        It must end when another process uses its GPUs (on a simulated node also when they have load), when a release, a
+        maintenance or a hold begins, or when the processes on its GPUs were not read recently.
         """
         skip = self.host.interruption()
         if self.host.current is not None and skip is not None:

@@ -82,8 +82,8 @@ class ProbeScheduler:
     def _begin_or_wait(self) -> None:
         """Begin the due run, or try later if another probe runs, or if GPUs were not read or are not idle long enough.
 
-        Do nothing if a run of this probe is in progress. A run that cannot begin yet waits, because preflight would
-        skip it now, and the next run is due only an interval later.
+        Do nothing if a run of this probe is in progress, or if the agent is stopping. A run that cannot begin yet
+        waits, because preflight would skip it now, and the next run is due only an interval later.
         """
         if self._waiting is not None:
             self._waiting.cancel()

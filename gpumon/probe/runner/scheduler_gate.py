@@ -26,7 +26,10 @@ OnAnswer = Callable[[Skip | None], None]
 
 
 class Question:
-    """One run of the gate command. The loop calls `on_answer` once, unless `withdraw` was called before."""
+    """One run of the gate command. The loop calls `on_answer` once, unless `withdraw` was called before.
+
+    `seconds`: max time for the answer. `environment`: variables added to those of the agent.
+    """
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class Question:
             on_answer(skip)
 
     def _end(self) -> None:
-        """Close the subreaper's input, so that it ends every process of the command. Kill it after END_SECONDS."""
+        """Close the input of the subreaper, which then ends every process of the command. Kill it after END_SECONDS."""
         self._timer.cancel()
         if self._child is not None and not self._child.ended:
             self._child.close_input()

@@ -55,7 +55,7 @@ def read_steps(steps: queue.Queue[dict[str, Any]], reporter: Reporter) -> None:
 def main() -> int:
     """Run a rank until the agent orders it to end.
 
-    Return the exit status of the process: 0, 1 for an error, 3 if its parent is not the agent.
+    Return the exit status of the process: 0 (also without torch), 1 for an error, 3 if its parent is not the agent.
     """
     orders = json.loads(sys.stdin.buffer.readline())
     fault = Fault(orders["fault"], orders["rank"])

@@ -31,7 +31,7 @@ class Rank:
         self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
 
     def run(self) -> None:
-        """Run all stages, and the steps that the agent requests until it ends the pass. Exceptions of torch are raised.
+        """Run all stages, and the steps that the agent requests until it ends the pass.
 
         If torch is not installed, report that to the agent and return. Exceptions raised by torch are not caught.
         """
@@ -125,7 +125,7 @@ class Rank:
         self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=wrong)
 
     def _time(self, collective: Collective) -> float:
-        """Return the seconds that one operation took on this rank."""
+        """Run one operation together with the other ranks, and return the seconds that it took on this rank."""
         collective.prepare()
         self._barrier()
         self._align_gpus()
