@@ -40,7 +40,7 @@ class Topology:
                     self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
 
     def placement(self, device: str, folder: str) -> Placement:
-        """Return where a network adapter is relative to the GPUs, the nearest GPUs that share its PCIe switch, and its kind.
+        """Return where a network adapter is relative to the GPUs, the nearest GPUs below its PCIe switch, and its kind.
 
         `device`: name of the adapter. `folder`: folder of the adapter, relative to /sys.
         """

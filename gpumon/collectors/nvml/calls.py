@@ -232,7 +232,7 @@ _VGPU_FEATURE = 1
 
 
 def vgpu_license(library: Library, handle: Any, bus_id: str) -> int | None:
-    """Return 1 if a vGPU license is in use, else 0; None if the GPU has licensable features, but no vGPU among them."""
+    """Return 1 if a vGPU license is in use, else 0; None if the GPU has licensable features, but vGPU is not one."""
     answer = LicensableFeatures()
     library.raw("nvmlDeviceGetGridLicensableFeatures_v4", handle, ctypes.byref(answer), bus_id=bus_id)
     states = [each.state for each in answer.features[: answer.count] if each.code == _VGPU_FEATURE]

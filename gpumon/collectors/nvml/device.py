@@ -149,7 +149,7 @@ class Device:
         return answer
 
     def constant(self, call: Call, otherwise: Any) -> Any:
-        """Return the first answer of a getter since the last `forget`; `otherwise` if no call has succeeded since then.
+        """Return a getter's first successful answer since the last `forget`; `otherwise` if there has been none.
 
         Raise GpuFaultError if the whole GPU fails.
         """

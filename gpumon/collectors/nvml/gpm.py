@@ -86,7 +86,7 @@ def is_supported(device: Device) -> bool:
 
 
 class SamplePair:
-    """The two GPM samples of a GPU, or of its GPU instance with the id `instance`, and the metrics between them."""
+    """The two GPM samples of a GPU, or of its GPU instance with id `instance`, and the metrics computed from them."""
 
     def __init__(self, gpu: Device, instance: int | None = None) -> None:
         self._gpu = gpu

@@ -107,8 +107,8 @@ class Library:
     def call(self, function: str, *arguments: Any, bus_id: str = "", note: str = "") -> Any:
         """Call `pynvml.<function>` and return its result. The call may never return.
 
-        Raise NvmlError if the call fails or the function does not exist. Meanwhile the call page shows the daemon
-        `bus_id`, that of the GPU, and the function's name followed by `note`.
+        Raise NvmlError if the call fails or the function does not exist. During the call, the call page shows `bus_id`,
+        that of the GPU, and the function's name followed by `note`.
         """
         target = getattr(pynvml, function, None)
         if target is None:  # the bindings are older than the function

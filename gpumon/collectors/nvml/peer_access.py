@@ -64,7 +64,7 @@ class PeerAccess:
 
 
 def _status(device: Device, other: Device, number: int) -> str | None:
-    """Return the peer access status of two GPUs for the capability with this number; None if unread or unlisted."""
+    """Return the peer access status of two GPUs for the capability with this number; None if unknown."""
     arguments = "nvmlDeviceGetP2PStatus", device.handle, other.handle, number
     try:
         return STATUSES.get(device.library.call(*arguments, bus_id=device.bus_id))

@@ -95,7 +95,7 @@ def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
 class TableReader:
     """Reads the metrics of one table from one device. `values` has the last values, by name of the metric.
 
-    A metric that had no value when it was last read is missing there.
+    A metric that had no value when it was last read is not in `values`.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ def _part(mask: int, check: RowCheck) -> int:
 def words(name: str, value: Any) -> str:
     """Return the value of the identity metric `name` as text. Drivers return several types.
 
-    The number of an `architecture` becomes its name.
+    For the metric `architecture`, the driver's number is replaced by a name such as Hopper.
     """
     if name == "architecture":
         return ARCHITECTURES.get(value, f"architecture {value}")

@@ -48,7 +48,7 @@ def surroundings(orders: SamplerOrders) -> HostContext:
     """Return the host context of the real node or, if the orders request a simulation, of the simulated node.
 
     For a simulated node, also replace the library that pynvml calls. If the orders request a recording, record all
-    answers of the driver. Raise SimulationError if its profile or scenario is invalid.
+    answers of the driver. Raise SimulationError if the profile or scenario is invalid.
     """
     if orders.simulation is None:
         sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)

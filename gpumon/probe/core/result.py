@@ -187,7 +187,7 @@ class ProbeResult:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the run used all GPUs of the host; True for a run on the CPU, and for a skipped one."""
+        """Return whether the run used all GPUs of the host; True if `conditions` has no GPUs, as on the CPU."""
         return not leaves_out(self.conditions.gpus, self.ranks, self.conditions.host_gpus)
 
 

@@ -53,7 +53,7 @@ class Containment(Protocol):
 def make_containment(root: Path = Path("/")) -> Containment:
     """Return a containment that uses a cgroup if the agent may create one, else one that uses a subreaper.
 
-    First call `end_remains`. `root`: root folder of the host.
+    This function also kills what is left of earlier agents' ranks (`end_remains`).
     """
     return _make_cgroup(root) or SubreaperContainment()
 

@@ -98,8 +98,8 @@ def foreign_processes(
 ) -> Mapping[str, float | None]:
     """Return the number of foreign processes (not the agent's) on each GPU, by UUID; None if unknown.
 
-    `contained`: whether the agent runs in a PID namespace of its own; None if unknown. There NVML may report the host's
-    pids. Unless it lists a pid of `own`, one process is then subtracted on each GPU of `own` instead.
+    `contained`: whether the agent runs in a PID namespace of its own; None if unknown. Unless it is False, NVML may
+    report the host's pids. If NVML then lists no pid of `own`, one process is subtracted on each GPU of `own` instead.
     """
     listed = {pid for state in gpus for pid in state.pids or ()}
     by_pid = contained is False or bool(listed & own.pids)

@@ -128,7 +128,7 @@ class GpuVisibility:
         """Return the ranks that are still listed, and the memory still in use, on GPUs whose ranks have ended.
 
         `ended`: the time of that end in seconds on the boot clock. Return None if not every GPU was read since, and ()
-        if nothing is left or the agent stops. If it is (), also remove these GPUs from `remains`.
+        if nothing is left or the agent stops. In the latter case, remove the GPUs from `remains`.
         """
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
@@ -136,7 +136,7 @@ class GpuVisibility:
         return remaining
 
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
-        """Call `on_departed` when NVML no longer lists these ranks on these GPUs, and no memory in use. Do not block.
+        """Call `on_departed` when NVML reports neither these ranks nor memory in use on these GPUs. Do not block.
 
         The argument of `on_departed` is "", or after DEPARTURE_PATIENCE a sentence about what NVML still lists. Call it
         at once if `gpus` or `pids` is empty.

@@ -98,7 +98,7 @@ class ProbeRun:
         return self._ranks.pids | self._ranks.started_pids | _ended_pids(self._passes)
 
     def start(self) -> Skip | None:
-        """Begin the run. Return the Skip if preflight refuses the run, whose result then has been reported; else None."""
+        """Begin the run. Return the Skip if preflight refuses it, after the result was reported; None otherwise."""
         skip = self._surroundings.preflight()
         if skip is None:
             self._pass_gate()

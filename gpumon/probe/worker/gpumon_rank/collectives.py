@@ -32,7 +32,7 @@ ALIGNMENT = 16
 
 
 def share(elements: int, ranks: int, width: int) -> int:
-    """Return the number of elements of an array that each rank holds, rounded down to ALIGNMENT bytes, but not to 0.
+    """Return how many elements of an array each rank holds: a multiple of ALIGNMENT bytes, rounded down, but not 0.
 
     `elements`: of the whole array. `width`: bytes of an element. The agent computes the same in `participating_bytes`.
     """
@@ -75,7 +75,7 @@ class Collective(ABC):
 
     @abstractmethod
     def operate(self) -> None:
-        """Run the operation once; on a GPU, queue it on the current stream. Only this is timed."""
+        """Run the operation once; on a GPU, queue it on the current stream. Only this operation is timed."""
 
     @abstractmethod
     def count_wrong(self) -> int:

@@ -14,11 +14,10 @@ class Fault:
     """A fault that is injected into one rank (for the kind `link`, into two ranks). In other ranks it does nothing.
 
     `corrupt:RANK` adds 1 to an element of the send buffer before each checked operation and each pair exchange;
-    `corrupt:RANK:N` only before the N-th of these, from 0. `sleep:RANK:SECONDS` sleeps in every operation that is
-    timed or warms up, and in pair exchanges.
-    `link:RANK:PEER:SECONDS` delays the two ranks in collectives and in exchanges with each other. `hang:RANK:STAGE` and
-    `crash:RANK:STAGE` hang or crash at the start of a stage. `deaf:RANK` ignores SIGTERM and hangs in the stage
-    `measure`.
+    `corrupt:RANK:N` only before the N-th of these, from 0. `sleep:RANK:SECONDS` sleeps in every timed operation
+    and warm-up, and in pair exchanges. `link:RANK:PEER:SECONDS` delays the two ranks in collectives and in exchanges
+    with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash at the start of a stage. `deaf:RANK` ignores
+    SIGTERM and hangs in the stage `measure`.
     """
 
     def __init__(self, text: str, rank: int) -> None:

@@ -53,7 +53,8 @@ class Pattern:
     def mark(self, number: int) -> int:
         """Return the number that `fill` adds to the pattern of the sender `number`.
 
-        It lets a rank distinguish the data of different senders. All-to-all numbers pairs of sender and receiver.
+        It lets a rank distinguish the data of different senders. For
+        all-to-all, `number` stands for a pair of sender and receiver.
         """
         return (number + self.turn) % self._marks
 
