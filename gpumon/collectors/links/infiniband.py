@@ -93,7 +93,7 @@ class PortReader:
             self._counter_errors = ReadErrors()
             self._topology.refresh()
         places = self._places(state_errors)
-        if counting and self._unmatched.due and not self._quarantined:
+        if counting and not self._quarantined and self._unmatched.due:
             devices = _names(self._reach(COLLECTOR), CLASS, ReadErrors())
             self._unmatched.warn({device: (self._bus(device)[1], self._board(device)) for device in devices})
         self._forget({device for device, _ in places}, counting=counting)

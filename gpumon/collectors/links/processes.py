@@ -99,8 +99,8 @@ class ProcessReader:
     def poll(self) -> tuple[StuckProcess, ...] | None:
         """Return the stuck processes that have an NVIDIA device open or sleep in NVIDIA's driver.
 
-        Return at most MAX_STUCK, without this process, the daemon and their children; None if processes cannot be
-        examined. A killed process is returned once for each of its stuck threads.
+        Return at most MAX_STUCK, those blocked longest first, without this process, the daemon and their children; None
+        if processes cannot be examined. `since` of a process is that of its thread that has been blocked longest.
         """
         self.read_errors, self.denied, self.contained, self.fabric_manager = ReadErrors(), False, None, None
         if self._quarantined:
@@ -124,8 +124,12 @@ class ProcessReader:
             return None
         asleep = {place: self._record(place, stat) for place, stat in sleeping}
         self._asleep = asleep
-        stuck = [thread.stuck for thread in asleep.values() if thread.stuck is not None]
-        return tuple(sorted(stuck, key=lambda process: process.since)[:MAX_STUCK])
+        stuck: dict[str, StuckProcess] = {}
+        for place, thread in sorted(asleep.items(), key=lambda item: item[1].since):
+            if thread.stuck is not None:
+                pid = place.split("/")[1]
+                stuck.setdefault(pid, thread.stuck)
+        return tuple(stuck.values())[:MAX_STUCK]
 
     def _may_examine(self) -> bool:
         """Return whether the open files of other users' processes can be read, by trying those of process 1."""

@@ -191,9 +191,9 @@ def test_a_process_stuck_again_has_a_new_start_time(host: Host) -> None:
 
 
 def test_a_killed_process_that_cannot_end_is_stuck(host: Host) -> None:
-    """A killed process without open files is stuck if the stack of one of its threads is in the driver."""
+    """A killed process without open files is stuck, once, if the stack of one of its threads is in the driver."""
     stack = "[<0>] os_acquire_rwlock_write+0x35/0x40 [nvidia]\n[<0>] nvidia_close+0x1/0x2 [nvidia]"
-    host.process(2000, "Z", threads={2000: "Z", 2001: "D", 2002: "S"}, stack=stack)
+    host.process(2000, "Z", threads={2000: "Z", 2001: "D", 2002: "S", 2003: "D"}, stack=stack)
     assert host.poll() == (StuckProcess(since=1015.0, in_driver=True),)
 
 
