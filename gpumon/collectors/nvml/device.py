@@ -106,7 +106,7 @@ class Device:
         self._answers = self._answers_of[tier]
 
     def end(self) -> None:
-        """End the reading of the current tier: log metrics whose values became implausible or plausible again.
+        """End the reading of the current tier: log metrics whose values became implausible or are no longer.
 
         If the tier is FAST, at least one error was counted, and no query succeeded, raise GpuFaultError instead.
         """

@@ -64,7 +64,7 @@ def is_plausible(row: str, value: float) -> bool:
 class PlausibilityFilter:
     """Drops implausible values of one GPU, and counts each of them as an error by calling `count`.
 
-    Logs when the values of a metric become implausible, and when they are plausible again.
+    Logs when the values of a metric become implausible, and when they no longer are.
     """
 
     def __init__(self, bus_id: str, count: Callable[[str], None]) -> None:
@@ -95,11 +95,11 @@ class PlausibilityFilter:
         return False
 
     def log_changes(self, tier: Tier) -> None:
-        """Log the metrics that became implausible, or plausible again, in this reading of the tier."""
+        """Log the metrics that became implausible, or are no longer, in this reading of the tier."""
         now, before = self._dropped[tier], self._dropped_before[tier]
         for row in now.keys() - before.keys():
             log.warning(
                 "implausible reading is left out", extra={"pci_bus_id": self._bus_id, "row": row, "value": now[row]}
             )
         for row in before.keys() - now.keys():
-            log.info("reading is plausible again", extra={"pci_bus_id": self._bus_id, "row": row})
+            log.info("reading is no longer implausible", extra={"pci_bus_id": self._bus_id, "row": row})
