@@ -90,7 +90,7 @@ class Services:
     driver_release: DriverRelease
     windows: TimeWindows
     inventory_acceptance: InventoryAcceptance
-    front: HttpEndpoint
+    http_endpoint: HttpEndpoint
     router: MessageRouter
     health_file: HealthFile
     notifier: Notifier
@@ -112,8 +112,8 @@ class Services:
         notices = {
             "store": self.persistence.notice,
             "release": self.driver_release.notice,
-            **self.front.notices,
-            "web_config": self.front.access.notice,
+            **self.http_endpoint.notices,
+            "web_config": self.http_endpoint.access.notice,
             "health_file": self.health_file.notice,
             "notifications": self.notifier.notice,
         }
@@ -144,7 +144,7 @@ def build(configuration: Configuration) -> Services:
     audit_log = AuditLog(core.persistence)
     driver_release = _driver_release(core, samplers, probe, audit_log)
     socket = _socket(configuration)
-    front = HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(services, configuration)))
+    http_endpoint = HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(services, configuration)))
     services = Services(
         loop=core.loop,
         monitor=core.monitor,
@@ -160,7 +160,7 @@ def build(configuration: Configuration) -> Services:
         driver_release=driver_release,
         windows=_windows(core, driver_release, probe, heartbeat),
         inventory_acceptance=InventoryAcceptance(core.loop, core.writes, core.latest),
-        front=front,
+        http_endpoint=http_endpoint,
         router=MessageRouter(core.monitor, event_recorder),
         health_file=_health_file(core, socket),
         notifier=_notifier(core),
@@ -309,7 +309,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
     def latest() -> Report:
         return services.monitor.latest
 
-    host = services.front.host
+    host = services.http_endpoint.host
     names = own_names(host) | {name.lower() for name in configuration.web.allowed_hosts}
     return Sources(
         host=platform.node(),
@@ -321,9 +321,9 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
             host_label=configuration.metrics.dcgm_host_label,
         ).render,
         ready=services.router.is_ready,
-        token=services.front.token,
-        access=services.front.access,
-        refusals=services.front.refusals,
+        token=services.http_endpoint.token,
+        access=services.http_endpoint.access,
+        refusals=services.http_endpoint.refusals,
         allowed_hosts=names,
         allowed_hosts_to_read=names if is_loopback(host) else frozenset({ANY}),
         request_probe=services.probe.request,

@@ -77,7 +77,7 @@ class Daemon:
         services.links.start()
         services.loop.every(BEAT_SECONDS, services.monitor.beat)
         services.loop.every(TICK_SECONDS, self._tick)
-        services.front.start()
+        services.http_endpoint.start()
         services.schedule.start()
         self._start_watchdog()
         services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))
@@ -94,7 +94,7 @@ class Daemon:
         services.probe.stop()
         self._wait_for_children()
         services.health_file.stop()
-        services.front.stop()
+        services.http_endpoint.stop()
         services.event_recorder.stop()
         services.verdict_writer.stop()
         services.windows.stop()
@@ -156,7 +156,7 @@ class Daemon:
             kernel_log_up=kernel_log.up,
             kernel_log_overruns=float(kernel_log.overruns),
             kernel_log_denied=kernel_log.denied,
-            http_refused=dict(services.front.refusals.counts),
+            http_refused=dict(services.http_endpoint.refusals.counts),
             notifications=services.notifier.counts,
             resident_memory={
                 "daemon": resident_memory([os.getpid()]),

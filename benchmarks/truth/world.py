@@ -55,12 +55,12 @@ class _Schedule(ProbeScheduler):
         """Start no run."""
 
     def next_run(self) -> float | None:
-        passed = boot_clock() - self._began - self._timetable.first_after
+        passed = boot_clock() - self._began - self._timetable.initial_delay
         ahead = max(0, math.ceil(passed / self._timetable.interval)) * self._timetable.interval - passed
         return time.time() + ahead
 
 
-class _Front(HttpEndpoint):
+class _SilentEndpoint(HttpEndpoint):
     """An endpoint that serves nothing."""
 
     def start(self) -> None:
@@ -72,11 +72,11 @@ class Agent(Daemon):
 
     def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
         super().__init__(configuration, reread)
-        self.services.front.stop()
+        self.services.http_endpoint.stop()
         self.services = replace(
             self.services,
             schedule=_Schedule(self.services, timetable(configuration)),
-            front=_Front(configuration.web, Path("/unused"), FastAPI),
+            http_endpoint=_SilentEndpoint(configuration.web, Path("/unused"), FastAPI),
         )
 
     @property
@@ -128,7 +128,7 @@ class Agent(Daemon):
     def die(self) -> None:
         """End as by kill -9: nothing is handed over."""
         self.services.persistence.close()
-        self.services.front.stop()
+        self.services.http_endpoint.stop()
 
 
 def _in_a_call(process: Process) -> bool:

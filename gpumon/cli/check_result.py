@@ -117,7 +117,7 @@ def _words(
     health: NodeHealth, gpus: Collection[GpuHealth], verdicts: Sequence[Document], *, for_job: bool, uncertain: bool
 ) -> str:
     if health.stale and verdicts:
-        worst = _worst(verdicts)
+        worst = _worst_level(verdicts)
         failed = LEVELS[verdicts[0]["level"]] is FAIL
         return f"{worst} Stale: {health.stale}" if failed else f"{health.stale} Last reported: {worst}"
     if health.stale:
@@ -126,7 +126,7 @@ def _words(
     if unknown_state and all(LEVELS[verdict["level"]] is WARN for verdict in verdicts):
         return unknown_state + _more(len(verdicts))
     if verdicts:
-        return _worst(verdicts)
+        return _worst_level(verdicts)
     if uncertain:
         return "the agent has not evaluated its checks for every GPU yet. Check again soon."
     return _ok(gpus, for_job=for_job)
@@ -154,7 +154,7 @@ def _ok(gpus: Collection[GpuHealth], *, for_job: bool) -> str:
     return f"{', '.join(gpu.name for gpu in gpus)} healthy." if gpus else "the job has no GPU; the node is healthy."
 
 
-def _worst(verdicts: Sequence[Document]) -> str:
+def _worst_level(verdicts: Sequence[Document]) -> str:
     first, *more = verdicts
     where = "" if first["gpu"] is None and not first["device"] else f"{_device(first)}: "
     return f"{where}{first['reason'].rstrip('.')}.{_action(first)}{_more(len(more))}"

@@ -72,8 +72,8 @@ def _sort_problems(state: FleetState) -> FleetState:
     """Return the state with the problems sorted, the worst first, and with Slurm's drained nodes added to `drains`."""
     slurm, order = slurm_drains(), list(LEVELS)
     problems = sorted(state.problems, key=lambda each: (order.index(each.level), each.since or 0.0, each.node))
-    known = state.drains is not None or slurm is not None
-    return FleetState(state.nodes, problems, {**(state.drains or {}), **(slurm or {})} if known else None)
+    has_drains = state.drains is not None or slurm is not None
+    return FleetState(state.nodes, problems, {**(state.drains or {}), **(slurm or {})} if has_drains else None)
 
 
 def _drain_reason(state: FleetState, node: str) -> str | None:

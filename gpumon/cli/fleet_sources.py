@@ -53,8 +53,8 @@ class FleetState(NamedTuple):
 def from_agents(agents: Mapping[str, Client]) -> FleetState:
     """Return the state of a fleet as its agents report it. `agents`: a client for each agent, by name of its node."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda node: _of_agent(node, agents[node]), agents)
-        return FleetState(list(agents), [problem for problems in found for problem in problems])
+        by_node = pool.map(lambda node: _of_agent(node, agents[node]), agents)
+        return FleetState(list(agents), [problem for problems in by_node for problem in problems])
 
 
 def _of_agent(node: str, agent: Client) -> list[FleetProblem]:
@@ -87,10 +87,12 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
     up = {labels["instance"]: value for labels, value in ask(f'up{{job="{JOB}"}}')}
     if not up:
         raise ClientError(f"Prometheus has no target with the job {JOB!r}: docs/fleet.md shows how to scrape agents")
-    seen = {labels["instance"]: value for labels, value in ask(LAST_SEEN)}
+    last_seen = {labels["instance"]: value for labels, value in ask(LAST_SEEN)}
     why = "Prometheus cannot scrape its agent: its last verdicts are listed."
-    problems = [FleetProblem(node, "", NO_ANSWER, why, since=seen.get(node)) for node, value in up.items() if not value]
-    newest = sorted(ask(f"{LAST_INFO} or timestamp({VERDICT}_info)"), key=lambda found: found[1])
+    problems = [
+        FleetProblem(node, "", NO_ANSWER, why, since=last_seen.get(node)) for node, value in up.items() if not value
+    ]
+    newest = sorted(ask(f"{LAST_INFO} or timestamp({VERDICT}_info)"), key=lambda sample: sample[1])
     texts = {_key(labels): labels for labels, _ in newest}
     since = {_key(labels): value for labels, value in ask(f"min by ({', '.join(KEY)}) (ALERTS_FOR_STATE)")}
     owners = _silences(client, prefix)
@@ -108,7 +110,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
 
 def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
     """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers."""
-    found: dict[Key, str] | None = None
+    owners: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
     except ClientError:  # Mimir and Thanos do not have this path
@@ -120,14 +122,14 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
             names = {
                 each["id"]: f"{each['createdBy']}: {each['comment']}" for each in _json(client, f"{path}/silences")
             }
-            found = found or {}
+            owners = owners or {}
             for alert in _json(client, f"{path}/alerts?active=false&inhibited=false&silenced=true"):
-                found[_key(alert["labels"])] = "; ".join(
+                owners[_key(alert["labels"])] = "; ".join(
                     names.get(each, each) for each in alert["status"]["silencedBy"]
                 )
         except ClientError:  # this host may not reach the address that Prometheus uses
             continue
-    return found
+    return owners
 
 
 def _json(client: Client, path: str, *members: str) -> Any:
@@ -151,5 +153,5 @@ def _key(labels: Mapping[str, str]) -> Key:
 def slurm_drains() -> Mapping[str, str] | None:
     """Return, by node, why Slurm drains it. Return None if this host has no scontrol or Slurm does not answer."""
     output = run_bounded(["scontrol", "--oneliner", "show", "node"], SECONDS)
-    found = (_SLURM_NODE.match(line) for line in output.text.splitlines())
-    return None if output.error else {each["node"]: each["reason"] or "drained" for each in found if each}
+    matches = (_SLURM_NODE.match(line) for line in output.text.splitlines())
+    return None if output.error else {each["node"]: each["reason"] or "drained" for each in matches if each}

@@ -66,8 +66,8 @@ def targets(args: argparse.Namespace) -> str:
         if address != name:
             labels["instance"] = with_port(name, args.port)  # so that alerts show the host's name, not its address
         groups.setdefault(tuple(labels.items()), []).append(with_port(address, args.port))
-    found = [{"targets": addresses, "labels": dict(labels)} for labels, addresses in groups.items()]
-    return json.dumps(found, indent=1) + "\n"
+    target_groups = [{"targets": addresses, "labels": dict(labels)} for labels, addresses in groups.items()]
+    return json.dumps(target_groups, indent=1) + "\n"
 
 
 def read_hosts(file: str, group: str) -> dict[str, Variables]:

@@ -177,10 +177,12 @@ def _check(args: argparse.Namespace) -> None:
 
 def _listen(host: str, first_port: int, nodes: int) -> list[socket.socket]:
     """Return a listening socket for each node, at consecutive ports. Raise UserError if this is not possible."""
-    wanted, (limit, most) = OTHER_FILES + FILES_PER_NODE * nodes, resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most != resource.RLIM_INFINITY and most < wanted:
-        raise UserError(f"{nodes} nodes need {wanted} open files, and the limit is {most}: raise it with `ulimit -Hn`")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, wanted), most))
+    wanted, (files, max_files) = OTHER_FILES + FILES_PER_NODE * nodes, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if max_files != resource.RLIM_INFINITY and max_files < wanted:
+        raise UserError(
+            f"{nodes} nodes need {wanted} open files, and the limit is {max_files}: raise it with `ulimit -Hn`"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), max_files))
     try:
         return [listen(host, port) for port in range(first_port, first_port + nodes)]
     except ListenError as error:

@@ -58,11 +58,11 @@ def bundle(path: Path) -> Iterator[tarfile.TarFile]:
 
 def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) -> None:
     """Add all members (files) to the archive. `report`: members with the answers of doctor, as text by name."""
-    members = {**report, **dict(_members(facts)), **dict(_from_agent(facts))}
+    members = {**report, **dict(_members(facts)), **dict(_agent_members(facts))}
     secrets = sorted(_secrets(facts.configuration), key=len, reverse=True)
     folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     for name, text in members.items():
-        content = _without(text, secrets).encode(errors="replace")
+        content = _remove_secrets(text, secrets).encode(errors="replace")
         member = tarfile.TarInfo(f"{folder}/{name}")
         member.size, member.mode, member.mtime = len(content), 0o600, int(time.time())
         archive.addfile(member, io.BytesIO(content))
@@ -83,7 +83,7 @@ def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
     yield "versions.json", json.dumps(dict(zip(VERSIONS, host, strict=True)), indent=1)
 
 
-def _from_agent(facts: HostFacts) -> Iterator[tuple[str, str]]:
+def _agent_members(facts: HostFacts) -> Iterator[tuple[str, str]]:
     """Yield name and text of the members with inventory and events. Without an agent, read the events in its store."""
     for name, path in FROM_AGENT.items():
         try:
@@ -110,7 +110,7 @@ def _secrets(configuration: Configuration) -> Iterator[str]:
                 yield from (word for word in words if len(word) >= MIN_SECRET)
 
 
-def _without(text: str, secrets: Iterable[str]) -> str:
+def _remove_secrets(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, REDACTED)
     return text

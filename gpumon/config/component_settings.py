@@ -157,7 +157,7 @@ def probe_settings(configuration: Configuration) -> ProbeSettings:
         dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
         environment=probe.nccl_environment,
         floors=probe_floors(configuration),
-        idle_seconds=_or_default(probe.min_idle_seconds, 0.0 if configuration.simulate.profile else PROBE.idle),
+        min_idle_seconds=_or_default(probe.min_idle_seconds, 0.0 if configuration.simulate.profile else PROBE.min_idle),
         partial=probe.allow_partial,
         algorithms=tuple(dict.fromkeys(probe.algorithms)),
         gate=probe.scheduler_gate,
@@ -192,11 +192,11 @@ def timetable(configuration: Configuration) -> Timetable:
     """Return the timetable of scheduled probe runs. For a setting that is not set, use the default of the probe."""
     probe = configuration.probe
     interval = _or_default(probe.interval_seconds, PROBE.interval)
-    first_after = PROBE.first_after_simulated if configuration.simulate.profile else PROBE.first_after
+    initial_delay = PROBE.initial_delay_simulated if configuration.simulate.profile else PROBE.initial_delay
     return Timetable(
         interval=interval,
         jitter=min(interval, _or_default(probe.jitter_seconds, PROBE.jitter)),
-        first_after=_or_default(probe.initial_delay_seconds, first_after),
+        initial_delay=_or_default(probe.initial_delay_seconds, initial_delay),
     )
 
 

@@ -31,7 +31,7 @@ def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
     return f"{state}/gpumon"
 
 
-def given_runtime_directory(environ: Mapping[str, str]) -> str | None:
+def unit_runtime_directory(environ: Mapping[str, str]) -> str | None:
     """Return $RUNTIME_DIRECTORY, which systemd sets for a unit; None for an agent that systemd did not start."""
     given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return given or None
@@ -44,13 +44,13 @@ def health_file_beside(store: StrPath) -> str:
 
 def default_health_file(store: StrPath, environ: Mapping[str, str]) -> str:
     """Return the default path of the health file of an agent with this store; health.file overrides it."""
-    runtime = given_runtime_directory(environ)
+    runtime = unit_runtime_directory(environ)
     return f"{runtime}/{HEALTH_FILE}" if runtime else health_file_beside(store)
 
 
 def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
     """Return the default path of the unix socket of an agent with this store; web.socket overrides it."""
-    runtime = given_runtime_directory(environ)
+    runtime = unit_runtime_directory(environ)
     return f"{runtime}/{SOCKET}" if runtime else _socket_beside(store)
 
 
@@ -60,7 +60,7 @@ def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool)
     If the path of the store is `configured`, the socket beside the store has precedence. If neither socket exists,
     return the path of the socket with precedence.
     """
-    unit = f"{given_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
+    unit = f"{unit_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
     paths = (_socket_beside(store), unit) if configured else (unit, _socket_beside(store))
     return next(filter(os.path.exists, paths), paths[0])
 
@@ -78,6 +78,6 @@ def find_health_file(file: StrPath | None, store: StrPath | None, environ: Mappi
         return os.fspath(file)
     if store is not None:
         return health_file_beside(store)
-    unit = f"{given_runtime_directory(environ) or RUNTIME_DIRECTORY}/{HEALTH_FILE}"
+    unit = f"{unit_runtime_directory(environ) or RUNTIME_DIRECTORY}/{HEALTH_FILE}"
     own = health_file_beside(f"{state_directory(environ, root=os.geteuid() == 0)}/{STORE}")
     return own if os.path.exists(own) and not os.path.exists(unit) else unit

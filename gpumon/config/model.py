@@ -212,7 +212,7 @@ class HealthSection(Section):
     thresholds: Mapping[str, float | None] = setting(
         {},
         "Thresholds of checks that override the defaults, by name. Null disables what depends on the threshold.",
-        example={"margin_celsius": 5},
+        example={"min_margin_celsius": 5},
     )
     disabled_checks: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (), "Checks to disable, by name.", example=["gpu_persistence_off"]

@@ -49,11 +49,11 @@ def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
             yield from (
                 ConfigurationProblem(f"{path}:{parsed.lines[code, key]}", f"{code}.{key}", *wrong)
                 for key, value in row.items()
-                if (wrong := _wrong(key, value)) is not None
+                if (wrong := _problem(key, value)) is not None
             )
 
 
-def _wrong(key: str, value: Any) -> tuple[str, str] | None:
+def _problem(key: str, value: Any) -> tuple[str, str] | None:
     """Return the problem of a key or its value as (problem, remedy); None if both are valid."""
     if key not in KEYS:
         return "unknown key", did_you_mean(key, KEYS)

@@ -85,7 +85,7 @@ def runbook_url(section: str) -> str:
     return f"{RUNBOOKS}/{section}"
 
 
-def prometheus_only(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:
+def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:
     """Return the rules that only Prometheus can evaluate, because they are about the agent itself or a fleet.
 
     `stale_seconds`: age of the last complete poll above which GpumonStale fires.
@@ -226,8 +226,8 @@ def alert_names(check: Check) -> tuple[str, ...]:
 
 
 def rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:
-    """Return all alert rules in the order of the runbook page. `stale_seconds`: as in `prometheus_only`."""
-    return (*prometheus_only(stale_seconds), CHECK_UNKNOWN, *_by_key().values())
+    """Return all alert rules in the order of the runbook page. `stale_seconds`: as in `prometheus_only_rules`."""
+    return (*prometheus_only_rules(stale_seconds), CHECK_UNKNOWN, *_by_key().values())
 
 
 def rule_of(check: str, level: Level) -> AlertRule | None:

@@ -57,7 +57,7 @@ class Catalogue:
         """
         texts = (event.text,) if event.code == RECOVERY_ACTION else (*event.texts, event.text)
         read = self.read(event.kind, event.code, texts, fatal=event.fatal)
-        return read if event.cancelled_wall is None else _as_cancelled(read, event.code)
+        return read if event.cancelled_wall is None else _cancelled_explanation(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
         """Return the explanation of an error code, taken from the most severe of its log lines.
@@ -259,7 +259,7 @@ def _nic(code: int) -> Explanation:
     )
 
 
-def _as_cancelled(read: Explanation, code: int) -> Explanation:
+def _cancelled_explanation(read: Explanation, code: int) -> Explanation:
     over = f"Xid {CANCELLED_BY[code]} cleared it."
     return replace(
         read,

@@ -23,7 +23,7 @@ from gpumon.health.verdict import (
     Finding,
     Level,
     Verdict,
-    recovered,
+    clear,
 )
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import FABRIC
@@ -106,7 +106,7 @@ def began_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  #
     return together and verdict.since <= cause.since + 10 * MINUTE
 
 
-def while_set(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:
+def flag_check(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:
     """Return a check function for a flag of the GPU, which `flag` reads.
 
     The function returns `finding` while the flag is set, PASSED while it is not, and None if it cannot be read.
@@ -126,7 +126,7 @@ def by_role(check: Callable[[PortCase], Finding | None], port: PortCase) -> Find
     be read (`restricted`) passes.
     """
     if port.port.restricted:
-        return recovered(Clearance.GONE)
+        return clear(Clearance.GONE)
     finding = check(port)
     if finding is None or finding.level not in {WARN, FAIL}:
         return finding

@@ -44,18 +44,18 @@ def requested_clearance(request: ClearRequest, health: Health, here: Collection[
     if not health.evaluated:
         return ClearResult(error="The health checks have not been evaluated yet.")
     matches = [
-        (verdict, _why_not(verdict, here, named=request.check is not None))
+        (verdict, _refusal_reason(verdict, here, named=request.check is not None))
         for verdict in health.verdicts
         if request.check in {None, verdict.check} and request.device in {None, verdict.device}
     ]
     clearable = [verdict for verdict, why_not in matches if not why_not]
     consequences = [other for verdict in clearable for other in health.consequences(verdict)]
-    consequences = [other for other in consequences if ends_with_cause(other) or not _why_not(other, here)]
+    consequences = [other for other in consequences if ends_with_cause(other) or not _refusal_reason(other, here)]
     cleared = {verdict.key: verdict for verdict in (*clearable, *consequences)}
     return ClearResult(cleared=tuple(cleared.values()), refused=tuple(match for match in matches if match[1]))
 
 
-def _why_not(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
+def _refusal_reason(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
     """Return why a verdict cannot be cleared; "" if it can be cleared.
 
     `here`: uuids of the GPUs in the inventory. `named`: whether the request names the verdict's check.

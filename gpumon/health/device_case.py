@@ -46,7 +46,7 @@ class _DeviceCase(ABC):
     def has_verdict(self, check: str) -> bool:
         return (check, self.device) in self.facts.open
 
-    def cleared(self, check: str) -> float | None:
+    def time_cleared(self, check: str) -> float | None:
         """Return when this check's verdict on the device was last cleared (seconds since the epoch); None if never."""
         return self.facts.cleared.get((check, self.device))
 
@@ -73,7 +73,7 @@ class GpuCase(_DeviceCase):
         Events during a release of the GPU are left out, because a reset logs errors. Events during maintenance are
         included.
         """
-        cleared = self.cleared(check) or 0.0
+        cleared = self.time_cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
             if event.last_wall > cleared and not self.facts.planned_work.in_release(event, self.state.bus_id):
                 yield event

@@ -100,7 +100,7 @@ def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[
     """
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
     for device, function in check.cases(devices):
-        begin = inhibition.counted_from(check, device, devices.facts)
+        begin = inhibition.counting_start(check, device, devices.facts)
         if begin is not None and begin not in later:
             later[begin] = dict(check.cases(device_cases(replace(devices.facts, counted_from=begin))))
         yield device, function if begin is None else later[begin][device]
@@ -172,7 +172,7 @@ class _CheckRun:
         if finding.level == current:
             return verdict, None, [] if verdict is None else self._action_change(verdict, finding, facts)
         patience = self.check.after if finding.level > current else self.check.clear_after
-        waiting = self._waiting(current, finding.level, patience, facts.now.uptime)
+        waiting = self._waiting_finding(current, finding.level, patience, facts.now.uptime)
         if waiting.lasted[finding.level] < patience and finding.ended is not Clearance.GONE:
             return verdict, waiting, []
         return verdict, waiting, [self._level_change(verdict, finding, facts)]
@@ -181,7 +181,7 @@ class _CheckRun:
         """Return the finding; None if there is none, or if it would lower the verdict without sufficient evidence.
 
         A finding of level UNKNOWN does not lower a verdict, nor does a check whose sample windows are not filled yet,
-        unless the finding is `recovered()`.
+        unless the finding is `clear()`.
         """
         finding, verdict = self.finding, self.verdict
         if finding is None or verdict is None or finding.level >= verdict.level or finding.ended is Clearance.RECOVERED:
@@ -198,8 +198,10 @@ class _CheckRun:
         before_start = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
         return now.uptime >= min(HOUR, window) and not (before_start and now.at - verdict.seen_at < window)
 
-    def _waiting(self, current: Level, target: Level, patience: float, uptime: float) -> Pending:
-        lasted = self.pending.lasted_until(uptime) if self.pending is not None and self.pending.level is current else {}
+    def _waiting_finding(self, current: Level, target: Level, patience: float, uptime: float) -> Pending:
+        lasted = (
+            self.pending.lasting_seconds(uptime) if self.pending is not None and self.pending.level is current else {}
+        )
         crossed = (level for level in Level if current < level <= target or target <= level < current)
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
@@ -223,7 +225,7 @@ class _CheckRun:
         last = facts.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
         if finding.at is not None and finding.at <= SAME_EVENT_SECONDS + last:
             return verdict._replace(active=False, ok_seconds=ok_seconds)
-        return _as_active(verdict, finding, facts)
+        return _with_last_active(verdict, finding, facts)
 
     def _level_change(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> VerdictTransition:
         if verdict is None:
@@ -235,7 +237,9 @@ class _CheckRun:
             )
         changed = verdict._replace(level=finding.level, reason=finding.reason, evidence=finding.evidence)
         action = remediation.escalated_action(finding.action, verdict.key, facts)
-        return transition(_as_active(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts)
+        return transition(
+            _with_last_active(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts
+        )
 
     def _new_verdict(self, finding: Finding, facts: Facts) -> Verdict:
         verdict = Verdict(
@@ -252,7 +256,7 @@ class _CheckRun:
             seen_at=facts.now.at,
             boot_id=facts.boot_id,
         )
-        return _as_active(verdict, finding, facts)
+        return _with_last_active(verdict, finding, facts)
 
     def _latched_transitions(
         self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts
@@ -271,7 +275,7 @@ class _CheckRun:
         return [transition(verdict._replace(action=action), VerdictChange.CHANGED, facts)]
 
 
-def _as_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
+def _with_last_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
     """Return the verdict with the time at which the fault was last active: now, or the time of the finding's event."""
     now = facts.now
     if finding.at is None:
@@ -306,7 +310,7 @@ def _without_evaluation(
             yield from _move_to_uuid(verdict, names[verdict.device], verdicts, facts)
         elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
             uptime = facts.now.uptime
-            lasted = waiting[key].lasted_until(uptime).get(OK, 0.0) if key in waiting else 0.0
+            lasted = waiting[key].lasting_seconds(uptime).get(OK, 0.0) if key in waiting else 0.0
             pending[key] = Pending(verdict.level, {OK: lasted}, uptime, GONE_AFTER)
             if lasted >= GONE_AFTER:
                 yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)

@@ -40,18 +40,18 @@ def _gpus() -> Mapping[str, str]:
     a day after its last scrape. All these GPUs then count as unknown.
     A name that is no target any more ends when its GPU 0 is on another node: the node was renamed.
     """
-    counted = f"count {_PER_GPU} (gpumon_gpu_health)"
+    count = f"count {_PER_GPU} (gpumon_gpu_health)"
     node, target = f"on {NODE}", f'up{{job="{JOB}"}}'
     renamed = 'last_over_time(gpumon_gpu_info{gpu="0"}[90m]) and on (uuid) gpumon_gpu_info'
-    kept = f"last_over_time({GPUS}:expected[1h]) and {node} ({LAST_SEEN} unless {node} ({renamed}) or {target})"
-    known = f"sum {_PER_GPU} (gpumon_gpu_health != bool 1)"
+    recorded = f"last_over_time({GPUS}:expected[1h]) and {node} ({LAST_SEEN} unless {node} ({renamed}) or {target})"
+    reported = f"sum {_PER_GPU} (gpumon_gpu_health != bool 1)"
     health = "(gpumon_gpu_health == bool 0) + (gpumon_gpu_health == bool 2)"
     states = {
-        "expected": f"gpumon_gpus_expected or {counted} or {kept}",
+        "expected": f"gpumon_gpus_expected or {count} or {recorded}",
         "up": f"sum {_PER_GPU} (gpumon_gpu_up)",
         "failed": f"sum {_PER_GPU} (gpumon_gpu_health == bool 3)",
         "healthy": f"sum {_PER_GPU} ({health})",
-        "unknown": f"clamp_min({GPUS}:expected - ({known} or 0 * {GPUS}:expected), 0)",
+        "unknown": f"clamp_min({GPUS}:expected - ({reported} or 0 * {GPUS}:expected), 0)",
         "busy": f"sum {_PER_GPU} (gpumon_gpu_processes > bool 0)",
     }
     # 0 if no node of the cluster can be scraped: an absent sum would not count in a mean over time.

@@ -58,7 +58,7 @@ def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[K
                 yield verdict
 
 
-def counted_from(check: Check, device: str, facts: Facts) -> float | None:
+def counting_start(check: Check, device: str, facts: Facts) -> float | None:
     """Return the time, in seconds since the epoch, from which samples count for a check on a device; None: all count.
 
     It is the time at which a cause of the check's verdict was last cleared: earlier samples are consequences of that
@@ -112,7 +112,7 @@ class _Causes:
         for verdict in self._by_key.values():
             for cause in self._reboot_causes(verdict, self._by_key.values()):
                 if covers(cause, verdict) and verdict.level >= cause.level and self._primary(verdict).active:
-                    instead[cause.key] = min(verdict, instead.get(cause.key, verdict), key=self._since)
+                    instead[cause.key] = min(verdict, instead.get(cause.key, verdict), key=self._start_time)
         return {key: verdict.key for key, verdict in instead.items()}
 
     def _reboot_causes(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
@@ -161,7 +161,7 @@ class _Causes:
                 and self._explains(each, verdict, check)
             ]
             if causes:
-                return min(causes, key=self._since).key
+                return min(causes, key=self._start_time).key
         return None
 
     def _explains(self, cause: Verdict, verdict: Verdict, check: Check) -> bool:
@@ -186,13 +186,13 @@ class _Causes:
         They do not if the cause was raised long after the verdict, or was over long before the verdict was raised.
         `debounce`: `after` of the verdict's check.
         """
-        since = self._since(verdict)
-        if self._since(cause) > since + _lead(cause):
+        since = self._start_time(verdict)
+        if self._start_time(cause) > since + _lead(cause):
             return False
         last = self._facts.on_this_clock(cause.seen, cause.seen_at, cause.boot_id)
         return cause.active or since <= last + debounce + LAG_SECONDS
 
-    def _since(self, verdict: Verdict) -> float:
+    def _start_time(self, verdict: Verdict) -> float:
         return self._facts.on_this_clock(verdict.since, verdict.since_at, verdict.since_boot)
 
 

@@ -32,12 +32,12 @@ def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
     verdict that has ended is recorded as 0 once, because last_over_time ignores the end of a series.
     """
     verdict = f"last_over_time({LAST_VERDICT}[1h]) > 0"
-    kept = f"and on {NODE} {LAST_SEEN}"
+    while_recorded = f"and on {NODE} {LAST_SEEN}"
     return {
         LAST_SEEN: f"timestamp({MAINTENANCE_END}) or last_over_time({LAST_SEEN}[1h]) > time() - {keep_seconds:.0f}",
-        LAST_MAINTENANCE_END: f"{MAINTENANCE_END} or last_over_time({LAST_MAINTENANCE_END}[1h]) {kept}",
-        LAST_VERDICT: f"{VERDICT} or {verdict} {kept} unless on {NODE} {MAINTENANCE_END} or 0 * ({verdict})",
+        LAST_MAINTENANCE_END: f"{MAINTENANCE_END} or last_over_time({LAST_MAINTENANCE_END}[1h]) {while_recorded}",
+        LAST_VERDICT: f"{VERDICT} or {verdict} {while_recorded} unless on {NODE} {MAINTENANCE_END} or 0 * ({verdict})",
         # Last: a scrape that ends between two rules must not raise an alert whose texts are not there yet.
-        LAST_INFO: f"timestamp({VERDICT}_info) or last_over_time({LAST_INFO}[1h]) {kept} "
+        LAST_INFO: f"timestamp({VERDICT}_info) or last_over_time({LAST_INFO}[1h]) {while_recorded} "
         f"unless on {NODE} {MAINTENANCE_END}",
     }

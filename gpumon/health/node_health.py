@@ -38,7 +38,7 @@ class Pending:
     patience: float
     """Seconds for which the findings must last to change the verdict."""
 
-    def lasted_until(self, uptime: float) -> dict[Level, float]:
+    def lasting_seconds(self, uptime: float) -> dict[Level, float]:
         """Return, by level, the seconds for which the findings have lasted if they continue until `uptime`."""
         elapsed = uptime - max(0.0, self.seen)
         return {level: seconds + elapsed for level, seconds in self.lasted.items()}

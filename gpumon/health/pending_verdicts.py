@@ -48,8 +48,8 @@ def restore_pending(stored: Iterable[PendingVerdict], now: Now, boot_id: str) ->
     """
     valid = {}
     for row in stored:
-        seen = now.uptime - (now.at - row.seen_at)
-        pending = Pending(row.level, row.lasted, seen, row.patience)
+        last_seen = now.uptime - (now.at - row.seen_at)
+        pending = Pending(row.level, row.lasted, last_seen, row.patience)
         if row.boot_id == boot_id and pending.is_valid(now.uptime):
             valid[row.check, row.device] = pending
     return valid

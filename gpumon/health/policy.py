@@ -30,9 +30,9 @@ class Range(NamedTuple):
 
 
 AMOUNT = Range(0)
-"""Range of a maximum amount: 0 or more. With 0 a single error exceeds it."""
+"""Range of an amount: 0 or more. A single error exceeds a maximum of 0."""
 COUNT = Range(1)
-"""Range of a minimum number of events: 1 or more. With 0 the check would always fire."""
+"""Range of a number of events: 1 or more. With 0 the check would always fire."""
 SHARE = Range(0, 1, open_below=True)
 
 
@@ -40,7 +40,7 @@ class Limit(NamedTuple):
     """A threshold of a check that an operator can set."""
 
     name: str
-    """Name of the setting, with the unit as its suffix."""
+    """Name of the setting, with the unit as its suffix. A limit of a healthy value has the prefix "max_" or "min_"."""
     default: float | None
     """Default threshold; None if the check is off until the threshold is set."""
     meaning: str

@@ -88,8 +88,8 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         action = f'{info}{{{{ . | first | label "action" }}}}. {default}{{{{ end }}}}{advice}'
     if rule.instances:
         query = f"printf `topk({MAX_INSTANCES}, {rule.instances})` $labels.cluster $labels.since | query"
-        found = f"{query} | sortByLabel `instance`"
-        description += f"{{{{ range {found} }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}"
+        instances = f"{query} | sortByLabel `instance`"
+        description += f"{{{{ range {instances} }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}"
     yield "summary", host + summary
     yield "description", description
     yield "action", action

@@ -105,12 +105,12 @@ class Finding(NamedTuple):
 PASSED = Finding(level=OK)
 
 
-def recovered(cleared_by: Clearance = Clearance.RECOVERED) -> Finding:
+def clear(cleared_by: Clearance = Clearance.RECOVERED) -> Finding:
     """Return a finding of level OK that also clears a latched verdict."""
     return Finding(level=OK, ended=cleared_by)
 
 
-OFF = recovered(Clearance.OFF)
+OFF = clear(Clearance.OFF)
 """Finding that a check returns while its threshold is null. It clears the verdict of the check."""
 
 

@@ -50,7 +50,7 @@ def create() -> int:
 
 
 @contextmanager
-def created() -> Iterator[int]:
+def page_descriptor() -> Iterator[int]:
     """Yield the descriptor of a new call page, and close the descriptor on exit.
 
     Before the exit, the child must inherit the descriptor, and the `Reader` must map the page.

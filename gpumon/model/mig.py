@@ -9,7 +9,7 @@ from gpumon.model.gpu import Gpu, memory_source
 from gpumon.model.reading import SLOW, agent, reading, rows
 
 
-def _as_of_the_gpu(name: str) -> Any:
+def _gpu_metric(name: str) -> Any:
     """Return the dataclass field of a metric that `Gpu` also has, with the tier SLOW and a note for MIG instances."""
     row = replace(rows(Gpu)[name], every=SLOW, note="Hopper and later, for the whole GPU instance.")
     return field(default=None, metadata={"row": row})
@@ -38,12 +38,12 @@ class Mig:
     memory_free_bytes: float | None = reading(
         "Free memory in the MIG instance.", memory_source("free"), every=SLOW, detail=True
     )
-    sm_active_ratio: float | None = _as_of_the_gpu("sm_active_ratio")
-    sm_occupancy_ratio: float | None = _as_of_the_gpu("sm_occupancy_ratio")
-    tensor_active_ratio: float | None = _as_of_the_gpu("tensor_active_ratio")
-    dram_active_ratio: float | None = _as_of_the_gpu("dram_active_ratio")
-    graphics_active_ratio: float | None = _as_of_the_gpu("graphics_active_ratio")
-    fp16_active_ratio: float | None = _as_of_the_gpu("fp16_active_ratio")
-    fp32_active_ratio: float | None = _as_of_the_gpu("fp32_active_ratio")
-    fp64_active_ratio: float | None = _as_of_the_gpu("fp64_active_ratio")
-    integer_active_ratio: float | None = _as_of_the_gpu("integer_active_ratio")
+    sm_active_ratio: float | None = _gpu_metric("sm_active_ratio")
+    sm_occupancy_ratio: float | None = _gpu_metric("sm_occupancy_ratio")
+    tensor_active_ratio: float | None = _gpu_metric("tensor_active_ratio")
+    dram_active_ratio: float | None = _gpu_metric("dram_active_ratio")
+    graphics_active_ratio: float | None = _gpu_metric("graphics_active_ratio")
+    fp16_active_ratio: float | None = _gpu_metric("fp16_active_ratio")
+    fp32_active_ratio: float | None = _gpu_metric("fp32_active_ratio")
+    fp64_active_ratio: float | None = _gpu_metric("fp64_active_ratio")
+    integer_active_ratio: float | None = _gpu_metric("integer_active_ratio")

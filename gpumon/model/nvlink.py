@@ -30,7 +30,7 @@ _FROM_BLACKWELL = {
 }
 
 
-def _each(fields: dict[str, str], *, bits: int = 64, packed: bool = False) -> Each:
+def _errors_by_kind(fields: dict[str, str], *, bits: int = 64, packed: bool = False) -> Each:
     return Each({key: LinkField(name, bits=bits, packed=packed) for key, name in fields.items()})
 
 
@@ -55,7 +55,7 @@ class Nvlink:
     )
     errors_total: dict[str, float] | None = reading(
         "NVLink errors by kind.",
-        _each(_UP_TO_HOPPER | _FROM_BLACKWELL),
+        _errors_by_kind(_UP_TO_HOPPER | _FROM_BLACKWELL),
         every=SLOW,
         page=LINKS,
         label="kind",
@@ -63,7 +63,7 @@ class Nvlink:
     )
     recoveries_total: dict[str, float] | None = reading(
         "NVLink recoveries (retrainings) by result.",
-        _each(
+        _errors_by_kind(
             {
                 "successful": "NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
                 "failed": "NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
@@ -76,7 +76,9 @@ class Nvlink:
     )
     bit_error_ratio: dict[str, float] | None = reading(
         "Ratio of received bits that were wrong.",
-        _each({"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, bits=0, packed=True),
+        _errors_by_kind(
+            {"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, bits=0, packed=True
+        ),
         every=SLOW,
         page=LINKS,
         label="kind",

@@ -299,7 +299,7 @@ class Row:
     zeros: bool = True
     """False if the page has no series for a value of 0."""
 
-    def hidden(self, key: str) -> bool:
+    def needs_detail(self, key: str) -> bool:
         """Return True if the series with the label values `key` is exported only with detailed metrics."""
         return self.detail is True or (self.detail is not False and key in self.detail)
 
@@ -308,7 +308,7 @@ class Row:
 
         `detailed`: whether detailed metrics are exported.
         """
-        return not (detailed or self.page is LINKS or not self.hidden(key)) or not (self.zeros or value)
+        return not (detailed or self.page is LINKS or not self.needs_detail(key)) or not (self.zeros or value)
 
 
 def reading(
@@ -396,7 +396,7 @@ def samples(
             continue
         if row.labels:
             for key, number in value.items():
-                if detailed or not row.hidden(key):
+                if detailed or not row.needs_detail(key):
                     yield Sample(name, own + labels_of(row.labels, key), float(number))
         else:
             yield Sample(name, own, float(value))

@@ -171,7 +171,7 @@ def last_to_end(windows: Iterable[TimeWindow], kind: WindowKind) -> TimeWindow |
     return max(in_force(windows, kind), key=lambda window: window.deadline, default=None)
 
 
-def released(windows: Iterable[TimeWindow]) -> frozenset[str]:
+def released_scopes(windows: Iterable[TimeWindow]) -> frozenset[str]:
     """Return the scopes of the releases in force: bus ids, and NODE if the whole node is released."""
     return frozenset(window.bus_id for window in in_force(windows, WindowKind.RELEASE))
 

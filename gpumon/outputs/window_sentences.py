@@ -23,7 +23,7 @@ def maintenance(window: Document | None, now: str | None = None) -> list[str]:
     """
     if window is None:
         return []
-    end = f"{_end(window['until'])}{_remaining(window, now)}"
+    end = f"{_end(window['until'])}{_remaining_time(window, now)}"
     return [f"In maintenance until {end}, by {window['by']}: {window['reason'].rstrip('.')}. No alert pages."]
 
 
@@ -38,7 +38,7 @@ def holds(hold: Document | None, now: str | None = None) -> list[str]:
     named = [_hold(holder) for holder in hold["holders"][:MAX_HOLDS]]
     more = len(hold["holders"]) - len(named)
     others = f"; and {more} more" if more else ""
-    return [f"No probe runs until {_end(hold['until'])}{_remaining(last, now)}: held {'; '.join(named)}{others}."]
+    return [f"No probe runs until {_end(hold['until'])}{_remaining_time(last, now)}: held {'; '.join(named)}{others}."]
 
 
 def _release(window: Document) -> str:
@@ -58,7 +58,7 @@ def _end(until: str) -> str:
     return f"{until[:10]} {until[11:19]} UTC"
 
 
-def _remaining(window: Document, now: str | None) -> str:
+def _remaining_time(window: Document, now: str | None) -> str:
     if now is None:
         return ""
     passed, left = seconds_between(window["since"], now), seconds_between(now, window["until"])

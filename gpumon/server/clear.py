@@ -55,7 +55,7 @@ async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> Cl
     if answer.error:
         raise Problem(503, "Not cleared", answer.error, "Retry in ten seconds.")
     if not answer.cleared and answer.refused:
-        raise _still_present(answer, report)
+        raise _still_active_problem(answer, report)
     if not answer.cleared and not chosen.every:
         raise _no_such_verdict(selection, report)
     return ClearResponse.from_answer(answer, report)
@@ -90,7 +90,7 @@ def _no_such_verdict(selection: ClearRequest, report: Report) -> Problem:
     )
 
 
-def _still_present(answer: ClearResult, report: Report) -> Problem:
+def _still_active_problem(answer: ClearResult, report: Report) -> Problem:
     refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
     detail = " ".join(f"{verdict_text.name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
     actions = dict.fromkeys(verdict["action_text"] for verdict in refused)

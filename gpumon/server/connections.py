@@ -117,13 +117,13 @@ class Connection(H11Protocol):
         self.peer = peer_of(transport.get_extra_info("socket"))
         self.app_state = {**self.app_state, "connection": self}
         self.used_at = self.loop.time()
-        if len(self._alike()) > (MAX_CONNECTIONS if self.peer is None else MAX_LOCAL_CONNECTIONS):
+        if len(self._connections_of_kind()) > (MAX_CONNECTIONS if self.peer is None else MAX_LOCAL_CONNECTIONS):
             self._make_room()
         self._start_deadline("request", REQUEST_DEADLINE)
 
     def is_crowded(self) -> bool:
         """Return True for a TCP connection if more than MAX_CONNECTIONS - KEPT_FOR_METRICS of these are busy."""
-        busy = sum(not other.is_idle for other in self._alike())
+        busy = sum(not other.is_idle for other in self._connections_of_kind())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 
     def data_received(self, data: bytes) -> None:
@@ -158,7 +158,7 @@ class Connection(H11Protocol):
             self._end_deadline(name)
         super().connection_lost(exc)
 
-    def _alike(self) -> list[Connection]:
+    def _connections_of_kind(self) -> list[Connection]:
         """Return all open connections of the same `kind`, including this one. They share one maximum number."""
         everyone: list[Connection] = list(self.connections)  # type: ignore[arg-type]
         return [other for other in everyone if other.kind == self.kind]
@@ -173,7 +173,7 @@ class Connection(H11Protocol):
 
         Close this new connection if that user has no other idle one. All TCP connections count as those of one user.
         """
-        alike = self._alike()
+        alike = self._connections_of_kind()
         by_user = Counter(other.peer and other.peer.uid for other in alike)
         largest = max(by_user.values())
         users = {user for user, count in by_user.items() if count == largest}

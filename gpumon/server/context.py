@@ -52,7 +52,7 @@ def sources(request: Request) -> Sources:
     return given
 
 
-def rendered(request: Request) -> RenderedDocuments:
+def rendered_documents(request: Request) -> RenderedDocuments:
     documents: RenderedDocuments = request.app.state.rendered
     return documents
 
@@ -64,7 +64,7 @@ def render_once(request: Request, name: str, build: Callable[[Report], ResponseM
     request renders.
     """
     latest = sources(request).latest()
-    body = rendered(request).get(name, latest, lambda: bytes(IndentedJson(build(latest)).body))
+    body = rendered_documents(request).get(name, latest, lambda: bytes(IndentedJson(build(latest)).body))
     return Response(body, media_type="application/json")
 
 

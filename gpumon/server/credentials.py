@@ -38,8 +38,8 @@ class Passwords:
         `users`: bcrypt hashes by user name. `client`: address of the client.
         """
         digest, hashed = hashlib.sha256(password.encode()).digest(), users.get(user)
-        known = self._right.get(user)
-        if known is not None and known[0] == hashed and hmac.compare_digest(known[1], digest):
+        last_match = self._right.get(user)
+        if last_match is not None and last_match[0] == hashed and hmac.compare_digest(last_match[1], digest):
             return True
         if len(self._waiting) >= MAX_WAITING or self._waiting.count(client) >= MAX_WAITING_OF_CLIENT:
             raise TooManyPasswordsError

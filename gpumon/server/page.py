@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.server import openapi
-from gpumon.server.context import IndentedJson, host_time, rendered, sources
+from gpumon.server.context import IndentedJson, host_time, rendered_documents, sources
 from gpumon.server.problem import Problem
 
 router = APIRouter(include_in_schema=False)
@@ -46,12 +46,14 @@ def docs(request: Request) -> Response:
         document = request.app.openapi()
         return html("docs.html", {"document": document, "operations": openapi.operations(document)})
 
-    return Response(rendered(request).get("docs.html", None, render), media_type="text/html")
+    return Response(rendered_documents(request).get("docs.html", None, render), media_type="text/html")
 
 
 @router.get("/openapi.json")
 def openapi_document(request: Request) -> Response:
-    body = rendered(request).get("openapi.json", None, lambda: bytes(IndentedJson(request.app.openapi()).body))
+    body = rendered_documents(request).get(
+        "openapi.json", None, lambda: bytes(IndentedJson(request.app.openapi()).body)
+    )
     return Response(body, media_type="application/json")
 
 
@@ -71,7 +73,7 @@ def _live_html(request: Request, template: str) -> Response:
         document = ReportResponse.from_report(report, host_time(request)).document()
         return html(template, {"report": document, "max_events": MAX_EVENTS})
 
-    return Response(rendered(request).get(template, report, render), media_type="text/html")
+    return Response(rendered_documents(request).get(template, report, render), media_type="text/html")
 
 
 def html(template: str, context: dict[str, Any]) -> bytes:

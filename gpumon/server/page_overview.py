@@ -131,7 +131,7 @@ def transition_note(transition: Document) -> str:
     return str(transition["cleared_by_text"] if cleared else transition["verdict"]["action_text"])
 
 
-def ago(moment: str | None, now: str) -> str:
+def relative_time(moment: str | None, now: str) -> str:
     """Return the time from `moment` to `now` as text, such as "5 min ago"."""
     age = seconds_between(moment, now)
     return ABSENT if age is None else f"{duration(age)} ago"
@@ -223,7 +223,7 @@ def _probe(document: Document) -> Tile:
     measurement = largest(run)
     value = run["outcome"] if measurement is None else bandwidth(measurement["busbw_bytes_per_second"])
     part = f", {participants(run)}" if is_partial(run) else ""
-    note = f"{run['outcome']}, {ago(run['started'], document['node']['time'])}{part}"
+    note = f"{run['outcome']}, {relative_time(run['started'], document['node']['time'])}{part}"
     return Tile(label="All-reduce", value=value, note=note, tone=outcome_tone(run["outcome"]))
 
 

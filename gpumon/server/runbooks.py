@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.alert_rules import RUNBOOKS, rules
 from gpumon.outputs.runbook import runbooks
-from gpumon.server.context import rendered, sources
+from gpumon.server.context import rendered_documents, sources
 from gpumon.server.page import html, static_files
 from gpumon.server.problem import Problem
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix=RUNBOOKS, include_in_schema=False)
 @router.get("")
 def index(request: Request) -> Response:
     """Return the list of all runbooks."""
-    return Response(rendered(request).get(RUNBOOKS, None, _page), media_type="text/html")
+    return Response(rendered_documents(request).get(RUNBOOKS, None, _page), media_type="text/html")
 
 
 @router.get("/{name}")
@@ -32,7 +32,9 @@ def runbook(request: Request, name: str) -> Response:
     base = sources(request).runbook_url
     if base is not None:
         return RedirectResponse(f"{base.rstrip('/')}/{section}")
-    return Response(rendered(request).get(f"runbook {section}", None, lambda: _page(section)), media_type="text/html")
+    return Response(
+        rendered_documents(request).get(f"runbook {section}", None, lambda: _page(section)), media_type="text/html"
+    )
 
 
 def static_pages() -> Iterator[tuple[str, bytes]]:

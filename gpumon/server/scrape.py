@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from gpumon.model.reading import Page
 from gpumon.outputs import dcgm
 from gpumon.outputs.prometheus import CONTENT_TYPE, GZIP_LEVEL, Exposition
-from gpumon.server.context import rendered, sources
+from gpumon.server.context import rendered_documents, sources
 from gpumon.server.problem import Problem, errors
 
 router = APIRouter(tags=["agent"])
@@ -39,7 +39,7 @@ def dcgm_metrics(request: Request) -> Response:
     """Return GPU metrics with the names, labels and units of dcgm-exporter, as docs/dcgm.md describes them."""
     given = sources(request)
     report = given.latest()
-    raw = rendered(request).get(dcgm.PATH, report, lambda: given.dcgm(report).encode())
+    raw = rendered_documents(request).get(dcgm.PATH, report, lambda: given.dcgm(report).encode())
     return _page(request, Exposition(raw, gzip.compress(raw, GZIP_LEVEL)))
 
 

@@ -47,7 +47,7 @@ class TlsConfig(_Part):
 
     @field_validator("client_ca_file", "client_allowed_sans")
     @classmethod
-    def _used(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_effect(cls, value: Any, info: ValidationInfo) -> Any:
         if value and info.data.get("client_auth_type") == "NoClientCert":
             raise ValueError("has no effect without client_auth_type: RequireAndVerifyClientCert")
         return value

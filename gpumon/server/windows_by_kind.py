@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.request_result import RequestResult
-from gpumon.model.time_window import MARKER, WindowKind, WindowSelection, released
+from gpumon.model.time_window import MARKER, WindowKind, WindowSelection, released_scopes
 from gpumon.outputs.responses.windows import (
     HoldChangeResponse,
     HoldResponse,
@@ -210,6 +210,6 @@ def _released_bus_id(request: Request, gpu: str) -> str:
     For a GPU that was bound to another driver after its release began, only the PCI address is accepted.
     """
     address = parse_bus_id(gpu)
-    if address is not None and address in released(sources(request).latest().windows):
+    if address is not None and address in released_scopes(sources(request).latest().windows):
         return address
     return parameters.gpu(sources(request).latest(), gpu).bus_id

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable
 from gpumon.clock import boot_clock
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.request_result import DeviceHolder, RequestResult
-from gpumon.model.time_window import DEADLINE, MARKER, NODE, TimeWindow, WindowKind, WindowsEnded, in_force, released
+from gpumon.model.time_window import (
+    DEADLINE,
+    MARKER,
+    NODE,
+    TimeWindow,
+    WindowKind,
+    WindowsEnded,
+    in_force,
+    released_scopes,
+)
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.services.release_marker import DoneFile, MarkerWatch
 from gpumon.services.time_windows import Completion
@@ -103,7 +112,7 @@ class DriverRelease:
         self._follow_marker()
         self._end_expired()
         windows = self._latest().windows
-        scopes = released(windows)
+        scopes = released_scopes(windows)
         self._samplers.release(scopes)
         holders = self._holders(scopes)
         self._closed = not holders or (self._closed and scopes == self._scopes)

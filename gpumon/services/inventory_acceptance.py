@@ -40,7 +40,7 @@ class InventoryAcceptance:
             return
         accepted = acceptance.acceptance(report, parts)
 
-        def done() -> None:
+        def report_success() -> None:
             fields = {
                 "gpus": accepted.count,
                 "gone": ",".join(accepted.gone),
@@ -53,8 +53,8 @@ class InventoryAcceptance:
             )
             answer.set_result(RequestResult())
 
-        def failed(error: StoreError) -> None:
+        def report_failure(error: StoreError) -> None:
             refused = f"It cannot be stored: {error.problem}."
             answer.set_result(RequestResult(refused=refused, remedy=f"{error.remedy}."))
 
-        self._writes.accept(accepted, done, failed)
+        self._writes.accept(accepted, report_success, report_failure)

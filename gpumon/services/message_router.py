@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumon.clock import boot_clock
 from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Snapshot, TrialResult, XidEvent
-from gpumon.model.time_window import NODE, released
+from gpumon.model.time_window import NODE, released_scopes
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
 
@@ -34,7 +34,7 @@ class MessageRouter:
 
     def is_ready(self) -> bool:
         """Return True after the end of the first poll or after READY_SECONDS, or if the whole node is released."""
-        node_is_released = NODE in released(self._monitor.latest.windows)
+        node_is_released = NODE in released_scopes(self._monitor.latest.windows)
         return self._polled or node_is_released or boot_clock() > self._first_poll_by
 
 

@@ -47,17 +47,17 @@ class Notifier:
 
     def restore(self, notified: Iterable[NotifiedAlert]) -> None:
         """Start the senders. `notified`: all stored rows; those of receivers no longer configured are deleted."""
-        known: dict[str, list[NotifiedAlert]] = {}
+        by_receiver: dict[str, list[NotifiedAlert]] = {}
         for row in notified:
-            known.setdefault(row.receiver, []).append(row)
+            by_receiver.setdefault(row.receiver, []).append(row)
         self._senders = [
-            AlertmanagerSender(receiver, known.pop(receiver.name, ()), self._write, self._delays)
+            AlertmanagerSender(receiver, by_receiver.pop(receiver.name, ()), self._write, self._delays)
             for receiver in alertmanagers(self._section)
         ]
         for receiver in message_receivers(self._section, source=f"gpumon://{self._labels['instance']}"):
-            rows = known.pop(row_name(receiver), ())
+            rows = by_receiver.pop(row_name(receiver), ())
             self._senders.append(MessageSender(receiver, rows, self._write, self._delays))
-        for rows in known.values():  # receivers that are no longer configured
+        for rows in by_receiver.values():  # receivers that are no longer configured
             for row in rows:
                 self._write(partial(store_notified.remove, notified=row))
         for sender in self._senders:

@@ -63,8 +63,8 @@ class Delays:
 class Sender(threading.Thread):
     """A thread that notifies one receiver of the alerts that fire."""
 
-    def __init__(self, name: str, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        """Create the thread for the receiver `name`. `known`: its stored rows. `write` stores each change of a row."""
+    def __init__(self, name: str, rows: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
+        """Create the thread for the receiver `name`. `rows`: its stored rows. `write` stores each change of a row."""
         super().__init__(name=f"notify-{name}", daemon=True)
         self.receiver = name
         self.counts = Counter[str]()
@@ -77,7 +77,7 @@ class Sender(threading.Thread):
         self._delays = delays
         self._changed = threading.Condition()
         """Also the lock of the rows, which the loop's thread and this one change."""
-        self._rows = {row.alert.key: row for row in known}
+        self._rows = {row.alert.key: row for row in rows}
         self._write = write
         self._retries: dict[str, tuple[int, float]] = {}
         """Number of failed attempts, and monotonic clock of the next one, by SentAlert.key."""
@@ -176,9 +176,9 @@ class Sender(threading.Thread):
         self.problem = str(error)
         if not self._retries:
             log.warning("a notification failed and is retried", extra={"receiver": self.receiver, "error": str(error)})
-        least, most = self._delays.retry
+        min_delay, max_delay = self._delays.retry
         attempts, _ = self._retries.get(row.alert.key, (0, 0.0))
-        pause = min(most, least * 2.0**attempts) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        pause = min(max_delay, min_delay * 2.0**attempts) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
         self._retries[row.alert.key] = attempts + 1, time.monotonic() + pause
         if row.failing_since is None:
             self._change(row, failing_since=time.time())
@@ -208,8 +208,8 @@ class MessageSender(Sender):
     restart (at most MAX_ENDED such alerts).
     """
 
-    def __init__(self, receiver: MessageReceiver, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        super().__init__(receiver.name, known, write, delays)
+    def __init__(self, receiver: MessageReceiver, rows: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
+        super().__init__(receiver.name, rows, write, delays)
         self._receiver = receiver
         self._row_name = row_name(receiver)
 
@@ -281,8 +281,8 @@ class AlertmanagerSender(Sender):
     the store has one row, with the time of the first failure.
     """
 
-    def __init__(self, receiver: Alertmanager, known: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        super().__init__(receiver.name, known, write, delays)
+    def __init__(self, receiver: Alertmanager, rows: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
+        super().__init__(receiver.name, rows, write, delays)
         self._receiver = receiver
         self._sent: dict[str, SentAlert] = {}
         self._ended: dict[str, tuple[SentAlert, float]] = {}

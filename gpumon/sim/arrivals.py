@@ -70,13 +70,13 @@ class SimEventSet:
         `arrivals` has, by GPU, the single events that have occurred, `storms` the Xids with a rate; `now` is in seconds
         since the simulation began. Single events are returned first, in the order of their time, whatever their GPU.
         """
-        message = min(self._new(arrivals), default=None)
+        message = min(self._new_messages(arrivals), default=None)
         if message is not None:
             self.delivered.add(message)
             return message
         return next(self._of_storms(storms, now), None)
 
-    def _new(self, arrivals: dict[int, list[Message]]) -> Iterator[Message]:
+    def _new_messages(self, arrivals: dict[int, list[Message]]) -> Iterator[Message]:
         for gpu, (types, since) in self.registered.items():
             for message in arrivals[gpu]:
                 if types & message.type and message.time > since and message not in self.delivered:

@@ -130,7 +130,7 @@ def section(prefix: str) -> tuple[str, shapes.Shape, Alter]:
 
 def growable(name: str) -> shapes.Shape:
     """Return a validator of values of a quantity: a fixed or growing number in its bounds, or null (not supported)."""
-    return shapes.optional(shapes.growing(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
+    return shapes.optional(shapes.growing_number(QUANTITIES[name].low, QUANTITIES[name].high, QUANTITIES[name].unit))
 
 
 def set_gpm(values: Numbers, state: State, now: float) -> State:
@@ -143,7 +143,7 @@ LINK_STATES = {"down": LINK_DOWN, "active": LINK_ACTIVE, "sleep": LINK_ASLEEP}
 _ERROR_RATES = ("effective_ber", "symbol_ber")
 LINK = shapes.fields(
     {"state": shapes.one_of(*LINK_STATES)}
-    | {name: shapes.growing(0, 1 if name in _ERROR_RATES else 2**53) for name in Link._fields if name != "state"}
+    | {name: shapes.growing_number(0, 1 if name in _ERROR_RATES else 2**53) for name in Link._fields if name != "state"}
 )
 
 

@@ -161,10 +161,10 @@ def _counter(*quantities: str) -> Read:
 
 
 def _error_rate(quantity: str) -> Read:
-    return _nvlink5(lambda device, scope: packed(getattr(_simulated_link(device, scope), quantity)))
+    return _nvlink5(lambda device, scope: pack_bit_error_rate(getattr(_simulated_link(device, scope), quantity)))
 
 
-def packed(ratio: float) -> int:
+def pack_bit_error_rate(ratio: float) -> int:
     """Return a bit error rate as NVML encodes it: mantissa in bits 8 to 11, negative exponent of 10 in bits 0 to 7."""
     if ratio <= 0:
         return 15 << 8 | 255  # practically none: 15e-255

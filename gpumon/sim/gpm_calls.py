@@ -66,7 +66,7 @@ def _allocated_sample(node: SimNode, pointer: int | None) -> GpmSample | None:
 @function("nvmlGpmSampleGet", POINTER, POINTER)
 def take_sample(node: SimNode, handle: int | None, pointer: int | None) -> None:
     device = node.device("nvmlGpmSampleGet", handle, parts=True)
-    _take(node, device, pointer, device.part.instance.number if device.part else None)
+    _store_sample(node, device, pointer, device.part.instance.number if device.part else None)
 
 
 @function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
@@ -75,10 +75,10 @@ def take_instance_sample(node: SimNode, handle: int | None, instance: int, point
     device = node.device("nvmlGpmMigSampleGet", handle)
     if device.state.mig is None:
         raise Refusal(Code.NOT_SUPPORTED)
-    _take(node, device, pointer, instance)
+    _store_sample(node, device, pointer, instance)
 
 
-def _take(node: SimNode, device: SimGpu, pointer: int | None, instance: int | None) -> None:
+def _store_sample(node: SimNode, device: SimGpu, pointer: int | None, instance: int | None) -> None:
     if not _is_supported(device):
         raise Refusal(Code.NOT_SUPPORTED)
     _allocated_sample(node, pointer)

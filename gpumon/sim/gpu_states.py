@@ -46,7 +46,7 @@ class GpuStates:
         """Return the time of the driver's latest sample, in seconds since the simulation began."""
         return max(0, math.floor(self._time() * SAMPLES + 1e-6)) / SAMPLES
 
-    def counted(self) -> list[int]:
+    def counted_gpus(self) -> list[int]:
         """Return the GPUs that NVML counts, as positions in the profile, in the order of NVML's indexes."""
         return [
             gpu
@@ -56,7 +56,7 @@ class GpuStates:
 
     def is_gone(self, gpu: int) -> bool:
         """Return True if the GPU is lost or NVML does not list it."""
-        return not self._is_unaffected(gpu) and not_answering(self.state(gpu))
+        return not self._is_unaffected(gpu) and is_unresponsive(self.state(gpu))
 
     def _is_unaffected(self, gpu: int) -> bool:
         """Return True if the scenario has no settings for the GPU, so that it is listed by NVML and not lost."""
@@ -124,7 +124,7 @@ def _with_thermal_seconds(observed: State, before: State, elapsed: float) -> Sta
     return replace(observed, **seconds)
 
 
-def not_answering(state: State) -> bool:
+def is_unresponsive(state: State) -> bool:
     """Return True if NVML's calls for a GPU in this state fail, because the GPU is lost or NVML does not list it."""
     return state.lost or not _is_listed(state)
 

@@ -115,19 +115,23 @@ class SimulatedTree:
         board = f"SIM_{ports.generation}" if ports is not None and fabric else f"SIM_{nic.hca_type}"
         gpu = number % count if ports is not None and fabric and ports.switched else None
         yield from card_files(nic, guid(number, replaced=bool(fault.get("replaced"))), board, gpu)
-        downs = self._growing("carrier_downs", fault["carrier_downs"].at) if "carrier_downs" in fault else _zero
+        downs = (
+            self._growing_counter("carrier_downs", fault["carrier_downs"].at)
+            if "carrier_downs" in fault
+            else _zero_text
+        )
         yield from netdev_files(nic, up=fault.get("state", "active") == "active", downs=downs)
         for name, text in self._port(scenario, number, nic, fault):
             file = f"hw_counters/{name}" if nic.driver == EFA and name not in FILES else FILES[name]
             folder = f"{CLASS}/{nic.device}" + ("" if name in EFA_DEVICE_COUNTERS else "/ports/1")
             path = f"{folder}/{file}"
             if name in fault.get("unreadable", ()):
-                yield path, _failing(path, errno.EIO)
+                yield path, _failing_counter(path, errno.EIO)
             else:
                 limited = nic.limited and file.startswith("counters/")
-                yield path, self._refusing(path, nic) if limited else text
+                yield path, self._refused_counter(path, nic) if limited else text
 
-    def _refusing(self, path: str, nic: NicKind) -> Text:
+    def _refused_counter(self, path: str, nic: NicKind) -> Text:
         """Return a read function for a counter file whose reads the firmware refuses.
 
         Each read raises OSError (EINVAL) and adds the driver's log line about the failure to `kernel_lines`.
@@ -166,10 +170,10 @@ class SimulatedTree:
         counts: Mapping[str, Any] = fault.get("counters", {})
         own = (*EFA_COUNTERS, *EFA_DEVICE_COUNTERS) if nic.driver == EFA else (*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS)
         for name in own:
-            counted = self._growing(name, counts[name].at) if name in counts else None
-            yield name, counted or (traffic if name in TRAFFIC else _zero)
+            counted = self._growing_counter(name, counts[name].at) if name in counts else None
+            yield name, counted or (traffic if name in TRAFFIC else _zero_text)
 
-    def _growing(self, name: str, at: Callable[[float], float]) -> Text:
+    def _growing_counter(self, name: str, at: Callable[[float], float]) -> Text:
         return lambda: str(narrow(name, int(at(self._time()))))
 
     def _traffic(self, scenario: Scenario, gpu: int, gigabits: float) -> Text:
@@ -239,11 +243,11 @@ def _one_process() -> str:
     return str(_PROCESS)
 
 
-def _zero() -> str:
+def _zero_text() -> str:
     return "0"
 
 
-def _failing(path: str, code: int) -> Text:
+def _failing_counter(path: str, code: int) -> Text:
     def read() -> str:
         raise _error(code, path)
 

@@ -20,13 +20,13 @@ _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.
 @function("nvmlDeviceGetCount_v2", POINTER)
 def count(node: SimNode, out: int | None) -> None:
     node.enter("nvmlDeviceGetCount_v2")
-    put(out, _UINT, len(node.gpus.counted()))
+    put(out, _UINT, len(node.gpus.counted_gpus()))
 
 
 @function("nvmlDeviceGetHandleByIndex_v2", UINT, POINTER)
 def handle_by_index(node: SimNode, index: int, out: int | None) -> None:
     node.need_initialised()
-    counted = node.gpus.counted()
+    counted = node.gpus.counted_gpus()
     if index >= len(counted):
         raise Refusal(Code.INVALID_ARGUMENT)
     put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByIndex_v2", counted[index]))
@@ -36,7 +36,7 @@ def handle_by_index(node: SimNode, index: int, out: int | None) -> None:
 def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> None:
     node.need_initialised()
     requested = address((bus_id or b"").decode(errors="replace"))
-    matches = [gpu for gpu in node.gpus.counted() if address(node.profile.bus_ids[gpu]) == requested]
+    matches = [gpu for gpu in node.gpus.counted_gpus() if address(node.profile.bus_ids[gpu]) == requested]
     if not matches:
         raise Refusal(Code.NOT_FOUND)
     put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", matches[0]))
@@ -45,7 +45,7 @@ def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> No
 @function("nvmlDeviceGetHandleByUUID", ctypes.c_char_p, POINTER)
 def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
     node.need_initialised()
-    counted = node.gpus.counted()
+    counted = node.gpus.counted_gpus()
     if any(node.gpus.state(gpu).lost for gpu in counted):  # as NVML documents: one lost GPU fails this lookup of all
         raise Refusal(Code.GPU_IS_LOST)
     requested = (uuid or b"").decode(errors="replace")
@@ -75,7 +75,7 @@ def index(node: SimNode, handle: int | None, out: int | None) -> None:
     if device.part is not None:
         put(out, _UINT, devices(device.state.mig).index(device.part))
         return
-    counted = node.gpus.counted()
+    counted = node.gpus.counted_gpus()
     if device.identity.number not in counted:
         raise Refusal(Code.GPU_NOT_FOUND)
     put(out, _UINT, counted.index(device.identity.number))

@@ -58,7 +58,7 @@ def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int)
     deadline = time.monotonic() + milliseconds / 1000
     while True:
         waiting = _set(node, pointer)
-        arrival = _next(node, waiting)
+        arrival = _next_message(node, waiting)
         if arrival is not None:
             _, gpu, *words, _ = arrival
             put(out, EVENT_DATA, node.handle(gpu), *words)
@@ -71,7 +71,7 @@ def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int)
         time.sleep(min(_RECHECK, left))
 
 
-def _next(node: SimNode, waiting: SimEventSet) -> Message | None:
+def _next_message(node: SimNode, waiting: SimEventSet) -> Message | None:
     arrivals = {gpu: node.arrivals(gpu) for gpu in waiting.registered}
     storms = {gpu: node.storms(gpu) for gpu in waiting.registered}
     return waiting.next(arrivals, storms, node.time())

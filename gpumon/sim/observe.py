@@ -55,7 +55,7 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
     busy = utilization(course, gpu, time)
     traffic = point.load_seconds * LINK_KIB_PER_SECOND if board.links else None
     state = replace(
-        _at_rest(profile),
+        _constant_state(profile),
         processes=processes,
         mig=layout,
         held_back=now.capped,
@@ -149,7 +149,7 @@ def _names_beginning_with(*beginnings: str) -> tuple[str, ...]:
 
 
 @cache
-def _at_rest(profile: Profile) -> State:
+def _constant_state(profile: Profile) -> State:
     """Return a healthy GPU's state with only the quantities that depend on neither time nor load."""
     board, fabric = profile.board, profile.fabric
     remaps = board.remap_banks is not None

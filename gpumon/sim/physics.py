@@ -93,7 +93,7 @@ class Moment(NamedTuple):
     """True while the power limit restricts the load."""
 
 
-def capped(body: Body, load: float) -> bool:
+def is_power_capped(body: Body, load: float) -> bool:
     """Return True if the power limit restricts this load."""
     return body.idle + (body.full - body.idle) * load > body.limit
 
@@ -111,7 +111,7 @@ def advance(body: Body, load: float, start: Point, seconds: float) -> Point:
         energy=start.energy + target * seconds - gap * LAG * math.expm1(-seconds / LAG),
         temperature=level + share * fade + heat,
         load_seconds=start.load_seconds + load * seconds,
-        capped_seconds=start.capped_seconds + (seconds if capped(body, load) else 0.0),
+        capped_seconds=start.capped_seconds + (seconds if is_power_capped(body, load) else 0.0),
     )
 
 
@@ -127,7 +127,7 @@ class Course:
         self._cold = Point(body.idle, 0.0, body.cool, 0.0, 0.0)
         self._starts = list(accumulate((phase.seconds for phase in workload.phases), initial=0.0))
         self._first = self._cycle(self._cold)
-        self._later = self._cycle(self._rewound(self._first[-1]))
+        self._later = self._cycle(self._reset_totals(self._first[-1]))
 
     def at(self, time: float) -> Moment:
         """Return the GPU's power, energy, temperature and phase `time` seconds after the simulation began."""
@@ -141,7 +141,9 @@ class Course:
         phase = self._workload.phases[number] if number < len(self._workload.phases) else IDLE
         point = advance(self._body, phase.load, points[number], into - self._starts[number])
         numbering = 0 if self._workload.same_jobs else int(cycle)
-        return Moment(self._onwards(point, int(cycle)), phase, numbering, capped(self._body, phase.load))
+        return Moment(
+            self._add_finished_cycles(point, int(cycle)), phase, numbering, is_power_capped(self._body, phase.load)
+        )
 
     def _cycle(self, start: Point) -> list[Point]:
         """Return the point at the beginning of each phase of a cycle, then the point at the end of the cycle."""
@@ -150,7 +152,7 @@ class Course:
             points.append(advance(self._body, phase.load, points[-1], phase.seconds))
         return points
 
-    def _onwards(self, point: Point, cycle: int) -> Point:
+    def _add_finished_cycles(self, point: Point, cycle: int) -> Point:
         """Return `point` with the totals of the lead time and of the finished cycles added to its totals."""
         before = [self._workload.lead * self._body.idle, 0.0, 0.0]
         if cycle:
@@ -162,7 +164,7 @@ class Course:
         return point._replace(energy=energy, load_seconds=load, capped_seconds=cap)
 
     @staticmethod
-    def _rewound(point: Point) -> Point:
+    def _reset_totals(point: Point) -> Point:
         return point._replace(energy=0.0, load_seconds=0.0, capped_seconds=0.0)
 
 

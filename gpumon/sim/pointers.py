@@ -47,16 +47,16 @@ class SimLibrary:
 
     def __getattr__(self, name: str) -> Function:
         entry = self._find(name)
-        callback = ctypes.CFUNCTYPE(entry.gives, *entry.takes)(self._catching(name, entry.call))
+        callback = ctypes.CFUNCTYPE(entry.gives, *entry.takes)(self._wrap(name, entry.call))
         self._callbacks.append(callback)  # keep the callback: its address is only valid while it exists
         function = Function(ctypes.cast(callback, ctypes.c_void_p).value or 0)
         setattr(self, name, function)
         return function
 
-    def _catching(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
+    def _wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_traced(*arguments: Any) -> Any:
             started, cpu_started = time.perf_counter(), time.thread_time()
-            self._trace.entered(name)
+            self._trace.count_call(name)
             try:
                 answer = call(*arguments)
             except Refusal as refusal:
@@ -68,6 +68,6 @@ class SimLibrary:
             else:
                 return Code.SUCCESS if answer is None else answer
             finally:
-                self._trace.left(time.perf_counter() - started, time.thread_time() - cpu_started)
+                self._trace.add_duration(time.perf_counter() - started, time.thread_time() - cpu_started)
 
-        return called
+        return call_traced

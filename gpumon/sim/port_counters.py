@@ -69,10 +69,10 @@ _PORT = shapes.fields(
         "rate": shapes.number(1, 1e4, "Gb/s"),
         "counters": shapes.by_key(
             shapes.one_of(*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS, *EFA_COUNTERS, *EFA_DEVICE_COUNTERS),
-            shapes.growing(0, 2**64),
+            shapes.growing_number(0, 2**64),
         ),
         "unreadable": shapes.listing(shapes.one_of(*FILES)),
-        "carrier_downs": shapes.growing(0, 2**32),
+        "carrier_downs": shapes.growing_number(0, 2**32),
         "hang": shapes.flag,
         "absent": shapes.flag,
         "replaced": shapes.flag,

@@ -23,7 +23,7 @@ _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, m
 
 
 def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
-    running = _running(device)
+    running = _running_processes(device)
     (room,) = take(size, _UINT)
     put(size, _UINT, len(running))
     if len(running) > room:
@@ -35,7 +35,7 @@ def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
             put((array or 0) + n * _PROCESS.size, _PROCESS, *process)
 
 
-def _running(device: SimGpu) -> list[Process]:
+def _running_processes(device: SimGpu) -> list[Process]:
     """Return the processes on a GPU or, if `device` is a MIG device, only the processes on that MIG device."""
     part = device.part
     return [
@@ -63,7 +63,7 @@ def process_details(device: SimGpu, out: int | None) -> None:
     """
     check_version(out, 1, _DETAILS.size)
     version, mode, room, array = take(out, _DETAILS)
-    running = [] if mode else _running(device)
+    running = [] if mode else _running_processes(device)
     put(out, _DETAILS, version, mode, len(running), array)
     if len(running) > room:
         raise Refusal(Code.INSUFFICIENT_SIZE)

@@ -128,7 +128,7 @@ class Replay:
         """
         timeline = self.recorded.answers.get(CapturedQuery(function, inputs))
         if timeline is None:
-            raise Refusal(self._unknown(function, inputs))
+            raise Refusal(self._unknown_call(function, inputs))
         return self.succeed(timeline.at(self.time()))
 
     def is_of_another_version(self, function: str, inputs: tuple[Any, ...]) -> bool:
@@ -151,7 +151,7 @@ class Replay:
         if timeline is not None:
             self.succeed(timeline.at(self.time()))
 
-    def _unknown(self, function: str, inputs: tuple[Any, ...]) -> Code:
+    def _unknown_call(self, function: str, inputs: tuple[Any, ...]) -> Code:
         self.unanswered[function] += 1
         times = self.unanswered[function]
         if times == 10 ** (len(str(times)) - 1):  # log the first, the tenth, the hundredth

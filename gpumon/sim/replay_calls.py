@@ -36,7 +36,7 @@ _SPECIAL: dict[str, _Special] = {}
 _ALWAYS = ""
 
 
-def _special(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _special_call(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def note(written: Callable[..., None]) -> Callable[..., None]:
         _SPECIAL[name] = _Special(written, Signature(SIGNATURES[name]), needs)
         return written
@@ -71,17 +71,17 @@ def _generic(replay: Replay, name: str, signature: Signature, *arguments: Any) -
 # Library
 
 
-@_special("nvmlInitWithFlags")
+@_special_call("nvmlInitWithFlags")
 def init_with_flags(replay: Replay, _flags: int) -> None:
     replay.initialise()
 
 
-@_special("nvmlInit_v2")
+@_special_call("nvmlInit_v2")
 def init(replay: Replay) -> None:
     replay.initialise()
 
 
-@_special("nvmlShutdown")
+@_special_call("nvmlShutdown")
 def shutdown(replay: Replay) -> None:
     replay.shut_down()
 
@@ -89,7 +89,7 @@ def shutdown(replay: Replay) -> None:
 # Fields
 
 
-@_special("nvmlDeviceGetFieldValues", needs="nvmlDeviceGetFieldValues")
+@_special_call("nvmlDeviceGetFieldValues", needs="nvmlDeviceGetFieldValues")
 def field_values(replay: Replay, handle: int | None, count: int, address: int | None) -> None:
     """Write the recorded answer for each requested field into the caller's array: `count` structs at `address`.
 
@@ -118,7 +118,7 @@ def field_values(replay: Replay, handle: int | None, count: int, address: int | 
 # Events
 
 
-@_special("nvmlEventSetCreate", needs="nvmlEventSetCreate")
+@_special_call("nvmlEventSetCreate", needs="nvmlEventSetCreate")
 def create(replay: Replay, out: int | None) -> None:
     replay.need_initialised()
     replay.ask("nvmlEventSetCreate", ())
@@ -127,13 +127,13 @@ def create(replay: Replay, out: int | None) -> None:
     replay.event_sets[pointer] = ReplayEventSet()
 
 
-@_special("nvmlEventSetFree", needs="nvmlEventSetCreate")
+@_special_call("nvmlEventSetFree", needs="nvmlEventSetCreate")
 def free(replay: Replay, pointer: int | None) -> None:
     _set(replay, pointer)
     del replay.event_sets[pointer or 0]
 
 
-@_special("nvmlDeviceRegisterEvents", needs="nvmlDeviceRegisterEvents")
+@_special_call("nvmlDeviceRegisterEvents", needs="nvmlDeviceRegisterEvents")
 def register(replay: Replay, handle: int | None, types: int, pointer: int | None) -> None:
     registered = _set(replay, pointer).registered
     device = replay.name(handle)
@@ -145,7 +145,7 @@ def register(replay: Replay, handle: int | None, types: int, pointer: int | None
     registered[device] = before | types, since
 
 
-@_special("nvmlEventSetWait_v2", needs="nvmlEventSetWait_v2")
+@_special_call("nvmlEventSetWait_v2", needs="nvmlEventSetWait_v2")
 def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int) -> None:
     """Write the next recorded event of a registered GPU to `out`.
 
@@ -154,7 +154,7 @@ def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int
     """
     deadline = time.monotonic() + milliseconds / 1000
     while True:
-        event = _next(replay, _set(replay, pointer))
+        event = _next_event(replay, _set(replay, pointer))
         if event is not None:
             device, *datum = event
             put(out, EVENT_DATA, replay.handle(device), *datum)
@@ -180,7 +180,7 @@ def _set(replay: Replay, pointer: int | None) -> ReplayEventSet:
     return replay.event_sets[pointer]
 
 
-def _next(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | None:
+def _next_event(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | None:
     """Return the next event (device, type, data, instances) and mark it as delivered; None if no event is due."""
     timeline = replay.recorded.timeline(EVENT)
     for n, moment in enumerate(timeline.times if timeline else ()):
@@ -195,7 +195,7 @@ def _next(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | None:
 # GPM
 
 
-@_special("nvmlGpmSampleAlloc", needs="nvmlGpmSampleAlloc")
+@_special_call("nvmlGpmSampleAlloc", needs="nvmlGpmSampleAlloc")
 def sample_alloc(replay: Replay, out: int | None) -> None:
     replay.need_initialised()
     replay.ask("nvmlGpmSampleAlloc", ())
@@ -204,20 +204,20 @@ def sample_alloc(replay: Replay, out: int | None) -> None:
     replay.samples[pointer] = None
 
 
-@_special("nvmlGpmSampleFree", needs="nvmlGpmSampleAlloc")
+@_special_call("nvmlGpmSampleFree", needs="nvmlGpmSampleAlloc")
 def sample_free(replay: Replay, pointer: int | None) -> None:
     if pointer not in replay.samples:
         raise Refusal(Code.INVALID_ARGUMENT)
     del replay.samples[pointer]
 
 
-@_special("nvmlGpmSampleGet", needs="nvmlGpmSampleGet")
+@_special_call("nvmlGpmSampleGet", needs="nvmlGpmSampleGet")
 def sample_get(replay: Replay, handle: int | None, pointer: int | None) -> None:
     device = replay.name(handle)
     _sample(replay, "nvmlGpmSampleGet", (device,), ReplayGpmSample(device, None, replay.time()), pointer)
 
 
-@_special("nvmlGpmMigSampleGet", needs="nvmlGpmMigSampleGet")
+@_special_call("nvmlGpmMigSampleGet", needs="nvmlGpmMigSampleGet")
 def mig_sample_get(replay: Replay, handle: int | None, instance: int, pointer: int | None) -> None:
     device = replay.name(handle)
     taken = ReplayGpmSample(device, instance, replay.time())
@@ -235,7 +235,7 @@ def _sample(
     replay.samples[pointer] = taken
 
 
-@_special("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")
+@_special_call("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")
 def metrics_get(replay: Replay, address: int | None) -> None:
     """Write the metric values that were recorded at the time of the second sample into the caller's struct."""
     replay.need_initialised()

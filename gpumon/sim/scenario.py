@@ -142,7 +142,7 @@ def _workload(rows: Rows, seed: int, gpu: int, layout: Layout | None) -> Workloa
     if layout == ():  # MIG is enabled, but no GPU instance exists in which a process could run
         return workload.IDLE
     plans = [fault.plan(value, seed, gpu) for fault, value in rows if fault.plan is not None]
-    return next((plan for plan in reversed(plans) if plan is not None), workload.usual(seed))
+    return next((plan for plan in reversed(plans) if plan is not None), workload.default_workload(seed))
 
 
 def _identity(profile: Profile, seed: int, number: int) -> Identity:

@@ -75,15 +75,15 @@ def any_number(value: Any, path: Path) -> float:
     return value
 
 
-def growing(low: float, high: float, unit: str = "") -> Shape:
+def growing_number(low: float, high: float, unit: str = "") -> Shape:
     """Return a validator of a number from `low` to `high`, or of a mapping `{value, rate, from}` for a growing number.
 
     The validator returns a Growth.
     """
-    return moving(number(low, high, unit))
+    return growth(number(low, high, unit))
 
 
-def moving(plain: Shape) -> Shape:
+def growth(plain: Shape) -> Shape:
     """Return a validator of a number that `plain` accepts, or of `{value, rate, from}` for a number that grows.
 
     In a mapping, `plain` validates the key `value`. The validator returns a Growth.

@@ -64,7 +64,7 @@ def _on_call(key: str, effect: str, refuse: Callable[[Any, SimCall], int | None]
 _ECC_KEYS, _ECC, _set_ecc = effects.section("ecc_")
 _REMAP_KEYS, _REMAP, _set_remap = effects.section("remap_")
 _PCIE_KEYS, _PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
-_ANY_NUMBER = shapes.optional(shapes.moving(shapes.any_number))
+_ANY_NUMBER = shapes.optional(shapes.growth(shapes.any_number))
 
 FAULTS: Mapping[str, SimFault] = {
     fault.key: fault
@@ -167,7 +167,7 @@ FAULTS: Mapping[str, SimFault] = {
             key="garbage",
             value="quantity: number",
             help="the same without bounds: values that no GPU can have, within the C type",
-            shape=shapes.fields(dict.fromkeys(QUANTITIES, shapes.moving(shapes.any_number))),
+            shape=shapes.fields(dict.fromkeys(QUANTITIES, shapes.growth(shapes.any_number))),
             alter=effects.set_garbage,
         ),
         SimFault(

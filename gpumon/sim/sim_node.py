@@ -13,7 +13,7 @@ from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.effects import SimCall
 from gpumon.sim.exports import Version
 from gpumon.sim.gpm import GpmSample
-from gpumon.sim.gpu_states import GpuStates, not_answering
+from gpumon.sim.gpu_states import GpuStates, is_unresponsive
 from gpumon.sim.mig import WHOLE_GPU, devices
 from gpumon.sim.scenario import Scenario, ScenarioFile
 from gpumon.sim.sim_gpu import Identity, SimGpu
@@ -96,7 +96,7 @@ class SimNode:
         return self._users > 0
 
     def initialise(self, *, may_be_empty: bool) -> None:
-        if not may_be_empty and not self.gpus.counted():
+        if not may_be_empty and not self.gpus.counted_gpus():
             raise Refusal(Code.GPU_NOT_FOUND)
         self._users += 1
         if self._users == 1:
@@ -153,7 +153,7 @@ class SimNode:
         identity, place = self._identity_of(handle)
         self.gate(function, identity.number)
         state = self.gpus.state(identity.number)
-        if not_answering(state):
+        if is_unresponsive(state):
             raise Refusal(Code.GPU_IS_LOST)
         if not place:
             return SimGpu(self.profile, identity, state, self.driver)

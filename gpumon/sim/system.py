@@ -73,7 +73,7 @@ def cuda_version_v2(node: SimNode, out: int | None) -> None:
 def process_name(node: SimNode, pid: int, buffer: int | None, length: int) -> None:
     """Write `python3`, truncated to `length` bytes. Raise Refusal (NOT_FOUND) if no such process is on a GPU."""
     node.enter("nvmlSystemGetProcessName")
-    running = {process.pid for gpu in node.gpus.counted() for process in node.gpus.state(gpu).processes}
+    running = {process.pid for gpu in node.gpus.counted_gpus() for process in node.gpus.state(gpu).processes}
     if pid not in running:
         raise Refusal(Code.NOT_FOUND)
     put_text(buffer, length, "python3"[: max(0, length - 1)])

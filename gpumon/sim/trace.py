@@ -28,11 +28,11 @@ class Trace:
         if path is not None:
             atexit.register(self.write)
 
-    def entered(self, function: str) -> None:
+    def count_call(self, function: str) -> None:
         with self._lock:
             self._calls[function] += 1
 
-    def left(self, seconds: float, cpu_seconds: float) -> None:
+    def add_duration(self, seconds: float, cpu_seconds: float) -> None:
         with self._lock:
             self._seconds += seconds
             self._cpu_seconds += cpu_seconds

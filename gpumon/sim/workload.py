@@ -33,12 +33,12 @@ IDLE = Workload(lead=float("inf"))
 
 
 @cache
-def usual(seed: int) -> Workload:
+def default_workload(seed: int) -> Workload:
     """Return the default workload: three jobs of about five minutes, with pauses of one to two minutes, repeatedly."""
     chance = random.Random(seed)  # noqa: S311 - reproducible, nothing to keep secret
     phases: list[LoadPhase] = []
     for number, level in enumerate((0.99, 0.85, 0.55)):
-        phases += _training(chance, number, level, chance.uniform(240, 330))
+        phases += _training_phases(chance, number, level, chance.uniform(240, 330))
         phases.append(LoadPhase(chance.uniform(60, 120), 0.0))
     return Workload(FREE_AT_FIRST, tuple(phases), repeats=True)
 
@@ -46,11 +46,11 @@ def usual(seed: int) -> Workload:
 @cache
 def busy(seed: int) -> Workload:
     """Return the workload of a busy GPU: one job that never ends."""
-    phases = _training(random.Random(seed), 0, 0.99, 600)  # noqa: S311 - as above
+    phases = _training_phases(random.Random(seed), 0, 0.99, 600)  # noqa: S311 - as above
     return Workload(0.0, tuple(phases), repeats=True, same_jobs=True)
 
 
-def _training(chance: random.Random, number: int, level: float, seconds: float) -> list[LoadPhase]:
+def _training_phases(chance: random.Random, number: int, level: float, seconds: float) -> list[LoadPhase]:
     """Return the phases of a training job: loading the model, then steps under load with checkpoints in between.
 
     The job has this number, takes at least `seconds`, and has about `level` (0 to 1) as its load.

@@ -20,8 +20,8 @@ def acceptance(report: Report, parts: Collection[str] = ()) -> Acceptance:
 
     If `parts` names GPUs or ports, accept only these as gone, down, slower or with fewer lanes.
     """
-    missing, dead, slow = dict(_missing(report)), dict(_dead(report)), dict(_slow(report))
-    narrow = dict(_narrow(report))
+    missing, dead, slow = dict(_missing_gpus(report)), dict(_dead_ports(report)), dict(_slow_ports(report))
+    narrow = dict(_narrow_gpus(report))
     visible = int(report.node.gpus_visible or 0)
     if not parts:
         speeds = {identity: speed for identity, (speed, _) in slow.items()}
@@ -47,8 +47,8 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
     if report.node.gpus_visible is None:
         why = report.notices.get("driver", "they are released, or have not been read yet").rstrip(".")
         return RequestResult(refused=f"The GPUs cannot be counted now: {why}.", remedy="Retry when they are read.")
-    absent = [names for _, names in (*_missing(report), *_dead(report))]
-    absent += [names for _, (_, names) in (*_slow(report), *_narrow(report))]
+    absent = [names for _, names in (*_missing_gpus(report), *_dead_ports(report))]
+    absent += [names for _, (_, names) in (*_slow_ports(report), *_narrow_gpus(report))]
     acceptable = frozenset[str]().union(*absent)
     unmatched = [part for part in parts if not _spellings([part]) & acceptable]
     if not unmatched:
@@ -71,7 +71,7 @@ def _spellings(parts: Collection[str]) -> set[str]:
     return {name for part in parts for name in (part, parse_bus_id(part) or part)}
 
 
-def _missing(report: Report) -> Iterator[tuple[str, Names]]:
+def _missing_gpus(report: Report) -> Iterator[tuple[str, Names]]:
     """Yield the uuid of each missing GPU, and the names by which an operator may refer to the GPU."""
     for state in report.gpus:
         if state.fault == "missing":
@@ -79,7 +79,7 @@ def _missing(report: Report) -> Iterator[tuple[str, Names]]:
             yield state.uuid, frozenset({state.uuid, state.bus_id, *stored})
 
 
-def _dead(report: Report) -> Iterator[tuple[str, Names]]:
+def _dead_ports(report: Report) -> Iterator[tuple[str, Names]]:
     """Yield the identity of each expected port that is down or gone, and the names of the port.
 
     A port whose state cannot be read now is left out.
@@ -94,7 +94,7 @@ def _dead(report: Report) -> Iterator[tuple[str, Names]]:
             yield record.identity, frozenset({record.identity, name})
 
 
-def _slow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
+def _slow_ports(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
     """Yield the identity of each port that is up but slower than before, its speed in bytes/s, and its names."""
     records = port_inventory.by_name(report.internal.ports)
     for port in report.ports:
@@ -104,7 +104,7 @@ def _slow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
             yield record.identity, (speed, frozenset({record.identity, name}))
 
 
-def _narrow(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
+def _narrow_gpus(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
     """Yield the uuid, the number of PCIe lanes and the names of each GPU with an open verdict pcie_width_degraded."""
     for state in report.gpus:
         verdict = report.health.open.get(("pcie_width_degraded", state.uuid))

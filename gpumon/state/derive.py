@@ -14,7 +14,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
 from gpumon.model.snapshot import SANDBOX
-from gpumon.model.time_window import NODE, WindowKind, Windows, last_to_end, released
+from gpumon.model.time_window import NODE, WindowKind, Windows, last_to_end, released_scopes
 from gpumon.state import error_counters, gpu_inventory, links_status, port_inventory
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.limit_series import limit_series
@@ -34,10 +34,10 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
     internal = report.internal
     status, inventory = internal.status, internal.inventory
     fresh = internal.polled_at is not None and now.uptime - internal.polled_at <= settings.stale_after
-    away = unwatched_bus_ids(internal, released(report.windows), now.uptime)
-    down = None if NODE in away else _down(internal, settings, fresh=fresh)
+    away = unwatched_bus_ids(internal, released_scopes(report.windows), now.uptime)
+    down = None if NODE in away else _node_down_reason(internal, settings, fresh=fresh)
     alive = status is not None and status.up and NODE not in away
-    expected = gpu_inventory.expected(inventory, settings.expected)
+    expected = gpu_inventory.gpu_expectation(inventory, settings.expected)
     node = _released_rows(_node(report, expected, down, fresh=fresh), report.windows, away)
     node = replace(node, **links_status.node_rows(internal.links, node.collector_denied, now))
     readable = links_status.current(internal.links, now) is not None
@@ -49,7 +49,7 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
     derived_report = replace(
         report,
         internal=replace(internal, derived=derived),
-        expectation=_same(report.expectation, expected),
+        expectation=_reuse_if_equal(report.expectation, expected),
         gpus=states,
         excluded=inventory.excluded,
         catalogue=settings.catalogue,
@@ -60,20 +60,20 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
         notices=_notices(report, node, down, now),
     )
     limited = limit_series(derived_report)
-    unchanged = len(limited.gpus) == len(report.gpus) and all(map(_is, limited.gpus, report.gpus))
+    unchanged = len(limited.gpus) == len(report.gpus) and all(map(_is_same, limited.gpus, report.gpus))
     return replace(
         limited,
         gpus=report.gpus if unchanged else limited.gpus,
-        node=_same(report.node, limited.node),
-        driver=_same(report.driver, limited.driver),
+        node=_reuse_if_equal(report.node, limited.node),
+        driver=_reuse_if_equal(report.driver, limited.driver),
     )
 
 
-def _is(value: object, other: object) -> bool:
+def _is_same(value: object, other: object) -> bool:
     return value is other
 
 
-def _same(before: _T, after: _T) -> _T:
+def _reuse_if_equal(before: _T, after: _T) -> _T:
     """Return `before` if both objects are equal, else `after`, so that readers can detect changes by identity."""
     return before if before == after else after
 
@@ -84,10 +84,10 @@ def _notices(report: Report, node: Node, down: str | None, now: Now) -> Mapping[
         "links": links_status.notice(report.internal.links, now),
     }
     others = {subject: text for subject, text in report.notices.items() if subject not in derived}
-    return _same(report.notices, {subject: text for subject, text in derived.items() if text} | others)
+    return _reuse_if_equal(report.notices, {subject: text for subject, text in derived.items() if text} | others)
 
 
-def _down(internal: InternalState, settings: ReducerSettings, *, fresh: bool) -> str | None:
+def _node_down_reason(internal: InternalState, settings: ReducerSettings, *, fresh: bool) -> str | None:
     """Return the reason why no GPU of the node can be read now; None if there is none.
 
     `fresh`: whether the last poll is recent.
@@ -126,7 +126,7 @@ def _derive_gpu(
     internal = report.internal
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
-        fault, detail = _unread(gpu, down, now, settings)
+        fault, detail = _unread_fault(gpu, down, now, settings)
     lowest = UNKNOWN if released or fault is not None else OK
     inputs = GpuInputs(
         record=gpu,
@@ -134,7 +134,7 @@ def _derive_gpu(
         catalogue=settings.catalogue,
         fault=fault,
         detail=detail,
-        since=_since(gpu, fault, report.health),
+        since=_fault_start(gpu, fault, report.health),
         health=float(max(report.health.level_of(gpu.uuid), lowest)),
         released=released,
         port_above=internal.inventory.ports_above.get(gpu.bus_id),
@@ -179,7 +179,7 @@ def _state(inputs: GpuInputs, before: GpuState | None) -> GpuState:
     )
 
 
-def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
+def _fault_start(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
     """Return the wall time at which the fault was detected; None without a fault.
 
     If an earlier run of the agent stored a verdict about the fault, return the time at which that verdict began.
@@ -188,7 +188,7 @@ def _since(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
     return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.since)
 
 
-def _unread(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
+def _unread_fault(gpu: GpuRecord, down: str | None, now: Now, settings: ReducerSettings) -> tuple[str | None, str]:
     """Return the fault and its detail if the GPU cannot be read, or if its last reading is missing or too old.
 
     Return (None, "") otherwise. `down`: why no GPU of the node can be read; None if GPUs can be read.
@@ -247,7 +247,7 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
         nvml_stuck_seconds=samplers.stuck_seconds,
         gpus_expected=None if bus is None else float(expected.count),
         gpus_visible=report.node.gpus_visible if down is None else None,
-        gpus_on_pci_bus=None if internal.inventory.place == SANDBOX else _by_driver(bus),
+        gpus_on_pci_bus=None if internal.inventory.place == SANDBOX else _count_by_driver(bus),
         maintenance_end_timestamp_seconds=_maintenance_end(report),
         sampler_restarts_total=dict(samplers.restarts),
         abandoned_children=float(len(samplers.abandoned) + len(internal.links.child.abandoned)),
@@ -269,7 +269,7 @@ def _maintenance_end(report: Report) -> float | None:
     return None if hidden else 0.0
 
 
-def _by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
+def _count_by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
     if bus is None:
         return None
     counts = {"nvidia": 0.0, "vfio-pci": 0.0, "none": 0.0}

@@ -32,7 +32,7 @@ def busy_rows() -> tuple[str, ...]:
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
-def without_own(reading: GpuReading) -> GpuReading:
+def without_own_use(reading: GpuReading) -> GpuReading:
     """Return the reading with the increments of `busy_rows` set to 0, for a GPU that the agent's probe uses.
 
     The observed seconds (`watched`) are set to 0 too: the time since the last reading does not count as observed.
@@ -59,7 +59,7 @@ def own_memory(gpu: Gpu) -> float | None:
     return None if is_coherent(gpu.name or "") else gpu.memory_used_bytes
 
 
-def in_use(gpu: Gpu, moved: float | None) -> bool:
+def is_in_use(gpu: Gpu, moved: float | None) -> bool:
     """Return True if a reading shows that the GPU is in use. `moved` is its traffic in bytes per second.
 
     PCIe traffic is unknown on GPUs before Hopper. On these, a transfer shows as memory utilization and as memory in
@@ -79,6 +79,6 @@ def idle_since(before: float | None, gpu: Gpu, moved: float | None, now: Now, *,
     `before` is the result for the previous reading. `moved` is the GPU's traffic in bytes per second. `unread` is the
     number of seconds since the last reading, None if there was no reading or it failed.
     """
-    if in_use(gpu, moved):
+    if is_in_use(gpu, moved):
         return None
     return now.at if before is None or unread is None or unread > GAP_SECONDS else before

@@ -185,13 +185,13 @@ def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuIn
         stored=by_address,
         gpus=records,
         accepted=inventory.accepted or stored.accepted,
-        removed={**removed(stored.gpus, accepted=stored.accepted), **inventory.removed},
+        removed={**removed_gpus(stored.gpus, accepted=stored.accepted), **inventory.removed},
         learned=max(inventory.learned, sum(gpu.expected for gpu in stored.gpus)),
     )
     return _without_unowned(inventory)
 
 
-def removed(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, RemovedGpu]:
+def removed_gpus(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, RemovedGpu]:
     """Return the stored GPUs that are no longer expected, by uuid.
 
     The store does not keep the reason. So it is assumed to be REPLACED if another GPU has the address or if the
@@ -212,15 +212,17 @@ def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
 
     These are the number of GPUs (unless `acceptance.count` is None), and the number of PCIe lanes of some GPUs.
     """
-    inventory = replace(inventory, gpus={bus_id: _narrower(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()})
+    inventory = replace(
+        inventory, gpus={bus_id: _accept_lanes(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()}
+    )
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
     inventory = _remove(inventory, leaving, Removal.ACCEPTED)
     if acceptance.count is None:
         return inventory
-    return replace(inventory, accepted=True, learned=acceptance.count + passed_through(_own_bus(inventory)))
+    return replace(inventory, accepted=True, learned=acceptance.count + count_passed_through(_own_bus(inventory)))
 
 
-def _narrower(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
+def _accept_lanes(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
     """Return the record with the number of PCIe lanes that the operator accepted for this GPU, if any."""
     lanes = acceptance.lanes.get(gpu.uuid)
     if lanes is None or gpu.stored is None:
@@ -238,37 +240,37 @@ def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInve
     return inventory if owned is inventory.gpus else replace(inventory, gpus=owned)
 
 
-def expected(inventory: GpuInventory, configured: int | None) -> Expectation:
+def gpu_expectation(inventory: GpuInventory, configured: int | None) -> Expectation:
     """Return the expected number of GPUs, and the basis of that number. `configured`: the configured number, if any."""
-    away = passed_through(_own_bus(inventory)) + _excluded_and_off(inventory)
+    away = count_passed_through(_own_bus(inventory)) + _count_excluded_off_bus(inventory)
     own = max(0, inventory.learned - away)
     return expectation(
         configured=configured,
         accepted=inventory.accepted,
         learned=own,
-        product=None if away else _by_product(inventory.gpus.values(), own),
+        product=None if away else _usual_count(inventory.gpus.values(), own),
         on_bus=owned_on_bus(inventory.drivers),
         place=inventory.place,
         unlisted=_unlisted_bus_ids(inventory),
     )
 
 
-def passed_through(bus: Bus) -> int:
+def count_passed_through(bus: Bus) -> int:
     """Return the number of GPUs on the bus that are passed through to virtual machines."""
-    return len(_passed_through(bus))
+    return len(_passed_through_bus_ids(bus))
 
 
 def owned_on_bus(bus: Bus) -> int:
     """Return the number of GPUs on the bus that belong to this host."""
-    return len(bus) - passed_through(bus)
+    return len(bus) - count_passed_through(bus)
 
 
-def _passed_through(bus: Bus) -> frozenset[str]:
+def _passed_through_bus_ids(bus: Bus) -> frozenset[str]:
     return frozenset(bus_id for bus_id, driver in bus.items() if driver not in NVIDIA_DRIVERS)
 
 
 def _neighbours(records: Records, bus: Bus) -> Neighbours:
-    away = _passed_through(bus)
+    away = _passed_through_bus_ids(bus)
     return Neighbours(count=max(len(bus) - len(away), len(records)), passed_through=away)
 
 
@@ -280,7 +282,7 @@ def _own_bus(inventory: GpuInventory) -> Bus:
 def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
     """Return the inventory with `learned` raised to the number of GPUs that are present now, if that is higher."""
     bus = _own_bus(inventory)
-    here = (visible or 0) + passed_through(bus)
+    here = (visible or 0) + count_passed_through(bus)
     if bus:  # a GPU that was passed through between the driver's count and this reading of the bus counts once
         here = min(here, len(bus))
     learned = max(inventory.learned, here, 0 if inventory.accepted else len(bus))
@@ -290,11 +292,11 @@ def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
 def _places(inventory: GpuInventory) -> int:
     """Return the number of records that the inventory should have, without GPUs that are passed through or excluded."""
     excluded = sum(bus_id in inventory.drivers for bus_id in inventory.excluded)
-    away = passed_through(_own_bus(inventory)) + excluded + _excluded_and_off(inventory)
+    away = count_passed_through(_own_bus(inventory)) + excluded + _count_excluded_off_bus(inventory)
     return inventory.learned - away
 
 
-def _excluded_and_off(inventory: GpuInventory) -> int:
+def _count_excluded_off_bus(inventory: GpuInventory) -> int:
     """Return the number of excluded GPUs that are no longer on the PCI bus. These do not count as missing."""
     excluded = (gpu for gpu in inventory.removed.values() if gpu.why is Removal.EXCLUDED)
     return sum(gpu.bus_id in inventory.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
@@ -359,7 +361,7 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) ->
     return replace(inventory, gpus=left, removed={**inventory.removed, **gone})
 
 
-def _by_product(gpus: Iterable[GpuRecord], count: int) -> int | None:
+def _usual_count(gpus: Iterable[GpuRecord], count: int) -> int | None:
     """Return the usual number of GPUs, at least `count`, on hosts with the product of `gpus`.
 
     Return None if the products differ, or if no such number is known.

@@ -25,7 +25,7 @@ from gpumon.state.counters import (
     totals,
     was_reset,
 )
-from gpumon.state.gpu_idle import idle_since, traffic, without_own
+from gpumon.state.gpu_idle import idle_since, traffic, without_own_use
 
 AWAY_SECONDS = 10.0
 """Seconds without a reading after which the GPU may have been reset in between."""
@@ -116,10 +116,10 @@ def read(
     values = reading.gpu
     if values is None:
         return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
-    after = _answer_fields(gpu, without_own(reading) if own else reading, values, around, now)
+    after = _answer_fields(gpu, without_own_use(reading) if own else reading, values, around, now)
     if not own:
         after |= _usage(gpu, reading, values, now)
-    if _reset_since_stored(gpu, values, boot_id):
+    if _was_reset_since_stored(gpu, values, boot_id):
         after["reset_at"] = now.at
     return replace(gpu, **after, stored=_stored_row(gpu, after["identity"], values, now, boot_id))
 
@@ -194,7 +194,7 @@ def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[s
     return {"lanes": stored.lanes, "lanes_accepted": stored.lanes_accepted}
 
 
-def _reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
+def _was_reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
     """Return True if the GPU was reset in this boot after it was stored.
 
     A reset shows in the first energy reading of this run of the agent, which is then much lower than the stored one.

@@ -61,7 +61,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         nvswitches=internal.inventory.nvswitches,
         policy=settings.policy,
         expectation=report.expectation,
-        gone=frozenset(internal.inventory.removed) | port_inventory.removed(internal.ports),
+        gone=frozenset(internal.inventory.removed) | port_inventory.removed_ports(internal.ports),
         versions=_versions(report),
         open=report.health.open,
         failing_checks=report.health.failing_checks,

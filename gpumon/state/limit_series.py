@@ -27,8 +27,8 @@ def limit_series(report: Report) -> Report:
     before = node.dropped_series_total or {}
     node = replace(
         node,
-        nvswitch_errors_total=_largest(node.nvswitch_errors_total, "sxids", cut),
-        poll_errors_total=_largest(node.poll_errors_total, "poll_errors", cut),
+        nvswitch_errors_total=_largest_values(node.nvswitch_errors_total, "sxids", cut),
+        poll_errors_total=_largest_values(node.poll_errors_total, "poll_errors", cut),
     )
     dropped = {reason: max(float(cut[reason]), before.get(reason, 0.0)) for reason in MAX_SERIES}
     return replace(report, gpus=gpus, node=replace(node, dropped_series_total=dropped))
@@ -39,7 +39,7 @@ def _gpu(state: GpuState, cut: Counter[str]) -> GpuState:
     if gpu.process_memory_bytes is not None and gpu.processes is not None:
         cut["processes"] += max(0, int(gpu.processes) - len(gpu.process_memory_bytes))  # the sampler sends the largest
     if len(gpu.xid_errors_total or ()) > MAX_SERIES["xids"]:
-        largest = _largest(gpu.xid_errors_total, "xids", cut) or {}
+        largest = _largest_values(gpu.xid_errors_total, "xids", cut) or {}
         last = {xid: at for xid, at in (gpu.xid_last_timestamp_seconds or {}).items() if xid in largest}
         state = replace(state, gpu=replace(gpu, xid_errors_total=largest, xid_last_timestamp_seconds=last or None))
     if len(state.migs) > MAX_SERIES["migs"]:
@@ -60,7 +60,7 @@ def _count(tables: Sequence[Table], reason: str, cut: Counter[str]) -> None:
     cut[reason] += sum(count_series(table, page) for table in tables[MAX_SERIES[reason] :] for page in Page)
 
 
-def _largest(values: Mapping[str, float] | None, reason: str, cut: Counter[str]) -> dict[str, float] | None:
+def _largest_values(values: Mapping[str, float] | None, reason: str, cut: Counter[str]) -> dict[str, float] | None:
     """Return the largest values, at most MAX_SERIES[reason], in their original order. Count the others in `cut`."""
     if values is None or len(values) <= MAX_SERIES[reason]:
         return None if values is None else dict(values)

@@ -111,7 +111,7 @@ def _with_roles(
     names = _identities(ports, inventory.records)
     records = {place: inventory.records.get(name) for place, name in names.items()}
     speeds = {
-        place: _faster(record.speed if record else None, port.link.port_speed_bytes_per_second)
+        place: _faster_speed(record.speed if record else None, port.link.port_speed_bytes_per_second)
         for port in ports
         for place in [(port.device, port.port)]
         for record in [records[place]]
@@ -165,7 +165,7 @@ def by_name(inventory: PortInventory) -> dict[str, PortRecord]:
     return {name: records[identity] for name, identity in {**missing, **here}.items() if identity in records}
 
 
-def removed(inventory: PortInventory) -> set[str]:
+def removed_ports(inventory: PortInventory) -> set[str]:
     """Return the names ("device/port" and "bus id/port") of absent ports that are no longer expected.
 
     A name that a present or missing port has (`by_name`) is left out.
@@ -253,11 +253,11 @@ def _update_record(record: PortRecord, port: PortReading, wall: float) -> PortRe
     if not port.link.port_up:
         return replace(after, expected=True) if port.used and record.expected is None else after
     first, before = record.first_up, None if record.expected is False else record.speed
-    speed = _faster(before, port.link.port_speed_bytes_per_second)
+    speed = _faster_speed(before, port.link.port_speed_bytes_per_second)
     return replace(after, first_up=wall if first is None else first, last_up=wall, speed=speed, expected=True)
 
 
-def _faster(speed: float | None, other: float | None) -> float | None:
+def _faster_speed(speed: float | None, other: float | None) -> float | None:
     return max((value for value in (speed, other) if value), default=None)
 
 
@@ -278,7 +278,7 @@ def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
         first_wall=min(record.first_wall, stored.first_wall),
         first_up=record.first_up if stored.first_up is None else stored.first_up,
         last_up=stored.last_up if record.last_up is None else record.last_up,
-        speed=_faster(stored.speed, record.speed),
+        speed=_faster_speed(stored.speed, record.speed),
         expected=stored.expected if record.expected is None else record.expected,
     )
 
@@ -299,7 +299,7 @@ def _find_missing(inventory: PortInventory, before: Mapping[Place, PortReading],
     already_missing = {port.identity: port for port in inventory.missing}
     long_missing = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
     records = _replace_missing(inventory.records, here, long_missing)
-    absent = _absent(records, here)
+    absent = _absent_ports(records, here)
     names = _names(absent, {device for device, _ in inventory.here})
     missing = []
     for record in absent:
@@ -330,7 +330,7 @@ def _without_readings(record: PortRecord, name: str, last: PortReading | None) -
     )
 
 
-def _absent(records: Records, here: Collection[str]) -> list[PortRecord]:
+def _absent_ports(records: Records, here: Collection[str]) -> list[PortRecord]:
     """Return the expected ports that are not present, the one that was read last first."""
     gone = (record for identity, record in records.items() if record.expected and identity not in here)
     return sorted(gone, key=lambda record: (-record.last_wall, record.identity))
@@ -348,22 +348,22 @@ def _replace_missing(records: Records, here: Collection[str], long_missing: Coll
         return records
     after = dict(records)
     heirs = set[str]()
-    for old in [record for record in _absent(records, here) if record.identity in long_missing]:
-        heir = next((new for new in _newer(after, here, old) if _same_place(new, old)), None)
+    for old in [record for record in _absent_ports(records, here) if record.identity in long_missing]:
+        heir = next((new for new in _newer_ports(after, here, old) if _same_place(new, old)), None)
         if heir is not None:
             heirs.add(heir.identity)
             after[heir.identity] = replace(heir, expected=True)
             after[old.identity] = replace(old, expected=False)
-    left = [record for record in _absent(after, here) if record.identity in long_missing]
+    left = [record for record in _absent_ports(after, here) if record.identity in long_missing]
     for layer in {record.link_layer for record in left}:
         olds = [record for record in left if record.link_layer == layer]
-        news = {new.identity for old in olds for new in _newer(after, here, old) if new.expected} - heirs
+        news = {new.identity for old in olds for new in _newer_ports(after, here, old) if new.expected} - heirs
         if len(news) >= len(olds):
             after |= {old.identity: replace(old, expected=False) for old in olds}
     return after
 
 
-def _newer(records: Records, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
+def _newer_ports(records: Records, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
     """Yield the present ports that have the link layer of `old` and appeared after the last reading of `old`."""
     for identity in here:
         record = records.get(identity)

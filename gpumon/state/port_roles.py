@@ -99,10 +99,12 @@ def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
     InfiniBand ports that are not APART. Without such ports it is the highest speed of any InfiniBand port, and of any
     other port that is not APART and has no `kind`.
     """
-    known = [(port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))]
+    rated_ports = [
+        (port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))
+    ]
     certain = [
         speed
-        for port, speed in known
+        for port, speed in rated_ports
         if port.placement.position == SWITCH or (port.link_layer == INFINIBAND and port.placement.position != APART)
     ]
     if certain:
@@ -110,7 +112,7 @@ def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
         return max(counted, key=lambda speed: (counted[speed], speed))
     near = (
         speed
-        for port, speed in known
+        for port, speed in rated_ports
         if port.link_layer == INFINIBAND or (port.placement.position != APART and not port.placement.kind)
     )
     return max(near, default=None)

@@ -9,7 +9,7 @@ from gpumon.health.alert import RESOLVED, Alert, update_alerts
 from gpumon.model import time_window
 from gpumon.model.now import Now
 from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
-from gpumon.model.time_window import TimeWindow, WindowsEnded, released
+from gpumon.model.time_window import TimeWindow, WindowsEnded, released_scopes
 from gpumon.probe.core import state as probe_state
 from gpumon.state import (
     error_counters,
@@ -100,7 +100,7 @@ def _with(report: Report, **internal: object) -> Report:
 
 
 def _snapshot(report: Report, snapshot: Snapshot, now: Now) -> Report:
-    before, scopes = report.internal, released(report.windows)
+    before, scopes = report.internal, released_scopes(report.windows)
     own = report.probe.own_load(now.at)
     inventory = gpu_inventory.poll(before.inventory, snapshot, scopes, now, report.boot_id, own=own)
     present = {*snapshot.present, *before.samplers.quarantined, *scopes}

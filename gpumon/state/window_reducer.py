@@ -28,6 +28,6 @@ def apply(report: Report, windows: Windows, now: Now) -> Report:
     if after is before:
         return report
     internal = released_gpus.follow(
-        report.internal, time_window.released(before), time_window.released(after), uptime=now.uptime
+        report.internal, time_window.released_scopes(before), time_window.released_scopes(after), uptime=now.uptime
     )
     return replace(report, windows=after, internal=internal)

@@ -61,7 +61,7 @@ def open_file(path: Path) -> OpenFile:
             lock = _lock(path)
             on_failure.callback(os.close, lock)
             opened = _open_or_replace(path, intact=intact)
-            files = {file: _identity(file) for file in (path, _beside(path, "-wal"))}
+            files = {file: _identity(file) for file in (path, _sibling_path(path, "-wal"))}
             on_failure.pop_all()
         return replace(opened, lock=lock, files=files)
 
@@ -104,18 +104,18 @@ def _refusal(path: Path) -> StoreError | None:
     """Return an error that states why the file cannot be written; None if it can be written."""
     blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
     if blocked is None:
-        return _mistrust(path)
+        return _ownership_error(path)
     remedy = f"make {blocked} writable for uid {os.geteuid()}, or set --store.path to another place"
     return StoreError(path, "it cannot be written", remedy)
 
 
-def _mistrust(path: Path) -> StoreError | None:
+def _ownership_error(path: Path) -> StoreError | None:
     """Return an error if the folder or one of the files of the store cannot be trusted; None if all can.
 
     They must belong to root or to this user, and the files must be regular. Otherwise a symbolic link beside the store
     could make an agent that runs as root write to any file.
     """
-    for item in (path.parent, *(_beside(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
+    for item in (path.parent, *(_sibling_path(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
         with contextlib.suppress(FileNotFoundError):
             status = item.stat() if item == path.parent else item.lstat()
             if status.st_uid not in {0, os.geteuid()}:
@@ -150,7 +150,7 @@ def _copy_to_memory(path: Path) -> sqlite3.Connection:
         copy = Path(scratch) / path.name
         for suffix in ("", "-wal"):
             with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(_beside(path, suffix), _beside(copy, suffix))
+                shutil.copyfile(_sibling_path(path, suffix), _sibling_path(copy, suffix))
         with contextlib.closing(_connect(copy)) as connection:
             connection.backup(memory)
     return memory
@@ -191,7 +191,7 @@ def _lock(path: Path) -> int:
 
 
 def _lock_path(path: Path) -> Path:
-    return _beside(path, ".lock")
+    return _sibling_path(path, ".lock")
 
 
 def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
@@ -205,7 +205,7 @@ def _open_or_replace(path: Path, *, intact: bool) -> OpenFile:
         except StoreError as error:
             if not error.damaged:
                 raise
-    moved_aside = _move_aside(path)
+    moved_aside = _quarantine(path)
     return OpenFile(connection=_connect(path), moved_aside=moved_aside)
 
 
@@ -235,13 +235,13 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise damage_error(path, "the schema is another one")
 
 
-def _move_aside(path: Path) -> Path:
+def _quarantine(path: Path) -> Path:
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-    aside = _beside(path, f".corrupt-{stamp}")
+    aside = _sibling_path(path, f".corrupt-{stamp}")
     path.rename(aside)
     for suffix in ("-wal", "-journal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
-            _beside(path, suffix).rename(_beside(aside, suffix))
+            _sibling_path(path, suffix).rename(_sibling_path(aside, suffix))
     _delete_oldest(path)
     return aside
 
@@ -253,5 +253,5 @@ def _delete_oldest(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _sibling_path(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)

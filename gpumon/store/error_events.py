@@ -23,7 +23,7 @@ from gpumon.model.error_event import (
 )
 from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.store.store_table import MAX_COUNT, StoreTable, count_of, insert, select, values
-from gpumon.store.stored_rows import checked, readable
+from gpumon.store.stored_rows import readable, validate
 
 _COUNTED = (XID, SXID)
 _COUNTER = ("kind", "device", "code", "count", "last_wall")
@@ -200,14 +200,14 @@ def _stored_event(row: Sequence[Any]) -> StoredEvent:
     *columns, cancelled, number = row
     document = dict(zip(_COLUMNS, columns, strict=True))
     texts = json.loads(document["texts"])
-    event = checked(ErrorEvent, document | {"texts": texts, "cancelled_wall": cancelled})
+    event = validate(ErrorEvent, document | {"texts": texts, "cancelled_wall": cancelled})
     if event.kind not in KINDS:
         raise ValueError(f"{event.kind!r} is no kind of error")
     return StoredEvent(event, (event.last_wall, number))
 
 
 def _counter(row: Sequence[Any]) -> ErrorCounter:
-    counter = checked(ErrorCounter, dict(zip(_COUNTER, row, strict=True)))
+    counter = validate(ErrorCounter, dict(zip(_COUNTER, row, strict=True)))
     if not counter.device or KEY_SEPARATOR in counter.device or not 0 <= counter.count <= MAX_COUNT:
         raise ValueError(f"{counter.device!r} is no device, or {counter.count} is no count")
     return counter

@@ -7,13 +7,13 @@ import sqlite3
 from dataclasses import asdict
 
 from gpumon.model.notified_alert import NotifiedAlert
-from gpumon.store.stored_rows import checked, readable
+from gpumon.store.stored_rows import readable, validate
 
 
 def read(connection: sqlite3.Connection) -> tuple[NotifiedAlert, ...]:
     """Return all alerts in the table. Unreadable rows are left out."""
     rows = connection.execute("SELECT document FROM notified")
-    return tuple(readable("notified", rows, lambda row: checked(NotifiedAlert, json.loads(checked(str, row[0])))))
+    return tuple(readable("notified", rows, lambda row: validate(NotifiedAlert, json.loads(validate(str, row[0])))))
 
 
 def put(connection: sqlite3.Connection, notified: NotifiedAlert) -> None:

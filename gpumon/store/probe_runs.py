@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumon.probe.core.result import ProbeResult, from_document, to_document
 from gpumon.store.store_table import count_of
-from gpumon.store.stored_rows import Count, checked, readable
+from gpumon.store.stored_rows import Count, readable, validate
 
 MAX_BASELINE_RUNS = 200
 """Number of ok runs of each probe that the retention never deletes, because the baseline is computed from them."""
@@ -110,7 +110,7 @@ def restore(
 def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
     """Return the numbers of runs of this probe by outcome."""
     stored = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,))
-    rows = tuple(readable("probe_counters", stored, lambda row: checked(tuple[str, str, Count], row)))
+    rows = tuple(readable("probe_counters", stored, lambda row: validate(tuple[str, str, Count], row)))
     outcomes: dict[str, int] = {}
     for outcome, _, count in rows:
         outcomes[outcome] = outcomes.get(outcome, 0) + count

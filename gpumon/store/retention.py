@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from gpumon.store import error_events, probe_runs, verdicts
-from gpumon.store.stored_rows import checked, readable
+from gpumon.store.stored_rows import readable, validate
 
 DAY = 86400.0
 MAX_STEP_SECONDS = 6 * 3600.0
@@ -38,7 +38,7 @@ def _plausible(connection: sqlite3.Connection, now: float) -> float:
     Store the result in table `meta` as the time of this pruning.
     """
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
-    last = next(readable("meta", rows, lambda row: checked(float, row[0])), now)
+    last = next(readable("meta", rows, lambda row: validate(float, row[0])), now)
     plausible = min(now, last + MAX_STEP_SECONDS)
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('pruned', ?)", (str(plausible),))
     return plausible

@@ -52,10 +52,10 @@ def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequenc
 
 def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[R, ...]:
     """Return an object of type `kind` for each readable row. Its fields are named like the columns."""
-    return tuple(readable(table, rows, lambda row: checked(kind, dict(zip(columns, row, strict=True)))))
+    return tuple(readable(table, rows, lambda row: validate(kind, dict(zip(columns, row, strict=True)))))
 
 
-def checked(kind: type[R], document: object) -> R:
+def validate(kind: type[R], document: object) -> R:
     """Return a value read from the store, such as a dict of columns, as an object of type `kind`.
 
     Raise ValueError if a field is missing, or has a value that pydantic cannot convert to its type.

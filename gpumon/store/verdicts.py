@@ -18,7 +18,7 @@ from gpumon.health.verdict import (
     VerdictTransition,
 )
 from gpumon.store.store_table import StoreTable, insert
-from gpumon.store.stored_rows import checked, readable
+from gpumon.store.stored_rows import readable, validate
 
 _NOT_STORED = ("check", "device", "active")
 """Fields of Verdict that are not in the JSON column `document`: they have columns, or the next evaluation sets them."""
@@ -172,15 +172,15 @@ def _document(verdict: Verdict) -> str:
 
 def _verdict(check: str, device: str, document: str) -> Verdict:
     values = json.loads(document)
-    verdict = checked(Verdict, {**values, "check": check, "device": device, "active": False})
+    verdict = validate(Verdict, {**values, "check": check, "device": device, "active": False})
     return verdict._replace(evidence=values["evidence"])  # keep integers in the evidence as integers
 
 
 def _transition(row: Sequence[Any]) -> VerdictTransition:
     values = dict(zip(_COLUMNS, row, strict=True))
     verdict = _verdict(values.pop("check_name"), values.pop("device"), values.pop("document"))
-    return checked(VerdictTransition, {**values, "verdict": verdict})
+    return validate(VerdictTransition, {**values, "verdict": verdict})
 
 
 def _pending_verdict(document: Mapping[str, Any]) -> PendingVerdict:
-    return checked(PendingVerdict, document)
+    return validate(PendingVerdict, document)

@@ -10,7 +10,7 @@ from typing import Any
 from gpumon.model.durations import LATEST
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, Windows
 from gpumon.store.store_table import StoreTable, insert, values
-from gpumon.store.stored_rows import checked, readable
+from gpumon.store.stored_rows import readable, validate
 
 _COLUMNS = [field.name for field in fields(TimeWindow)]
 _INSERT = (
@@ -49,7 +49,7 @@ def _window(row: Sequence[Any]) -> TimeWindow:
 
     A release with a deadline that never comes would keep the samplers stopped.
     """
-    window = checked(TimeWindow, dict(zip(_COLUMNS, row, strict=True)))
+    window = validate(TimeWindow, dict(zip(_COLUMNS, row, strict=True)))
     moments = (window.start, window.start_at, window.until, window.deadline, window.ended or 0.0)
     if max(map(abs, moments)) > LATEST:
         raise ValueError(f"{window.kind} {window.id} has a time that cannot be true")

@@ -65,7 +65,7 @@ class FramedChild:
         self._greeted = False
         self._decoder = frame.Decoder()
         lines = LineSplitter(frame.LIMIT, self._take_line, lambda: self.kill("crash"))
-        with call_progress.created() as descriptor:
+        with call_progress.page_descriptor() as descriptor:
             self._program = launch(descriptor)
             self._hang_detector = HangDetector(self._program.deadline)
             self._page = call_progress.Reader(descriptor)

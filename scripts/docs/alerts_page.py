@@ -36,7 +36,7 @@ line below the description of an alert uses these words:
 - *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
 
 An H100 has 80 to 86 degrees under load by design. GpuThermalMarginLow therefore uses the margin that the driver
-reports; a fixed maximum (`health.thresholds.core_celsius`) applies beside the margin if you set it. GpuBusy is off
+reports; a fixed maximum (`health.thresholds.max_core_celsius`) applies beside the margin if you set it. GpuBusy is off
 until its threshold is set; GpumonFleetBusy and GpumonFleetIdle fire above 85 % and below 30 % over the whole fleet.
 
 The alerts of the first section are evaluated by Prometheus only. `gpumon rules render` prints the rule file;

@@ -40,12 +40,12 @@ def _thresholds() -> Iterator[str]:
     """Yield the table of thresholds, and where the names of checks are."""
     yield "## Checks and thresholds\n"
     yield "`health.disabled_checks` takes the names of checks in [alerts.md](alerts.md), `health.thresholds` these."
-    yield "A minimum number of events is the one from which there is a verdict.\n"
+    yield "A `max_` threshold is the highest healthy value, a `min_` threshold the lowest. Without a prefix, it is"
+    yield "the number of events, seconds or bytes from which there is a verdict, or a condition of a comparison.\n"
     yield "| threshold | default (allowed) | meaning |\n| --- | --- | --- |"
     for limit in LIMITS.values():
-        meaning = re.sub(r",? that is a verdict", "", limit.meaning)
         default = "unset" if limit.default is None else f"{limit.default:.15g}"
-        yield f"| `{limit.name}` | {default} ({_range(str(limit.range))}) | {meaning} |"
+        yield f"| `{limit.name}` | {default} ({_range(str(limit.range))}) | {limit.meaning} |"
 
 
 def _range(words: str) -> str:

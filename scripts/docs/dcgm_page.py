@@ -56,7 +56,7 @@ def _source(field: DcgmField) -> str:
         return field.help
     row = rows(Gpu)[name]
     label = f'{{{row.labels[0]}="{key}"}}' if key else ""
-    return f"`gpumon_gpu_{name}{label}`" + (", detail" if row.hidden(key) else "")
+    return f"`gpumon_gpu_{name}{label}`" + (", detail" if row.needs_detail(key) else "")
 
 
 def _table(head: tuple[str, ...], lines: Iterable[Iterable[str]]) -> str:

@@ -42,7 +42,7 @@ def test_documented_defaults_of_the_probe_are_correct() -> None:
     assert words["interval_seconds"] == f"{probe.interval:g}"
     assert words["jitter_seconds"] == f"{probe.jitter:g}"
     assert words["initial_delay_seconds"] == (
-        f"{probe.first_after:g}, on a simulated node {probe.first_after_simulated:g}"
+        f"{probe.initial_delay:g}, on a simulated node {probe.initial_delay_simulated:g}"
     )
-    assert words["min_idle_seconds"] == f"{probe.idle:g}, on a simulated node 0"
+    assert words["min_idle_seconds"] == f"{probe.min_idle:g}, on a simulated node 0"
     assert words["deadline_seconds"] == f"{probe.gpu.deadline:g}, on CPU {probe.cpu.deadline:g}"

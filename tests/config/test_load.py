@@ -96,7 +96,7 @@ simulate: {scenario: x.yml}
             f"{path}:10: gpus.exclude.1: must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its "
             "index, not 'wrong'; for example exclude: [GPU-4d2f7c1e-5d0b-6a0e-8c1f-2b3a4c5d6e7f, '0000:18:00.0']"
         ),
-        f"{path}:12: health.thresholds.margin_celsiu: unknown name; did you mean margin_celsius?",
+        f"{path}:12: health.thresholds.margin_celsiu: unknown name; did you mean min_margin_celsius?",
         f"{path}:13: simulate.scenario: requires a profile; set simulate.profile (--simulate) too",
         f"{path}:2: web.listen_adress: unknown key; did you mean listen_address?",
         (
@@ -134,17 +134,23 @@ def test_unknown_names_of_checks_are_refused(environ: dict[str, str], tmp_path: 
             "{xid_recurring: 0}",
             "xid_recurring: should be 1 or more, not 0; leave it out for the default, 5, or",
         ),
-        ("{ecc_corrected_sram: -1}", "ecc_corrected_sram: should be 0 or more, not -1"),
+        ("{max_ecc_corrected_sram: -1}", "max_ecc_corrected_sram: should be 0 or more, not -1"),
         ("{pcie_busy_ratio: 10}", "pcie_busy_ratio: should be above 0, at most 1, not 10"),
         ("{spin_utilization_ratio: 0}", "spin_utilization_ratio: should be above 0, at most 1, not 0"),
-        ("{core_celsius: nan}", "core_celsius: should be 30 to 150, not nan"),
+        ("{max_core_celsius: nan}", "max_core_celsius: should be 30 to 150, not nan"),
         (
-            "{infiniband_ack_timeouts_per_second: inf}",
-            "infiniband_ack_timeouts_per_second: should be 0 or more, not inf",
+            "{max_infiniband_ack_timeouts_per_second: inf}",
+            "max_infiniband_ack_timeouts_per_second: should be 0 or more, not inf",
         ),
-        ("{infiniband_port_bytes_per_second: 400}", "infiniband_port_bytes_per_second: should be 100000000 to"),
-        ("{retired_pages: 61}", "retired_pages: should be at most retired_pages_critical, which is 60, not 61"),
-        ("{retired_pages_critical: 5}", "retired_pages_critical: should be at least retired_pages, which is 10, not 5"),
+        ("{min_infiniband_port_bytes_per_second: 400}", "min_infiniband_port_bytes_per_second: should be 100000000 to"),
+        (
+            "{max_retired_pages: 61}",
+            "max_retired_pages: should be at most max_retired_pages_critical, which is 60, not 61",
+        ),
+        (
+            "{max_retired_pages_critical: 5}",
+            "max_retired_pages_critical: should be at least max_retired_pages, which is 10, not 5",
+        ),
     ],
 )
 def test_invalid_thresholds_of_checks_are_refused(environ: dict[str, str], thresholds: str, complaint: str) -> None:
@@ -158,8 +164,8 @@ def test_invalid_thresholds_of_checks_are_refused(environ: dict[str, str], thres
 def test_valid_thresholds_of_checks_are_accepted(environ: dict[str, str], lower: float | None) -> None:
     """The default thresholds, null for off, and a pair that is changed together are accepted."""
     shipped = {name: limit.default for name, limit in LIMITS.items()}
-    moved = {"retired_pages": lower, "retired_pages_critical": 5.0}
-    chosen = shipped | {"core_celsius": None} | moved
+    moved = {"max_retired_pages": lower, "max_retired_pages_critical": 5.0}
+    chosen = shipped | {"max_core_celsius": None} | moved
     written = ", ".join(f"{name}: {'null' if value is None else value}" for name, value in chosen.items())
 
     configuration = load(None, {}, environ | {"GPUMON_HEALTH__THRESHOLDS": f"{{{written}}}"})
@@ -259,14 +265,14 @@ def test_lists_and_mappings_fit_in_the_environment(environ: dict[str, str]) -> N
     """A list has brackets or commas, a mapping has braces; an empty variable is not set."""
     environ |= {
         "GPUMON_GPUS__EXCLUDE": "0, GPU-4d2f7c1e",
-        "GPUMON_HEALTH__THRESHOLDS": "{core_celsius: 90, margin_celsius: null}",
+        "GPUMON_HEALTH__THRESHOLDS": "{max_core_celsius: 90, min_margin_celsius: null}",
         "GPUMON_LOG__LEVEL": "",
     }
 
     configuration = load(None, {}, environ)
 
     assert configuration.gpus.exclude == ("0", "GPU-4d2f7c1e")
-    assert configuration.health.thresholds == {"core_celsius": 90, "margin_celsius": None}
+    assert configuration.health.thresholds == {"max_core_celsius": 90, "min_margin_celsius": None}
     assert configuration.log.level == "info"
 
 

@@ -67,6 +67,6 @@ def test_a_deeply_nested_line_is_an_error() -> None:
 
 def test_names_in_shared_memory_may_be_any_bytes() -> None:
     """A child that writes no text into the page of its calls cannot end the daemon."""
-    with call_progress.created() as descriptor:
+    with call_progress.page_descriptor() as descriptor:
         os.pwrite(descriptor, b"\xff" * call_progress.SIZE, 0)
         assert call_progress.Reader(descriptor).read().call.startswith("\N{REPLACEMENT CHARACTER}")

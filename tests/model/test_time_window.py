@@ -34,7 +34,7 @@ from gpumon.model.time_window import (
     last_to_end,
     owner_problem,
     reason_problem,
-    released,
+    released_scopes,
     start,
 )
 
@@ -159,9 +159,9 @@ def test_a_window_ends_once_and_not_after_its_deadline() -> None:
 def test_the_scopes_and_the_last_end_of_releases() -> None:
     """Holds and windows that have ended do not count."""
     windows = (hour(kind=RELEASE, bus_id="a"), hour(START + 9, RELEASE), hour(START + 50, HOLD))
-    assert released(windows) == {"a", NODE}
+    assert released_scopes(windows) == {"a", NODE}
     assert last_to_end(windows, RELEASE) == windows[1]
-    assert released(ended(windows, 10)) == frozenset()
+    assert released_scopes(ended(windows, 10)) == frozenset()
     assert last_to_end(ended(windows, 10), RELEASE) is None
 
 

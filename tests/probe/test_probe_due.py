@@ -24,8 +24,8 @@ from gpumon.state.report import InternalState, Report
 
 POLLED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(restored=True))
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))
-IDLE = PreflightFacts(gpus=GPUS, expected=2, scheduled=True, idle_seconds=480.0)
-SOON = replace(IDLE, idle_seconds=600.0)
+IDLE = PreflightFacts(gpus=GPUS, expected=2, scheduled=True, min_idle_seconds=480.0)
+SOON = replace(IDLE, min_idle_seconds=600.0)
 
 
 @each_case(
@@ -39,7 +39,7 @@ SOON = replace(IDLE, idle_seconds=600.0)
         (POLLED, replace(IDLE, schedulers=None, gated=True), 0.0, None),
         (POLLED, replace(IDLE, schedulers=None, simulated=True), 0.0, None),
         (POLLED, SOON, 0.0, IDLE_INTERVAL),
-        (POLLED, replace(SOON, idle_seconds=482.0), 0.0, 2.0),
+        (POLLED, replace(SOON, min_idle_seconds=482.0), 0.0, 2.0),
         (POLLED, SOON, 600.0 + SCHEDULER_PATIENCE + 1, None),
         (POLLED, replace(SOON, gpus=(replace(GPUS[0], processes=1.0), GPUS[1])), 0.0, None),
         (POLLED, replace(SOON, enabled=False), 0.0, None),
@@ -60,7 +60,7 @@ RUN = replace(
     ranks=2,
     conditions=replace(example.run().conditions, gpus=("GPU-0", "GPU-1"), host_gpus=2),
 )
-FREE = replace(IDLE, gpus=tuple(replace(gpu, idle_seconds=600.0) for gpu in GPUS), idle_seconds=600.0)
+FREE = replace(IDLE, gpus=tuple(replace(gpu, idle_seconds=600.0) for gpu in GPUS), min_idle_seconds=600.0)
 LOST = Verdict(
     check="gpu_lost",
     level=FAIL,

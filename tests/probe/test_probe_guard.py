@@ -69,7 +69,7 @@ def test_a_host_without_gpus_may_be_probed() -> None:
         (with_second_gpu(traffic=2e9), "busy", "GPU 1 moves 2.0 GB/s"),
         (replace(FREE, scheduled=True, schedulers=("slurmd",)), "no_scheduler_gate", "slurmd"),
         (replace(FREE, scheduled=True, schedulers=None), "no_scheduler_gate", "probe.scheduler_gate"),
-        (replace(FREE, idle_seconds=600.0), "busy", "probe.min_idle_seconds"),
+        (replace(FREE, min_idle_seconds=600.0), "busy", "probe.min_idle_seconds"),
         (replace(FREE, held="Held by 4711."), "held", "by 4711"),
         (replace(FREE, store_read=False), "held", "store has not been read"),
         (
@@ -139,7 +139,7 @@ def test_an_idle_gpu_is_not_busy() -> None:
         replace(FREE, schedulers=("slurmd",)),
         replace(FREE, scheduled=True, schedulers=("slurmd",), gated=True),
         replace(FREE, scheduled=True, schedulers=("kubelet",), simulated=True),
-        replace(FREE, idle_seconds=600.0, gpus=tuple(replace(gpu, idle_seconds=600.0) for gpu in FREE.gpus)),
+        replace(FREE, min_idle_seconds=600.0, gpus=tuple(replace(gpu, idle_seconds=600.0) for gpu in FREE.gpus)),
         replace(with_second_gpu(mig=True, compute_mode=3, memory_free=0.0), simulated=True, memory_needed=5.0 * GIB),
         with_second_gpu(compute_mode=0, memory_free=80.0 * GIB, traffic=1e6),
     ],
@@ -153,10 +153,10 @@ def test_harmless_conditions_allow_a_run(ready: PreflightFacts) -> None:
 def test_too_little_idleness_gives_the_time_to_wait() -> None:
     """A skip for too little idleness has the seconds to wait; a skip for a process has none."""
     short = tuple(replace(gpu, idle_seconds=seconds) for gpu, seconds in zip(gpus(0, 0), (600.0, 480.0), strict=True))
-    skip = may_run(replace(FREE, gpus=short, idle_seconds=600.0))
+    skip = may_run(replace(FREE, gpus=short, min_idle_seconds=600.0))
     assert skip is not None
     assert (skip.wait, "GPU 1 480 s" in skip.hint, "GPU 0" in skip.hint) == (120.0, True, False)
-    busy = may_run(replace(FREE, gpus=gpus(0, 1), idle_seconds=600.0))
+    busy = may_run(replace(FREE, gpus=gpus(0, 1), min_idle_seconds=600.0))
     assert busy is not None
     assert busy.wait is None
 

@@ -24,7 +24,7 @@ def running(schedule: Schedule) -> Iterator[None]:
 def test_the_first_run_is_early_and_the_next_an_interval_later() -> None:
     """The second run is due one interval after the first, within the jitter."""
     fired: queue.Queue[float] = queue.Queue()
-    schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=60, first_after=0.1))
+    schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=60, initial_delay=0.1))
     with running(schedule):
         first = fired.get(timeout=60)
         due = schedule.next_run()
@@ -35,7 +35,7 @@ def test_the_first_run_is_early_and_the_next_an_interval_later() -> None:
 
 def test_a_started_schedule_has_the_time_of_the_next_run() -> None:
     """A started schedule has the wall time of the next run; a stopped one has none."""
-    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
+    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, initial_delay=100))
     assert schedule.next_run() is None
     before = time.time()
     with running(schedule):
@@ -48,7 +48,7 @@ def test_a_started_schedule_has_the_time_of_the_next_run() -> None:
 def test_a_run_that_is_brought_forward_restarts_the_interval() -> None:
     """A run that is brought forward replaces the next one, and the interval starts from it."""
     fired: queue.Queue[float] = queue.Queue()
-    schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=0, first_after=1000))
+    schedule = Schedule(lambda: fired.put(time.time()), Timetable(interval=3600, jitter=0, initial_delay=1000))
     schedule.bring_forward()
     with running(schedule):
         schedule.bring_forward()
@@ -61,9 +61,9 @@ def test_a_run_that_is_brought_forward_restarts_the_interval() -> None:
 
 def test_a_new_timetable_replaces_the_old_one() -> None:
     """A new timetable replaces the old one."""
-    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
+    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, initial_delay=100))
     with running(schedule):
-        schedule.apply(Timetable(interval=60, jitter=0, first_after=1000))
+        schedule.apply(Timetable(interval=60, jitter=0, initial_delay=1000))
         due = schedule.next_run()
     assert due is not None
     assert due - time.time() > 900
@@ -72,7 +72,7 @@ def test_a_new_timetable_replaces_the_old_one() -> None:
 @pytest.mark.parametrize("step", [86_400 * 365, -86_400])
 def test_a_step_of_the_wall_clock_moves_no_run(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
     """A step of the wall clock neither advances nor delays the next run."""
-    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, first_after=100))
+    schedule = Schedule(lambda: None, Timetable(interval=3600, jitter=0, initial_delay=100))
     with running(schedule):
         before = schedule.next_run()
         wall = time.time
@@ -109,7 +109,7 @@ def test_a_failing_callback_is_logged(messages: queue.Queue[str]) -> None:
     def fail() -> None:
         raise OSError("no loop")
 
-    with running(Schedule(fail, Timetable(interval=3600, jitter=0, first_after=0))):
+    with running(Schedule(fail, Timetable(interval=3600, jitter=0, initial_delay=0))):
         assert messages.get(timeout=60) == "scheduled probe: error"
 
 
@@ -120,7 +120,7 @@ def test_an_overrun_is_logged(messages: queue.Queue[str]) -> None:
     def hang() -> None:
         release.wait()
 
-    with running(Schedule(hang, Timetable(interval=0.2, jitter=0, first_after=0))):
+    with running(Schedule(hang, Timetable(interval=0.2, jitter=0, initial_delay=0))):
         try:
             assert messages.get(timeout=60) == "scheduled probe: overrun"
         finally:

@@ -11,7 +11,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.preflight import may_run
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
-from gpumon.state.gpu_idle import in_use
+from gpumon.state.gpu_idle import is_in_use
 from gpumon.state.report import Report
 
 OWN = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
@@ -82,7 +82,7 @@ def test_pages_of_the_kernel_on_grace_do_not_make_a_gpu_busy() -> None:
         states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
         skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
         assert (skip and skip.reason) == reason, name
-        assert in_use(gpu, None) is (reason is not None)
+        assert is_in_use(gpu, None) is (reason is not None)
 
 
 def test_the_processes_that_hold_a_gpu_are_named() -> None:

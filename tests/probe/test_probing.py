@@ -112,7 +112,7 @@ class Bench:
             store=self.results.append,
             record=RunRecord(worker.with_name("run.json")),
         )
-        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
+        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, initial_delay=3600))
 
     def _watch(self, *, closely: bool) -> None:
         self.watch_calls.append(closely)
@@ -601,7 +601,7 @@ def idle(report: Report, *seconds: float) -> Report:
 @pytest.mark.slow
 def test_a_scheduled_run_waits_for_idle_gpus(bench: Bench) -> None:
     """A scheduled run starts when all GPUs have been idle for the configured time."""
-    bench.probing.host.settings = replace(bench.probing.host.settings, idle_seconds=600.0)
+    bench.probing.host.settings = replace(bench.probing.host.settings, min_idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
@@ -612,7 +612,7 @@ def test_a_scheduled_run_waits_for_idle_gpus(bench: Bench) -> None:
 
 def test_a_requested_run_does_not_wait_for_idle_gpus(bench: Bench) -> None:
     """A requested run starts on GPUs that were in use a second ago."""
-    bench.probing.host.settings = replace(bench.probing.host.settings, idle_seconds=600.0)
+    bench.probing.host.settings = replace(bench.probing.host.settings, min_idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 1.0, 1.0)
     assert bench.request().accepted
 
@@ -620,7 +620,7 @@ def test_a_requested_run_does_not_wait_for_idle_gpus(bench: Bench) -> None:
 @pytest.mark.slow
 def test_a_job_that_starts_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     """A job makes a waiting run a skip with reason "busy" and the GPU in the hint."""
-    bench.probing.host.settings = replace(bench.probing.host.settings, idle_seconds=600.0)
+    bench.probing.host.settings = replace(bench.probing.host.settings, min_idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)

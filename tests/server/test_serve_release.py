@@ -42,7 +42,10 @@ def end(bus_id: str | None, by: str = "api") -> tuple[WindowSelection]:
 
 def released(*windows: TimeWindow, holders: tuple[DeviceHolder, ...] = ()) -> Report:
     """Return the healthy node while these windows are in force."""
-    report, scopes = replace(samples.healthy(), windows=windows, release_holders=holders), time_window.released(windows)
+    report, scopes = (
+        replace(samples.healthy(), windows=windows, release_holders=holders),
+        time_window.released_scopes(windows),
+    )
     shown = Gpu(name="NVIDIA H100", released=1.0, fault=dict.fromkeys(FAULTS, 0.0))
     gpus = tuple(
         replace(gpu, released=True, gpu=shown, links={}) if scopes & {NODE, gpu.bus_id} else gpu for gpu in report.gpus

@@ -95,7 +95,7 @@ class HoldingAgent:
             store=lambda result: self._record(ProbeEnded(result=result)),
             record=RunRecord(worker.with_name("run.json")),
         )
-        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, first_after=3600))
+        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, initial_delay=3600))
         self.windows = TimeWindows(
             self.loop,
             self.persistence.writes,

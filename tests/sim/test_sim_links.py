@@ -10,7 +10,7 @@ import pytest
 from each_case import each_case
 from simulated import answer, simulated
 
-from gpumon.sim.field_values import packed
+from gpumon.sim.field_values import pack_bit_error_rate
 
 ALL_LINKS = 0xFFFFFFFF
 UP_TO_HOPPER = (138, 139, 140, 141, 161, 162, 163)
@@ -61,7 +61,7 @@ def test_sums_over_all_links_match_the_links(scenario: Path) -> None:
 )
 def test_error_rates_are_packed(ratio: float, number: int) -> None:
     """A rate has its mantissa in bits 8 to 11 and its negative exponent in bits 0 to 7; 0 is 15e-255."""
-    assert packed(ratio) == number
+    assert pack_bit_error_rate(ratio) == number
 
 
 def test_an_error_rate_can_be_set(scenario: Path) -> None:

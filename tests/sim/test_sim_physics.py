@@ -37,7 +37,7 @@ def test_energy_is_the_integral_of_power(phases: list[tuple[float, float]], lead
     assert course.at(30.0).point.energy == pytest.approx(trapezium(course, 30.0), rel=1e-3)
 
 
-@pytest.mark.parametrize("load", [workload.usual(0), workload.busy(0), workload.IDLE])
+@pytest.mark.parametrize("load", [workload.default_workload(0), workload.busy(0), workload.IDLE])
 def test_integrals_are_continuous_over_days(load: Workload) -> None:
     """No counter jumps or falls from the first second to the thirtieth day."""
     course = Course(BODY, load)

@@ -226,7 +226,7 @@ def test_accepted_parts_are_no_longer_expected() -> None:
 
     after = report_after(answer, links(*here), report=report, at=1005.0)
     assert (missing(after), expected(after)["mlx5_2/1"]) == ([], False)
-    assert port_inventory.removed(after.internal.ports) == {"mlx5_3/1", "00000000:13:00.0/1"}
+    assert port_inventory.removed_ports(after.internal.ports) == {"mlx5_3/1", "00000000:13:00.0/1"}
     again = rebooted(after, *here)
     assert (missing(again), expected(again)["mlx5_2/1"]) == ([], False)
 

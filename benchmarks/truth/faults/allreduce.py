@@ -104,7 +104,7 @@ def _beyond_limits() -> Iterator[Fault]:
         name="the all-reduce is slower than the configured limit",
         check="allreduce_bandwidth_low",
         steps=(Step(act=run()),),
-        settings={"health": {"thresholds": {"allreduce_nccl_busbw_bytes_per_second": 1e13}}},
+        settings={"health": {"thresholds": {"min_allreduce_nccl_busbw_bytes_per_second": 1e13}}},
     )
 
 

@@ -93,7 +93,7 @@ def rows() -> Iterator[Fault]:
         steps=once(set={"utilization": 100, "power": 300}),
         on=lambda profile: _few(profile) and profile.board.power_limit > 300,
         within=65 * MINUTE,
-        settings={"health": {"thresholds": {"high_busy_ratio": 0.85}}},
+        settings={"health": {"thresholds": {"max_busy_ratio": 0.85}}},
     )
 
 

@@ -82,14 +82,14 @@ class KernelLog:
             self._rest = rest[-_RECORD_LIMIT:]
             records += [record for line in lines if (record := _parse(line)) is not None]
             lines_read += max(1, len(lines))
-        return tuple(self._new(records))
+        return tuple(self._new_records(records))
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _new(self, records: Iterable[Record]) -> Iterator[Record]:
+    def _new_records(self, records: Iterable[Record]) -> Iterator[Record]:
         """Yield the records that were not returned before, and count the missing ones in `overruns` and `lost`.
 
         A reopened log begins with its oldest record again.

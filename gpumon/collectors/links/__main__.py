@@ -17,7 +17,7 @@ from gpumon.collectors.links.files import Files, NotedTree, Reach, Tree
 from gpumon.collectors.links.infiniband import COLLECTOR as INFINIBAND
 from gpumon.collectors.links.infiniband import PortReader
 from gpumon.collectors.links.processes import COLLECTOR as PROCESSES
-from gpumon.collectors.links.processes import ProcessReader, anonymous
+from gpumon.collectors.links.processes import ProcessReader, mask_pids
 from gpumon.collectors.links.schedulers import COLLECTOR as SCHEDULERS
 from gpumon.collectors.links.schedulers import SchedulerReader
 from gpumon.collectors.links.services import COLLECTOR as SERVICES
@@ -50,8 +50,8 @@ class LinksChild:
 
         self._infiniband = PortReader(reach(trees.sysfs), orders.quarantined, orders.exclude, orders.fabric)
         self._services = ServiceReader(reach(trees.sysfs), reach(trees.root), orders.quarantined)
-        self._processes = ProcessReader(reach(trees.root, anonymous), orders.quarantined)
-        self._schedulers = SchedulerReader(reach(trees.root, anonymous), orders.quarantined)
+        self._processes = ProcessReader(reach(trees.root, mask_pids), orders.quarantined)
+        self._schedulers = SchedulerReader(reach(trees.root, mask_pids), orders.quarantined)
         self._stuck: tuple[StuckProcess, ...] | None = None
         self._count_at = 0.0
 

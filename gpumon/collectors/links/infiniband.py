@@ -126,9 +126,9 @@ class PortReader:
         devices = _names(self._reach(COLLECTOR), CLASS, read_errors)
         return [
             (device, port)
-            for device in sorted(set(devices) - set(self._quarantined), key=_natural)
+            for device in sorted(set(devices) - set(self._quarantined), key=_natural_sort_key)
             if not (self._exclude and self._is_excluded(device))
-            for port in sorted(self._ports(device, read_errors), key=_natural)
+            for port in sorted(self._ports(device, read_errors), key=_natural_sort_key)
         ]
 
     def _is_excluded(self, device: str) -> bool:
@@ -326,6 +326,6 @@ def _text(files: Files, path: str, read_errors: ReadErrors) -> str | None:
         return None
 
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
+def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:
     """Return a sort key that orders mlx5_10 after mlx5_9."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

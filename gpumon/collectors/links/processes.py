@@ -118,7 +118,7 @@ class ProcessReader:
         if len(pids) > MAX_PROCESSES:
             self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
         # Any user may read names and states: a fabric manager in a container is found without permissions too.
-        sleeping = list(self._sleeping(pids[:MAX_PROCESSES]))
+        sleeping = list(self._sleeping_threads(pids[:MAX_PROCESSES]))
         self.denied = not self._may_examine()
         if self.denied:
             return None
@@ -141,7 +141,7 @@ class ProcessReader:
             pass  # its input is closed, or it is not in this tree
         return True
 
-    def _sleeping(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
+    def _sleeping_threads(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
         """Yield the folder in /proc and the stat fields of each thread in state D, and set `fabric_manager`.
 
         Only the main thread of a live process is checked, but all threads of a zombie. Kernel threads and processes of
@@ -206,12 +206,12 @@ class ProcessReader:
         Another process is reported if it has an NVIDIA device open and does not sleep on purpose.
         """
         devices = list(self._devices(f"{place}/fd"))
-        in_driver = self._in_driver(place)
-        if not in_driver and (not devices or _INTENDED.search(self._where(place))):
+        in_driver = self._is_in_driver(place)
+        if not in_driver and (not devices or _INTENDED.search(self._sleep_location(place))):
             return None
         return StuckProcess(since=since, gpus=tuple(sorted({minor for minor in devices if minor})), in_driver=in_driver)
 
-    def _in_driver(self, place: str) -> bool | None:
+    def _is_in_driver(self, place: str) -> bool | None:
         """Return whether the process sleeps in NVIDIA's driver; None if unknown.
 
         The kernel stacks of its threads show it or, if unreadable, the wchan of the thread whose folder is `place`.
@@ -224,7 +224,7 @@ class ProcessReader:
         function = self._text(f"{place}/wchan")
         return True if _DRIVER.match(function) else False if _NOT_DRIVER.match(function) else None
 
-    def _where(self, place: str) -> str:
+    def _sleep_location(self, place: str) -> str:
         """Return the thread's kernel stack or, if that cannot be read, the kernel function in which it sleeps."""
         return self._text(f"{place}/stack") or self._text(f"{place}/wchan")
 
@@ -274,12 +274,12 @@ class ProcessReader:
             text = self._files.read(f"{folder}/stat")
         except OSError as error:
             if error.errno not in _GONE:
-                self.read_errors.note(anonymous(f"{folder}/stat"), error)
+                self.read_errors.note(mask_pids(f"{folder}/stat"), error)
             return None
         name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
         return _Stat(name, fields[0], fields[1], int(fields[6]), (fields[19], fields[11], fields[12]), int(fields[17]))
 
 
-def anonymous(path: str) -> str:
+def mask_pids(path: str) -> str:
     """Return the path with `*` in place of each number, because clients of the API must not see process ids."""
     return re.sub(r"/\d+", "/*", path)

@@ -84,16 +84,16 @@ class SchedulerReader:
         self._due = self._clock() + LOOK_SECONDS
         self.read_errors = ReadErrors()
         commands = frozenset(self._commands())
-        schedulers = tuple(scheduler.name for scheduler in TABLE if self._is_here(scheduler, commands))
+        schedulers = tuple(scheduler.name for scheduler in TABLE if self._is_present(scheduler, commands))
         self._found = None if self.read_errors.found and not schedulers else schedulers
         return self._found
 
-    def _is_here(self, one: Scheduler, commands: frozenset[str]) -> bool:
-        units = (f"{folder}/{unit}" for folder in UNIT_FOLDERS for unit in one.units)
+    def _is_present(self, scheduler: Scheduler, commands: frozenset[str]) -> bool:
+        units = (f"{folder}/{unit}" for folder in UNIT_FOLDERS for unit in scheduler.units)
         return (
-            one.variable in self._environment
-            or not commands.isdisjoint(one.commands)
-            or any(self._is_there(path) for path in (*units, *one.paths))
+            scheduler.variable in self._environment
+            or not commands.isdisjoint(scheduler.commands)
+            or any(self._is_there(path) for path in (*units, *scheduler.paths))
         )
 
     def _is_there(self, path: str) -> bool:

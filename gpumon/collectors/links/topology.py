@@ -75,7 +75,7 @@ def _bridges(files: Files, path: str) -> list[str]:
 def _common(bridges: list[str], others: list[str]) -> int:
     """Return how many bridges two lists have in common, counted from the root port."""
     pairs = enumerate(zip(bridges, others, strict=False))
-    return next((depth for depth, (one, other) in pairs if one != other), min(len(bridges), len(others)))
+    return next((depth for depth, (bridge, other) in pairs if bridge != other), min(len(bridges), len(others)))
 
 
 def _kind(files: Files, folder: str) -> str:

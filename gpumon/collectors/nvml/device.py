@@ -214,7 +214,7 @@ class Device:
         """Read these fields or their errors into the cache, normally with one driver call. Omit unsupported fields."""
         wanted = tuple(dict.fromkeys(field for field in scoped if not self.lacks_field(field)))
         if wanted and wanted not in self._batches:
-            self._batches[wanted] = [Batch(part, self._field_ids) for part in _apart(wanted)]
+            self._batches[wanted] = [Batch(part, self._field_ids) for part in _split_batches(wanted)]
         for batch in self._batches.get(wanted, ()):
             self._ask_batch(batch)
 
@@ -277,7 +277,7 @@ class Device:
         )
 
 
-def _apart(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
+def _split_batches(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
     """Return the fields, divided into batches that every driver accepts.
 
     On Blackwell, ECC totals fail in a batch that also has NVLink counters.

@@ -123,15 +123,15 @@ class Events:
         NVML refuses a registration as a whole if one type is unsupported or needs root. If NVML refuses the supported
         types, only Xids are registered. Raise NvmlError if that fails too.
         """
-        every, least = supported & EVENT_TYPES, supported & XID_ERROR
+        types, xid_type = supported & EVENT_TYPES, supported & XID_ERROR
         try:
-            if every:
-                self._library.call("nvmlDeviceRegisterEvents", handle, every, self._set, bus_id=bus_id)
+            if types:
+                self._library.call("nvmlDeviceRegisterEvents", handle, types, self._set, bus_id=bus_id)
         except NvmlError as error:
-            if not least or every == least or error.code in GONE or error.code == GPU_IS_LOST:
+            if not xid_type or types == xid_type or error.code in GONE or error.code == GPU_IS_LOST:
                 raise
-            self._library.call("nvmlDeviceRegisterEvents", handle, least, self._set, bus_id=bus_id)
-        return bool(every)
+            self._library.call("nvmlDeviceRegisterEvents", handle, xid_type, self._set, bus_id=bus_id)
+        return bool(types)
 
     def _xid(self, event: Any) -> XidEvent:
         bus_id, uuid = self._gpus.get(_address(event.device), ("", None))

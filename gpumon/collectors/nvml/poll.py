@@ -56,12 +56,12 @@ def start(library: Library) -> DriverStatus:
     Return a status with the versions of driver, NVML and CUDA. A version that cannot be read is None.
     """
     library.call("nvmlInit")
-    driver = _optional(library, "nvmlSystemGetDriverVersion")
+    driver = _optional_text(library, "nvmlSystemGetDriverVersion")
     library.driver = version(driver or "")
     return DriverStatus(
         up=True,
         driver=driver,
-        nvml=_optional(library, "nvmlSystemGetNVMLVersion"),
+        nvml=_optional_text(library, "nvmlSystemGetNVMLVersion"),
         cuda=_cuda(library),
     )
 
@@ -346,7 +346,7 @@ def _count(library: Library) -> int | None:
         return None
 
 
-def _optional(library: Library, function: str) -> str | None:
+def _optional_text(library: Library, function: str) -> str | None:
     try:
         return _text(library.call(function))
     except NvmlError:

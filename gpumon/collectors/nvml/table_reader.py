@@ -181,7 +181,7 @@ class TableReader:
                 rest = self._value(total) - self._value(part)
                 return max(0.0, rest) if math.isfinite(rest) else NONSENSE
             case Slowest(field=field):
-                return self._slowest(field)
+                return self._slowest_link(field)
             case Distinct(lists=lists):
                 self.pids_at = boot_clock()
                 self.pids = tuple(sorted({process.pid for call in lists for process in self._device.call(call)}))
@@ -189,13 +189,13 @@ class TableReader:
             case ProcessMemory(lists=lists):
                 return self._process_memory(lists)
             case Each(sources=sources):
-                return self._each(sources)
+                return self._values(sources)
             case Bits():
                 return self._bits(source)
             case Checks():
                 return self._checks(source)
             case Either(first=first, second=second):
-                return self._either(first, second)
+                return self._first_supported(first, second)
             case _:  # integrals are computed, not read; rows about the agent are filled in by the daemon
                 raise AbsentError
 
@@ -211,7 +211,7 @@ class TableReader:
             return value
         return NONSENSE if value in ALL_ONES else scale_value(value, call.scale)
 
-    def _slowest(self, field: LinkField) -> float:
+    def _slowest_link(self, field: LinkField) -> float:
         speeds = []
         for link in range(self.links):
             try:
@@ -235,7 +235,7 @@ class TableReader:
         largest = sorted(used, key=lambda pid: (-used[pid], pid))[: self._processes.largest]
         return {f"{pid}{KEY_SEPARATOR}{self._processes.name(pid)}": float(used[pid]) for pid in largest}
 
-    def _each(self, sources: Mapping[str, Source]) -> dict[str, Any]:
+    def _values(self, sources: Mapping[str, Source]) -> dict[str, Any]:
         values = {}
         failure: Exception = AbsentError()
         for key, source in sources.items():
@@ -264,7 +264,7 @@ class TableReader:
             raise AbsentError
         return health
 
-    def _either(self, first: Source, second: Source) -> Any:
+    def _first_supported(self, first: Source, second: Source) -> Any:
         if not self._device.lacks(first):
             try:
                 return self._value(first)

@@ -104,7 +104,7 @@ class Turns:
         Return True if the tier was completed.
         """
         steps = self._begun.pop(tier, None) or self.reader.read(tier)
-        most = self._patience * (FAST_TURNS if tier is FAST else 1)
+        max_seconds = self._patience * (FAST_TURNS if tier is FAST else 1)
         stepped = boot_clock()
         for _ in steps:
             before, stepped = stepped, boot_clock()
@@ -112,7 +112,7 @@ class Turns:
             if step > ASLEEP_SECONDS:
                 began += step
             took = stepped - began
-            if took > most and step > CALL_SECONDS:
+            if took > max_seconds and step > CALL_SECONDS:
                 self.rest_until = stepped + min(took, self._gap)
                 self._begun[tier] = steps
                 self._add(tier)

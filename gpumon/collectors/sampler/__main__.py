@@ -27,7 +27,7 @@ from gpumon.collectors.nvml.library import (
 from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.collectors.nvml.table_reader import ProcessNames
 from gpumon.collectors.nvml.turns import SLOW_SECONDS
-from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded
+from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded_bus_ids
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import EXIT_MISMATCH, INDEX_PREFIX, SamplerOrders
@@ -219,7 +219,7 @@ class Sampler:
         return self._around.bus() or (self._driver_list.read() if trial is None else {trial: "nvidia"})
 
     def _list_excluded(self) -> frozenset[str]:
-        return excluded(self._orders.exclude, self._list_gpus(), self._around.uuids())
+        return excluded_bus_ids(self._orders.exclude, self._list_gpus(), self._around.uuids())
 
     def _read_bus(self) -> None:
         if boot_clock() < self._bus_at:

@@ -109,15 +109,15 @@ def _record(around: HostContext, descriptor: int) -> HostContext:
     if library is not None:
         pynvml.nvmlLib = CallRecorder(library, notes)
 
-    def noted(what: str, list_devices: NvidiaBus) -> NvidiaBus:
-        def listed_devices() -> Mapping[str, str]:
+    def add_log(what: str, list_devices: NvidiaBus) -> NvidiaBus:
+        def list_and_log() -> Mapping[str, str]:
             devices = dict(list_devices())
             notes.write(what, boot_clock(), devices)
             return devices
 
-        return listed_devices
+        return list_and_log
 
-    return replace(around, bus=noted(BUS, around.bus), uuids=noted(UUIDS, around.uuids))
+    return replace(around, bus=add_log(BUS, around.bus), uuids=add_log(UUIDS, around.uuids))
 
 
 def _driver() -> ctypes.CDLL | None:
@@ -128,7 +128,7 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-def excluded(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:
+def excluded_bus_ids(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:
     """Return the bus ids of the GPUs that the configuration excludes by `names`.
 
     A name is a bus id, a UUID, or a position in PCI order among the GPUs with the kernel driver nvidia or none. `gpus`:

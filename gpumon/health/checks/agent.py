@@ -17,7 +17,7 @@ from gpumon.health.verdict import (
     WARN,
     Action,
     Finding,
-    recovered,
+    clear,
     unknown,
     warn,
 )
@@ -25,9 +25,9 @@ from gpumon.model.error_event import OVERRUN
 
 ERRORS = SampleWindow("gpumon_poll_errors_total", 5 * MINUTE)
 RESTARTS = SampleWindow("gpumon_sampler_restarts_total", 10 * MINUTE)
-SLOW_SHARE = Limit("poll_duration_ratio", 0.5, "Maximum share of the poll interval that a fast poll may take.", SHARE)
-MAX_RESTARTS = Limit(
-    "sampler_restarts", 3, "Minimum number of sampler replacements in ten minutes that is a verdict.", COUNT
+SLOW_SHARE = Limit("max_poll_duration_ratio", 0.5, "Maximum share of the poll interval that a fast poll takes.", SHARE)
+RESTART_COUNT = Limit(
+    "sampler_restarts", 3, "Minimum number of sampler replacements in ten minutes that raises a verdict.", COUNT
 )
 _BY_FAULTS = frozenset({"crash", "deadline"})
 """Values of the label `reason` of gpumon_sampler_restarts_total that stand for a fault."""
@@ -50,7 +50,7 @@ def stored_state_unread(facts: Facts) -> Finding | None:
         return unknown(reason, Action.INSPECT, **{LOST_TO: facts.lost_to})._replace(at=facts.started)
     if facts.recalled:
         verdict = facts.open.get(key)
-        return PASSED if verdict is not None and LOST_TO in verdict.evidence else recovered()
+        return PASSED if verdict is not None and LOST_TO in verdict.evidence else clear()
     words = facts.notices.get("store", "it does not respond").rstrip(".")
     return unknown(f"Stored health state could not be read at startup; do not treat this node as healthy: {words}.")
 
@@ -117,11 +117,11 @@ def poll_slow(facts: Facts) -> Finding | None:
 
 
 def sampler_restarting(facts: Facts) -> Finding | None:
-    most = facts.limit(MAX_RESTARTS)
-    if most is None:
+    limit = facts.limit(RESTART_COUNT)
+    if limit is None:
         return OFF
     times = sum(series.gain for series in facts.series(RESTARTS) if series.labels.get("reason") in _BY_FAULTS)
-    if times < most:
+    if times < limit:
         return PASSED
     reason = f"The process that reads the GPUs was replaced {times:.0f} times in ten minutes."
     return warn(reason, Action.INSPECT, sampler_restarts=times)
@@ -267,7 +267,7 @@ CHECKS = (
 """,
         node=sampler_restarting,
         windows=(RESTARTS,),
-        limits=(MAX_RESTARTS,),
+        limits=(RESTART_COUNT,),
         inhibited_by={"gpu_driver_down": "node", "gpu_stuck": "any", "gpu_lost": "any"},
     ),
     Check(

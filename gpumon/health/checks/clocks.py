@@ -16,10 +16,13 @@ REASONS = SampleWindow("gpumon_gpu_clock_event_active", WINDOW)
 CLOCKS = SampleWindow("gpumon_gpu_clock_hertz", WINDOW)
 BUSY = SampleWindow("gpumon_gpu_utilization_ratio", WINDOW)
 SLOWED = Limit(
-    "slowdown_seconds", 6 * MINUTE, "Seconds of slowdown in ten minutes that are a verdict.", Range(1, 10 * MINUTE)
+    "slowdown_seconds",
+    6 * MINUTE,
+    "Minimum number of seconds of slowdown in ten minutes that raises a verdict.",
+    Range(1, 10 * MINUTE),
 )
 CLOCK_SHARE = Limit(
-    "straggler_clock_ratio", 0.9, "Minimum clock, as a share of the median of the GPU's neighbours.", SHARE
+    "min_straggler_clock_ratio", 0.9, "Minimum clock, as a share of the median of the GPU's neighbours.", SHARE
 )
 BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Minimum utilization at which clocks are compared.", SHARE)
 FEWEST = 3
@@ -54,20 +57,20 @@ def slowdown(gpu: GpuCase) -> Finding | None:
 
     Return PASSED if neither applies, and None if too few samples exist to decide.
     """
-    least = gpu.facts.limit(SLOWED)
-    if least is None:
+    limit = gpu.facts.limit(SLOWED)
+    if limit is None:
         return OFF
     if gpu.now.clock_event_active is None:
         return None
     series = gpu.series(REASONS)
-    hardware = [flag_was_set(with_labels(series, reason=reason), REASONS, least) for reason in _HARDWARE]
-    software = flag_was_set(with_labels(series, reason="sw_thermal"), REASONS, least)
+    hardware = [flag_was_set(with_labels(series, reason=reason), REASONS, limit) for reason in _HARDWARE]
+    software = flag_was_set(with_labels(series, reason="sw_thermal"), REASONS, limit)
     if True in hardware:
-        reason = f"The hardware reduced its clocks for at least {least / MINUTE:.0f} of the last 10 minutes."
+        reason = f"The hardware reduced its clocks for at least {limit / MINUTE:.0f} of the last 10 minutes."
         return fail(reason, Action.INSPECT, **_clock(gpu))
     if software:
         reason = (
-            f"The driver reduced its clocks because of heat for at least {least / MINUTE:.0f} of the last 10 minutes."
+            f"The driver reduced its clocks because of heat for at least {limit / MINUTE:.0f} of the last 10 minutes."
         )
         return warn(reason, Action.INSPECT, **_clock(gpu))
     return PASSED if False in hardware and software is False else None

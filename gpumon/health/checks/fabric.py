@@ -13,8 +13,11 @@ from gpumon.model.nvlink import PEERS
 from gpumon.model.snapshot import GUEST
 
 STOPS = SampleWindow("gpumon_service_stops_total", 10 * MINUTE)
-MAX_STOPS = Limit(
-    "fabric_manager_stops", 3, "Minimum number of exits of the fabric manager in ten minutes that is a verdict.", COUNT
+STOP_COUNT = Limit(
+    "fabric_manager_stops",
+    3,
+    "Minimum number of exits of the fabric manager in ten minutes that raises a verdict.",
+    COUNT,
 )
 
 _SWITCH = PEERS[2]
@@ -53,15 +56,15 @@ def manager_down(facts: Facts) -> Finding | None:
 
 
 def manager_flapping(facts: Facts) -> Finding | None:
-    most = facts.limit(MAX_STOPS)
-    if most is None:
+    limit = facts.limit(STOP_COUNT)
+    if limit is None:
         return OFF
     if facts.node.fabric_manager_up is None:
         return None
     if _runs_on_the_host(facts):
         return PASSED
     stops = sum(growth.gain for growth in facts.growth(STOPS) if growth.labels.get("service") == "fabric_manager")
-    if stops < most or not _has_nvswitches(facts):
+    if stops < limit or not _has_nvswitches(facts):
         return PASSED
     return warn(f"The fabric manager exited {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
 
@@ -77,14 +80,14 @@ def registration(gpu: GpuCase) -> Finding | None:
     if not fabric.state:
         return PASSED
     if fabric.state != COMPLETED:
-        return _incomplete(fabric.state, gpu.facts)
+        return _incomplete_finding(fabric.state, gpu.facts)
     if fabric.status:
         reason = f"Its registration with the NVLink fabric failed with NVML code {fabric.status:.0f}."
         return fail(reason, Action.RESET, fabric_status=fabric.status)
     return _health(fabric)
 
 
-def _incomplete(state: float, facts: Facts) -> Finding:
+def _incomplete_finding(state: float, facts: Facts) -> Finding:
     """Return a failure if no GPU of the node has completed its registration or no fabric manager runs, else a warning.
 
     It is only a warning because registration may be incomplete by design: on a host that gives GPUs to guests
@@ -210,7 +213,7 @@ CHECKS: tuple[Check, ...] = (
         node=manager_flapping,
         windows=(STOPS,),
         counts_causes=True,
-        limits=(MAX_STOPS,),
+        limits=(STOP_COUNT,),
         inhibited_by={"fabric_manager_down": "node", "nvswitch_error": "node"},
     ),
     Check(

@@ -10,7 +10,7 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts
 from gpumon.health.gpu_faults import FAULTS
-from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, fail, recovered, unknown
+from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, clear, fail, unknown
 from gpumon.model.error_event import DRIVER, FIRMWARE_SILENT, INIT_FAILED, NVLINK_DISCOVERY, XID
 from gpumon.model.snapshot import CONTAINER, SANDBOX
 
@@ -125,7 +125,7 @@ def count(facts: Facts) -> Finding | None:
         given = f"this {expected.place} may have been given fewer"
         remedy = "Set gpus.expected_count, or run `gpumon inventory accept`"
         return unknown(f"{words}; {more}, but {given}. {remedy}.", gpus_visible=visible)
-    return recovered(Clearance.GONE) if _is_expectation_newer(facts) else PASSED
+    return clear(Clearance.GONE) if _is_expectation_newer(facts) else PASSED
 
 
 def _is_expectation_newer(facts: Facts) -> bool:

@@ -12,12 +12,15 @@ from gpumon.health.repairs import TOGETHER, Repair, repairs
 from gpumon.health.verdict import NODE, OFF, PASSED, WARN, Action, Clearance, Finding, warn
 
 NODE_REPAIRS = Limit(
-    "node_repairs", 5, "Minimum number of repairs of the node and its GPUs in seven days that is a verdict.", COUNT
+    "node_repairs", 5, "Minimum number of repairs of the node and its GPUs in seven days that raises a verdict.", COUNT
 )
-GPU_REPAIRS = Limit("gpu_repairs", 3, "Minimum number of repairs of one GPU in 30 days that is a verdict.", COUNT)
+GPU_REPAIRS = Limit("gpu_repairs", 3, "Minimum number of repairs of one GPU in 30 days that raises a verdict.", COUNT)
 NODE_DAYS, GPU_DAYS = 7, 30
 STARTS = Limit(
-    "agent_restarts", 3, "Minimum number of agent starts in ten minutes, each after a crash, that is a verdict.", COUNT
+    "agent_restarts",
+    3,
+    "Minimum number of agent starts in ten minutes, each after a crash, that raises a verdict.",
+    COUNT,
 )
 _WORDS = {Clearance.RESET: "reset", Clearance.REBOOT: "reboot", Clearance.OPERATOR: "cleared by an operator"}
 
@@ -29,11 +32,11 @@ def repeat_offender(facts: Facts) -> Finding | None:
 
 
 def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
-    most = facts.limit(GPU_REPAIRS)
+    limit = facts.limit(GPU_REPAIRS)
     for state in facts.gpus:
         own = [repair for repair in all_repairs if state.uuid in repair.devices]
-        if most is not None and len(own) >= most:
-            shared = _repaired_together(state.uuid, own, all_repairs, facts)
+        if limit is not None and len(own) >= limit:
+            shared = _gpus_repaired_together(state.uuid, own, all_repairs, facts)
             if shared:
                 names = ", ".join(str(index) for index in sorted((state.index, *shared)))
                 reason = (
@@ -45,23 +48,23 @@ def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
     return None
 
 
-def _repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
+def _gpus_repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
     """Return the indexes of the other GPUs that were repaired together with this GPU at each of its repairs `own`.
 
     The GPUs then share the cause of the repairs.
     """
 
-    def with_it(other: str) -> bool:
+    def is_repaired_too(other: str) -> bool:
         ages = [repair.age for repair in all_repairs if other in repair.devices]
         return all(any(abs(age - repair.age) <= TOGETHER for age in ages) for repair in own)
 
-    return [state.index for state in facts.gpus if state.uuid != uuid and with_it(state.uuid)]
+    return [state.index for state in facts.gpus if state.uuid != uuid and is_repaired_too(state.uuid)]
 
 
 def _node(all_repairs: list[Repair], facts: Facts) -> Finding | None:
-    most = facts.limit(NODE_REPAIRS)
+    limit = facts.limit(NODE_REPAIRS)
     own = [repair for repair in all_repairs if repair.age <= NODE_DAYS * DAY]
-    if most is None or len(own) < most:
+    if limit is None or len(own) < limit:
         return None
     reason = f"The node had to be repaired {len(own)} times in {NODE_DAYS} days ({_counts(own)})."
     return _finding(reason, Action.INSPECT, own, facts)
@@ -105,13 +108,13 @@ def _downtime_text(down: float) -> str:
 
 
 def agent_restarting(facts: Facts) -> Finding | None:
-    most = facts.limit(STARTS)
-    if most is None:
+    limit = facts.limit(STARTS)
+    if limit is None:
         return OFF
     crashed = list(agent_runs.restarts(facts.agent_runs, facts.boot_id))
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0
-    if len(in_a_row) < most or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
+    if len(in_a_row) < limit or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
         return PASSED
     reason = f"The agent was started {len(in_a_row)} times in ten minutes, each time after a crash or a kill."
     return warn(reason, Action.INSPECT, at=last, starts=float(len(in_a_row)))

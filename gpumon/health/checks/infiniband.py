@@ -10,7 +10,7 @@ from gpumon.health.device_case import PortCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
-from gpumon.health.verdict import PASSED, Action, Clearance, Finding, Level, fail, recovered, warn
+from gpumon.health.verdict import PASSED, Action, Clearance, Finding, Level, clear, fail, warn
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import EFA
 from gpumon.model.nic_errors import nic_error
@@ -21,14 +21,17 @@ UPS_HALF_DAY, UPS_DAY = (SampleWindow("gpumon_infiniband_port_up", seconds) for 
 DOWNS_HALF_DAY = Limit(
     "infiniband_downs_in_12_hours",
     3,
-    "Minimum number of link-down events of a port in twelve hours that is a verdict.",
+    "Minimum number of link-down events of a port in twelve hours that raises a verdict.",
     COUNT,
 )
 DOWNS_DAY = Limit(
-    "infiniband_downs_in_24_hours", 5, "Minimum number of link-down events of a port in a day that is a verdict.", COUNT
+    "infiniband_downs_in_24_hours",
+    5,
+    "Minimum number of link-down events of a port in a day that raises a verdict.",
+    COUNT,
 )
 SPEED = Limit(
-    "infiniband_port_bytes_per_second",
+    "min_infiniband_port_bytes_per_second",
     None,
     "Minimum rate of each InfiniBand port in each direction, in bytes a second: 50e9 is 400 Gb/s. Not for Ethernet.",
     Range(1e8, 1e12),
@@ -41,7 +44,7 @@ _BEFORE = "speed_before_bytes_per_second"
 def missing_adapter(port: PortCase) -> Finding:
     """Return a failure if the adapter of a port that was in use is gone, while other ports can be read."""
     since = port.facts.gone_ports.get(port.device)
-    if since is None or since <= (port.cleared("ib_device_missing") or 0.0):
+    if since is None or since <= (port.time_cleared("ib_device_missing") or 0.0):
         return PASSED
     name, place = port.port.device, port.port.bus_id
     where = f" ({place})" if place not in {"", name} else ""
@@ -52,7 +55,7 @@ def missing_adapter(port: PortCase) -> Finding:
 def driver_fatal(port: PortCase) -> Finding | None:
     if not port.port.bus_id:
         return None
-    cleared, facts = port.cleared("nic_driver_fatal") or 0.0, port.facts
+    cleared, facts = port.time_cleared("nic_driver_fatal") or 0.0, port.facts
     own = (event for event in facts.events if event.kind == NIC and event.bus_id == port.port.bus_id)
     new = (event for event in own if not event.historical and event.last_wall > cleared)
     events = [event for event in new if not facts.planned_work.in_maintenance(event)]
@@ -73,7 +76,7 @@ def port_down(port: PortCase) -> Finding | None:
     """
     up = port.port.link.port_up
     if port.accepted:
-        return recovered(Clearance.GONE)
+        return clear(Clearance.GONE)
     if up is None:
         return PASSED if port.port.driver == EFA else None
     if up:
@@ -87,9 +90,9 @@ def flapping_port(port: PortCase) -> Finding | None:
     """Return a warning if the port went down too often in 12 or 24 hours, else PASSED; None if it cannot be read."""
     if port.port.link.port_up is None and port.port.driver != EFA:
         return None
-    for limit, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
-        most, times, hours = port.facts.limit(limit), _times_down(port, window), window.seconds / HOUR
-        if most is not None and times >= most:
+    for threshold, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
+        limit, times, hours = port.facts.limit(threshold), _times_down(port, window), window.seconds / HOUR
+        if limit is not None and times >= limit:
             return warn(f"The port went down {times:.0f} times in {hours:.0f} hours.", Action.INSPECT, link_downs=times)
     return PASSED
 
@@ -128,8 +131,8 @@ def slow_port(port: PortCase) -> Finding | None:
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
         return None
-    most = _required_speed(port)
-    best, words = (port.fastest or speed, "it had before") if most is None else (most, "it must have")
+    required = _required_speed(port)
+    best, words = (port.fastest or speed, "it had before") if required is None else (required, "it must have")
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})

@@ -15,18 +15,32 @@ ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (SampleWindow(ERRORS, seconds) for secon
 DOWNS_SOON = SampleWindow("gpumon_infiniband_link_downs_total", 5 * MINUTE)
 
 SYMBOLS_SECOND = Limit(
-    "infiniband_symbol_errors_per_second", 10, "Maximum symbol errors a second before a warning.", AMOUNT
+    "max_infiniband_symbol_errors_per_second", 10, "Maximum rate of symbol errors a second; more are a warning.", AMOUNT
 )
 SYMBOLS_HOUR = Limit(
-    "infiniband_symbol_errors_per_hour", 120, "Maximum symbol errors in an hour before a failure.", AMOUNT
+    "max_infiniband_symbol_errors_per_hour",
+    120,
+    "Maximum number of symbol errors in an hour; more are a failure.",
+    AMOUNT,
 )
-RECOVERIES = Limit("infiniband_link_recoveries_per_minute", 5, "Maximum error recoveries of a link a minute.", AMOUNT)
-RECEIVE = Limit("infiniband_receive_errors_per_second", 10, "Maximum packets received with errors a second.", AMOUNT)
-DISCARDS = Limit("infiniband_discards_per_second", 100, "Maximum packets a second that a port fails to send.", AMOUNT)
-TIMEOUTS = Limit("infiniband_ack_timeouts_per_second", 1, "Maximum late acknowledgements a second.", AMOUNT)
-SLOW_STARTS = Limit("roce_slow_restarts_per_second", 10, "Maximum RoCE slow restarts a second.", AMOUNT)
+RECOVERIES = Limit(
+    "max_infiniband_link_recoveries_per_minute", 5, "Maximum rate of error recoveries of a link a minute.", AMOUNT
+)
+RECEIVE = Limit(
+    "max_infiniband_receive_errors_per_second", 10, "Maximum rate of packets received with errors a second.", AMOUNT
+)
+DISCARDS = Limit(
+    "max_infiniband_discards_per_second", 100, "Maximum rate of packets a second that a port fails to send.", AMOUNT
+)
+TIMEOUTS = Limit(
+    "max_infiniband_ack_timeouts_per_second", 1, "Maximum rate of acknowledgement timeouts a second.", AMOUNT
+)
+SLOW_STARTS = Limit("max_roce_slow_restarts_per_second", 10, "Maximum rate of RoCE slow restarts a second.", AMOUNT)
 NOT_READY = Limit(
-    "infiniband_not_ready_per_second", 1000, "Maximum packets a second for which the receiver is not ready.", AMOUNT
+    "max_infiniband_not_ready_per_second",
+    1000,
+    "Maximum rate of packets a second for which the receiver is not ready.",
+    AMOUNT,
 )
 
 FATAL = {
@@ -48,7 +62,7 @@ def fatal(port: PortCase) -> Finding | None:
     """Return a failure if a counter of FATAL has increased, or a warning if connections failed or a link went down."""
     if port.port.counts.errors_total is None:
         return None
-    since = port.cleared("ib_fatal_counter")
+    since = port.time_cleared("ib_fatal_counter")
     grown = {growth.labels["kind"]: growth for growth in port.growth(ERRORS_SOON, since=since)}
     for kind, words in FATAL.items():
         if growth := grown.get(kind):
@@ -75,12 +89,12 @@ def symbols(port: PortCase) -> Finding | None:
     if not soon:
         return PASSED
     hour, covered = _gains(port, ERRORS_HOUR)["symbol_error"], _is_hour_covered(port)
-    most, rate = port.facts.limit(SYMBOLS_HOUR), soon / ERRORS_SOON.seconds
-    if most is not None and covered and hour > most:
+    per_hour, rate = port.facts.limit(SYMBOLS_HOUR), soon / ERRORS_SOON.seconds
+    if per_hour is not None and covered and hour > per_hour:
         reason = f"The port had {hour:.0f} symbol errors in an hour: cable, transceiver or port are degrading."
         return fail(reason, Action.INSPECT, symbol_errors_per_hour=hour)
-    second = port.facts.limit(SYMBOLS_SECOND)
-    if second is None or rate <= second:
+    per_second = port.facts.limit(SYMBOLS_SECOND)
+    if per_second is None or rate <= per_second:
         return PASSED
     return warn(f"The port has {rate:.0f} symbol errors a second.", Action.INSPECT, symbol_errors_per_second=rate)
 
@@ -90,12 +104,12 @@ def rates(port: PortCase) -> Finding | None:
         return None
     soon = _gains(port, ERRORS_SOON)
     a_minute = soon.get("link_error_recovery", 0.0) / (ERRORS_SOON.seconds / MINUTE)
-    most = port.facts.limit(RECOVERIES)
-    if most is not None and a_minute > most:
+    limit = port.facts.limit(RECOVERIES)
+    if limit is not None and a_minute > limit:
         reason = f"The link of the port recovers from errors {a_minute:.0f} times a minute."
         return warn(reason, Action.INSPECT, link_recoveries_per_minute=a_minute)
-    a_second, most = soon.get("port_rcv_errors", 0.0) / ERRORS_SOON.seconds, port.facts.limit(RECEIVE)
-    if most is not None and a_second > most:
+    a_second, limit = soon.get("port_rcv_errors", 0.0) / ERRORS_SOON.seconds, port.facts.limit(RECEIVE)
+    if limit is not None and a_second > limit:
         reason = f"The port receives {a_second:.0f} packets a second with errors."
         return warn(reason, Action.INSPECT, receive_errors_per_second=a_second)
     return PASSED
@@ -105,9 +119,9 @@ def stress(port: PortCase) -> Finding | None:
     if port.port.counts.errors_total is None:
         return None
     gained = _gains(port, ERRORS_LONG)
-    for kind, limit, words in _STRESS:
-        rate, most = gained.get(kind, 0.0) / ERRORS_LONG.seconds, port.facts.limit(limit)
-        if most is not None and rate > most:
+    for kind, threshold, words in _STRESS:
+        rate, limit = gained.get(kind, 0.0) / ERRORS_LONG.seconds, port.facts.limit(threshold)
+        if limit is not None and rate > limit:
             reason = f"The network is under stress: {words}, {rate:.3g} a second for ten minutes."
             return warn(reason, Action.INSPECT, kind=kind, per_second=rate)
     return PASSED

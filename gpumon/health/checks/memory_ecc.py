@@ -8,14 +8,14 @@ from gpumon.health.clearing import is_repaired
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow, WindowSeries
-from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Clearance, Finding, Verdict, fail, recovered, warn
+from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Clearance, Finding, Verdict, clear, fail, warn
 
-RATE = Limit("ecc_corrected_per_second", 100, "Minimum rate of corrected ECC errors a second that is a storm.", AMOUNT)
+RATE = Limit("max_ecc_corrected_per_second", 100, "Maximum rate of corrected ECC errors a second.", AMOUNT)
 SRAM = Limit(
-    "ecc_corrected_sram", 10_000, "Maximum number of corrected ECC errors in SRAM since the last reset.", AMOUNT
+    "max_ecc_corrected_sram", 10_000, "Maximum number of corrected ECC errors in SRAM since the last reset.", AMOUNT
 )
 DRAM = Limit(
-    "ecc_corrected_dram", 20_000_000, "Maximum number of corrected ECC errors in DRAM since the last reset.", AMOUNT
+    "max_ecc_corrected_dram", 20_000_000, "Maximum number of corrected ECC errors in DRAM since the last reset.", AMOUNT
 )
 
 _COUNTS = "gpumon_gpu_ecc_errors_total"
@@ -39,8 +39,8 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
         at = max(_wall(series, gpu) for series in gained.values())
         return _uncorrected_errors({place: series.gain for place, series in gained.items()}, at, "had")
     if any(counted.values()):
-        return _not_watched(counted, gpu)
-    return recovered(Clearance.RESET) if verdict is not None and _was_reset(verdict, gpu) else PASSED
+        return _earlier_errors_finding(counted, gpu)
+    return clear(Clearance.RESET) if verdict is not None and _was_reset(verdict, gpu) else PASSED
 
 
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
@@ -55,7 +55,7 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
 
 
 def _is_new(series: WindowSeries, gpu: GpuCase) -> bool:
-    cleared = gpu.cleared("gpu_ecc_uncorrectable")
+    cleared = gpu.time_cleared("gpu_ecc_uncorrectable")
     new = series.labels["severity"] == "uncorrected" and series.gain > 0
     return new and (cleared is None or _wall(series, gpu) > cleared)
 
@@ -64,9 +64,9 @@ def _wall(series: WindowSeries, gpu: GpuCase) -> float:
     return gpu.facts.now.wall - (gpu.facts.now.at - series.changed_at)
 
 
-def _not_watched(counted: dict[str, float], gpu: GpuCase) -> Finding:
+def _earlier_errors_finding(counted: dict[str, float], gpu: GpuCase) -> Finding:
     """Return a warning about errors from before the agent's start; PASSED if the verdict was cleared in this boot."""
-    cleared, booted = gpu.cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
+    cleared, booted = gpu.time_cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
     if cleared is not None and cleared > booted:
         return PASSED
     finding = _uncorrected_errors(counted, booted, "had, before the agent started,")

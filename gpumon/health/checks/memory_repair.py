@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health import recovery
-from gpumon.health.check_row import MINUTE, Check, covers_same_time, same, while_set
+from gpumon.health.check_row import MINUTE, Check, covers_same_time, flag_check, same
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.device_case import GpuCase
@@ -49,7 +49,7 @@ CHECKS = (
 1. Drain the GPU and reset it. Jobs are not affected: this can wait until the GPU is idle.
 2. After the reset `gpumon_gpu_row_remap_failed` must be 0: the row was replaced.
 """,
-        gpu=while_set(
+        gpu=flag_check(
             lambda now: now.row_remap_pending,
             warn(
                 "A bad memory row will be replaced by a spare at the next GPU reset; until then it is not used.",
@@ -68,7 +68,7 @@ CHECKS = (
 1. Drain the node and reboot it. This can wait until its jobs have ended.
 2. Then `nvidia-smi -q -d PAGE_RETIREMENT` must show `Pending : No`.
 """,
-        gpu=while_set(
+        gpu=flag_check(
             lambda now: now.retired_pages_pending,
             warn("A bad memory page will be retired when the driver is loaded the next time.", Action.REBOOT),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import Check, while_set
+from gpumon.health.check_row import Check, flag_check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
@@ -10,19 +10,19 @@ from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail
 _LISTED = Range(0, 63)
 """Valid thresholds for the number of retired pages: a GPU can retire at most 64 pages."""
 ROWS = Limit(
-    "rows_remapped", 512, "Minimum number of rows replaced for uncorrectable errors at which spares run out.", COUNT
+    "rows_remapped", 512, "Minimum number of rows replaced for uncorrectable errors that raises a verdict.", COUNT
 )
 PAGES = Limit(
-    "retired_pages",
+    "max_retired_pages",
     10,
-    "Maximum number of retired pages of a GPU before Ampere without a warning.",
+    "Maximum number of retired pages of a GPU before Ampere; more are a warning.",
     _LISTED,
-    "retired_pages_critical",
+    "max_retired_pages_critical",
 )
-MAX_PAGES = Limit(
-    "retired_pages_critical",
+CRITICAL_PAGES = Limit(
+    "max_retired_pages_critical",
     60,
-    "Maximum number of retired pages of a GPU before Ampere without a failure, of 64.",
+    "Maximum number of retired pages, of 64, of a GPU before Ampere; more are a failure.",
     _LISTED,
 )
 
@@ -31,12 +31,12 @@ _PROOF = "the vendor accepts `nvidia-smi -q -d ROW_REMAPPER,ECC,PAGE_RETIREMENT`
 
 def rows_remapped(gpu: GpuCase) -> Finding | None:
     rows = (gpu.now.rows_remapped_total or {}).get("uncorrectable")
-    most = gpu.facts.limit(ROWS)
-    if most is None:
+    limit = gpu.facts.limit(ROWS)
+    if limit is None:
         return OFF
     if rows is None:
         return None
-    if rows < most:
+    if rows < limit:
         return PASSED
     reason = f"{rows:.0f} memory rows were replaced for uncorrectable errors: spares are running out."
     return warn(reason, Action.REPLACE, rows_remapped=rows)
@@ -61,16 +61,16 @@ def retired_pages(gpu: GpuCase) -> Finding | None:
 
     Pages that were retired for corrected errors and for uncorrected errors share one list.
     """
-    few, many = gpu.facts.limit(PAGES), gpu.facts.limit(MAX_PAGES)
-    if few is None and many is None:
+    limit, critical = gpu.facts.limit(PAGES), gpu.facts.limit(CRITICAL_PAGES)
+    if limit is None and critical is None:
         return OFF
     if gpu.now.retired_pages is None:
         return None
     pages = sum(gpu.now.retired_pages.values())
     reason = f"{pages:.0f} of at most 64 memory pages are retired."
-    if many is not None and pages > many:
+    if critical is not None and pages > critical:
         return fail(reason, Action.REPLACE, retired_pages=pages)
-    return warn(reason, Action.INSPECT, retired_pages=pages) if few is not None and pages > few else PASSED
+    return warn(reason, Action.INSPECT, retired_pages=pages) if limit is not None and pages > limit else PASSED
 
 
 CHECKS = (
@@ -81,7 +81,7 @@ CHECKS = (
 1. Drain the GPU: its memory can no longer be repaired.
 2. Replace the board; {_PROOF}.
 """,
-        gpu=while_set(
+        gpu=flag_check(
             lambda now: now.row_remap_failed,
             fail("A bad memory row could not be replaced: no spare is left.", Action.REPLACE),
         ),
@@ -93,7 +93,7 @@ CHECKS = (
 1. Drain the GPU: caches and registers give wrong values, and cannot be repaired.
 2. Replace the board; {_PROOF}.
 """,
-        gpu=while_set(
+        gpu=flag_check(
             lambda now: now.ecc_sram_threshold_exceeded,  # only root can read it
             fail("The SRAM had more uncorrectable errors than the driver's threshold.", Action.REPLACE),
         ),
@@ -129,6 +129,6 @@ CHECKS = (
 2. Critical: drain the GPU and replace the board; {_PROOF}.
 """,
         gpu=retired_pages,
-        limits=(PAGES, MAX_PAGES),
+        limits=(PAGES, CRITICAL_PAGES),
     ),
 )

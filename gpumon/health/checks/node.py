@@ -6,7 +6,7 @@ from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.checks.gpu import nvlink_message
 from gpumon.health.facts import Facts
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import Action, Finding, fail, recovered
+from gpumon.health.verdict import Action, Finding, clear, fail
 
 STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
@@ -19,7 +19,7 @@ def driver_down(facts: Facts) -> Finding | None:
     if facts.node.nvml_up is None:
         return None
     if facts.node.nvml_up:
-        return recovered()  # a driver that answers needs no window of samples
+        return clear()  # a driver that answers needs no window of samples
     stuck = facts.node.nvml_stuck_seconds or 0.0
     # While the sampler is replaced no call is in progress, so earlier samples count too.
     hangs = facts.node.abandoned_children or any(max(series.values) > 0 for series in facts.series(STUCK))

@@ -13,7 +13,7 @@ from gpumon.health.policy import SHARE, Limit
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.sxids import LINK_DOWN, is_link_failure
-from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, recovered, warn
+from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, clear, fail, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
 """Link Xids that point to the GPU at the other end of the link, and Xids of chip-to-chip links."""
@@ -22,7 +22,10 @@ LINK_XIDS = LINKS - {RECOVERY_ACTION} - _ELSEWHERE
 RECOVERIES = SampleWindow("gpumon_nvlink_recoveries_total", 5 * MINUTE)
 
 SPEED = Limit(
-    "nvlink_speed_ratio", 0.95, "Minimum speed of an NVLink, as a share of its product's and its neighbours'.", SHARE
+    "min_nvlink_speed_ratio",
+    0.95,
+    "Minimum speed of an NVLink, as a share of its product's and its neighbours'.",
+    SHARE,
 )
 
 _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
@@ -68,7 +71,7 @@ def _is_unreported(gpu: GpuCase) -> bool:
 def recovery_failed(gpu: GpuCase) -> Finding | None:
     if not can_evaluate(gpu):
         return None
-    cleared = gpu.cleared("nvlink_recovery_failed")
+    cleared = gpu.time_cleared("nvlink_recovery_failed")
     grown = [
         growth for growth in link_growth(gpu, RECOVERIES, since=cleared) if growth.labels.get("result") == "failed"
     ]
@@ -141,7 +144,7 @@ def switch_link_down(facts: Facts) -> Finding | None:
     if links and all(links) and not any(state.fault for state in facts.gpus):
         events = [event for event in events if event.code not in LINK_DOWN and event.last_wall > last_reset]
     if not events:
-        return recovered()
+        return clear()
     last = max(events, key=lambda event: event.last_wall)
     words = f"A link of NVSwitch {last.bus_id} {'went down' if last.code in LINK_DOWN else 'failed'}: SXid {last.code}."
     return fail(words, Action.RESET, at=last.last_wall, sxid=last.code, nvswitch=last.bus_id)

@@ -15,22 +15,28 @@ from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, war
 ERRORS_SOON = SampleWindow("gpumon_nvlink_errors_total", 5 * MINUTE)
 ERRORS_LONG = SampleWindow("gpumon_nvlink_errors_total", 30 * MINUTE)
 UP = SampleWindow("gpumon_nvlink_up", 30 * MINUTE)
-MAX_ERRORS = Limit(
-    "nvlink_errors", 1, "Minimum number of errors of an NVLink in five minutes that is a warning.", COUNT
+ERROR_COUNT = Limit(
+    "nvlink_errors", 1, "Minimum number of errors of an NVLink in five minutes that raises a warning.", COUNT
 )
 BAD_MINUTES = Limit(
-    "nvlink_bad_minutes",
+    "max_nvlink_bad_minutes",
     15,
-    "Maximum number of minutes with errors, of the last thirty, for a healthy NVLink.",
+    "Maximum number of minutes with errors of an NVLink, of the last thirty.",
     Range(0, 29),
 )
-MAX_DOWNS = Limit(
-    "nvlink_downs", 5, "Minimum number of times that an NVLink goes down in thirty minutes that is a failure.", COUNT
+DOWN_COUNT = Limit(
+    "nvlink_downs",
+    5,
+    "Minimum number of times that an NVLink goes down in thirty minutes that raises a failure.",
+    COUNT,
 )
 CRC_RATE = Limit(
-    "nvlink_crc_errors_per_second", 100, "Minimum rate of CRC errors a second of an NVLink that is a failure.", AMOUNT
+    "nvlink_crc_errors_per_second",
+    100,
+    "Minimum rate of CRC errors a second of an NVLink that raises a failure.",
+    AMOUNT,
 )
-BIT_ERRORS = Limit("nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
+BIT_ERRORS = Limit("max_nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
 REPEATED = frozenset({"replay", "recovery"})
 """Kinds of errors, on GPUs up to Hopper, after which packets are sent again. CRC errors are not included, because the
 check `nvlink_crc_high` evaluates their rate.
@@ -48,8 +54,8 @@ DCGM fails a link for a single error of one of these three kinds. Packets that t
 
 
 def errors(gpu: GpuCase) -> Finding | None:
-    most = gpu.facts.limit(MAX_ERRORS)
-    if most is None:
+    limit = gpu.facts.limit(ERROR_COUNT)
+    if limit is None:
         return OFF
     if not can_evaluate(gpu):
         return None
@@ -63,7 +69,7 @@ def errors(gpu: GpuCase) -> Finding | None:
         return PASSED
     link = max(by_link, key=lambda name: sum(by_link[name].values()))
     kinds, count = by_link[link], sum(by_link[link].values())
-    if count < most:
+    if count < limit:
         return PASSED
     words = ", ".join(f"{gained:.0f} {kind.replace('_', ' ')}" for kind, gained in kinds.items())
     others = f"; {len(by_link) - 1} more links have errors" if len(by_link) > 1 else ""
@@ -71,39 +77,39 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 
 def unstable_link(gpu: GpuCase) -> Finding | None:
-    most, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(MAX_DOWNS)
-    if most is None and downs is None:
+    minutes, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(DOWN_COUNT)
+    if minutes is None and downs is None:
         return OFF
     if not can_evaluate(gpu):
         return None
     return (
-        (most is not None and _link_with_errors(gpu, most))
+        (minutes is not None and _link_with_errors(gpu, minutes))
         or (downs is not None and _flapping_link(gpu, downs))
         or PASSED
     )
 
 
-def _link_with_errors(gpu: GpuCase, most: float) -> Finding | None:
+def _link_with_errors(gpu: GpuCase, limit: float) -> Finding | None:
     minutes: dict[str, set[int]] = {}
     for growth in link_growth(gpu, ERRORS_LONG):
         if growth.labels.get("kind") in REPEATED | BROKEN | {"crc"}:
             minutes.setdefault(growth.labels["link"], set()).update(_minutes(gpu, growth))
     link = max(minutes, key=lambda name: len(minutes[name]), default=None)
-    if link is None or len(minutes[link]) <= most:
+    if link is None or len(minutes[link]) <= limit:
         return None
     bad = len(minutes[link])
     reason = f"NVLink {link} had errors in {bad} of the last 30 minutes: it does not recover by itself."
     return fail(reason, Action.INSPECT, link=link, bad_minutes=bad)
 
 
-def _flapping_link(gpu: GpuCase, most: float) -> Finding | None:
-    """Return a failure if an NVLink went down at least `most` times in half an hour; else None.
+def _flapping_link(gpu: GpuCase, limit: float) -> Finding | None:
+    """Return a failure if an NVLink went down at least `limit` times in half an hour; else None.
 
     Each outage may be too short for a verdict of the check `nvlink_down`.
     """
     downs = {series.labels["link"]: _falls(series.values) for series in gpu.series(UP)}
     link = max(downs, key=lambda name: downs[name], default=None)
-    if link is None or downs[link] < most:
+    if link is None or downs[link] < limit:
         return None
     reason = f"NVLink {link} went down {downs[link]} times in the last 30 minutes."
     return fail(reason, Action.INSPECT, link=link, downs=float(downs[link]))
@@ -124,17 +130,17 @@ def crc_high(gpu: GpuCase) -> Finding | None:
     lasting = [growth for growth in crc if len(_minutes(gpu, growth)) >= ERRORS_SOON.seconds / MINUTE]
     if not lasting:
         return PASSED
-    worst, most = max(lasting, key=lambda growth: growth.gain), gpu.facts.limit(CRC_RATE)
+    worst, limit = max(lasting, key=lambda growth: growth.gain), gpu.facts.limit(CRC_RATE)
     rate = worst.gain / ERRORS_SOON.seconds
-    high = most is not None and rate >= most
+    high = limit is not None and rate >= limit
     reason = f"NVLink {worst.labels['link']} receives {rate:.3g} packets a second with checksum errors."
     make = fail if high else warn
     return make(reason, Action.INSPECT, link=worst.labels["link"], crc_errors_per_second=rate)
 
 
 def ber_high(gpu: GpuCase) -> Finding | None:
-    most = gpu.facts.limit(BIT_ERRORS)
-    if most is None:
+    limit = gpu.facts.limit(BIT_ERRORS)
+    if limit is None:
         return OFF
     if not can_evaluate(gpu):
         return None
@@ -143,9 +149,9 @@ def ber_high(gpu: GpuCase) -> Finding | None:
     if not reported:
         return None
     link = max(reported, key=lambda name: reported[name])
-    if reported[link] <= most:
+    if reported[link] <= limit:
         return PASSED
-    reason = f"NVLink {link} has a bit error ratio of {reported[link]:.1e}, more than {most:.0e}: it will fail."
+    reason = f"NVLink {link} has a bit error ratio of {reported[link]:.1e}, more than {limit:.0e}: it will fail."
     return fail(reason, Action.INSPECT, link=link, bit_error_ratio=reported[link])
 
 
@@ -167,7 +173,7 @@ CHECKS: tuple[Check, ...] = (
         clear_after=10 * MINUTE,
         windows=(ERRORS_LONG, UP),
         counts_causes=True,
-        limits=(BAD_MINUTES, MAX_DOWNS),
+        limits=(BAD_MINUTES, DOWN_COUNT),
         inhibited_by=FAILED_LINK,
     ),
     Check(
@@ -207,7 +213,7 @@ CHECKS: tuple[Check, ...] = (
 """,
         gpu=errors,
         windows=(ERRORS_SOON, RECOVERIES),
-        limits=(MAX_ERRORS,),
+        limits=(ERROR_COUNT,),
         inhibited_by={**FAILED_LINK, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
     ),
 )

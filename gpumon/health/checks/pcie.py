@@ -22,7 +22,7 @@ GENERATION = SampleWindow("gpumon_gpu_pcie_link_generation", 10 * MINUTE)
 WIDTH = SampleWindow("gpumon_gpu_pcie_link_width", 10 * MINUTE)
 
 REPLAY_SHARE = Limit(
-    "pcie_replay_ratio",
+    "max_pcie_replay_ratio",
     1.0,
     "Maximum rate of PCIe replays, as a multiple of what is normal for its generation.",
     Range(0, 100, open_below=True),
@@ -49,14 +49,14 @@ def width(gpu: GpuCase) -> Finding | None:
     If an operator accepted a number of lanes, that number is the limit instead. The finding is a failure if the GPU
     used more lanes before, or if most other GPUs of the product do; else a warning.
     """
-    now, most = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
+    now, max_width = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
     if gpu.facts.limit(BUSY_SHARE) is None:
         return OFF
-    if not now or not most:
+    if not now or not max_width:
         return None
     stored = gpu.state.stored
     before, accepted = (0.0, False) if stored is None else (stored.lanes or 0.0, stored.lanes_accepted)
-    enough = before if accepted else most
+    enough = before if accepted else max_width
     lanes = now if now >= enough else _highest_under_load(gpu, WIDTH, now)
     if lanes is None:
         return None if gpu.has_verdict("pcie_width_degraded") else PASSED
@@ -65,9 +65,9 @@ def width(gpu: GpuCase) -> Finding | None:
     usual = _usual_lanes(gpu) or 0.0
     make = fail if lanes < max(before, usual) else warn
     had = f"it had {before:.0f} before" if lanes < before else f"most GPUs of its kind here have {usual:.0f}"
-    reason = f"The PCIe link had {lanes:.0f} of {most:.0f} lanes through ten minutes of work; "
+    reason = f"The PCIe link had {lanes:.0f} of {max_width:.0f} lanes through ten minutes of work; "
     reason += f"{had}." if make is fail else "it was never wider here."
-    return make(reason, Action.INSPECT, pcie_link_width=lanes, pcie_link_width_max=most)
+    return make(reason, Action.INSPECT, pcie_link_width=lanes, pcie_link_width_max=max_width)
 
 
 def _usual_lanes(gpu: GpuCase) -> float | None:
@@ -104,20 +104,20 @@ def generation(gpu: GpuCase) -> Finding | None:
 
     Idle GPUs lower the generation by design.
     """
-    now, most = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
+    now, max_generation = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
     if gpu.facts.limit(BUSY_SHARE) is None:
         return OFF
-    if not now or not most:
+    if not now or not max_generation:
         return None
-    if now >= most:
+    if now >= max_generation:
         return PASSED
     highest = _highest_under_load(gpu, GENERATION, now)
     if highest is None:
         return None if gpu.has_verdict("pcie_generation_degraded") else PASSED
-    if highest >= most:
+    if highest >= max_generation:
         return PASSED
-    reason = f"The PCIe link ran at generation {now:.0f} of {most:.0f} through ten minutes of work."
-    return warn(reason, Action.INSPECT, pcie_link_generation=now, pcie_link_generation_max=most)
+    reason = f"The PCIe link ran at generation {now:.0f} of {max_generation:.0f} through ten minutes of work."
+    return warn(reason, Action.INSPECT, pcie_link_generation=now, pcie_link_generation_max=max_generation)
 
 
 def replays(gpu: GpuCase) -> Finding | None:
@@ -126,12 +126,12 @@ def replays(gpu: GpuCase) -> Finding | None:
         return OFF
     if not lanes or not of or gpu.now.pcie_replays_total is None:
         return None
-    most = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
+    normal = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)
     rate = sum(growth.gain for growth in gpu.growth(REPLAYS)) / (REPLAYS.seconds / MINUTE)
-    if rate <= most:
+    if rate <= normal:
         return PASSED
-    reason = f"The PCIe link sends {rate:.0f} packets a minute again; up to {most} are normal for its kind."
-    return warn(reason, Action.INSPECT, replays_per_minute=rate, normal_per_minute=float(most))
+    reason = f"The PCIe link sends {rate:.0f} packets a minute again; up to {normal} are normal for its kind."
+    return warn(reason, Action.INSPECT, replays_per_minute=rate, normal_per_minute=float(normal))
 
 
 def errors(gpu: GpuCase) -> Finding | None:
@@ -142,7 +142,7 @@ def errors(gpu: GpuCase) -> Finding | None:
     """
     if gpu.now.pcie_errors_total is None:
         return None
-    growths = gpu.growth(ERRORS, since=gpu.cleared("pcie_errors"))
+    growths = gpu.growth(ERRORS, since=gpu.time_cleared("pcie_errors"))
     grown = {each.labels["kind"]: each for each in growths if gpu.facts.now.at - each.last_at <= RECENT}
     if growth := grown.get("fatal"):
         return _errors(gpu, growth, "The PCIe link had {} fatal errors in an hour{}.", fail)
@@ -178,7 +178,7 @@ def aer(gpu: GpuCase) -> Finding:
 
     Errors of a port that leads only to this GPU count too.
     """
-    events = [event for event in _kernel_events(gpu, gpu.cleared("pcie_fatal_error") or 0.0) if event.fatal]
+    events = [event for event in _kernel_events(gpu, gpu.time_cleared("pcie_fatal_error") or 0.0) if event.fatal]
     if not events:
         return PASSED
     where = "the GPU" if events[-1].bus_id == gpu.state.bus_id else f"the port above it ({events[-1].bus_id})"

@@ -12,9 +12,9 @@ from gpumon.model.gpu import Gpu
 BRAKED = SampleWindow("gpumon_gpu_clock_event_seconds_total", MINUTE)
 CAPPED = SampleWindow("gpumon_gpu_clock_event_active", 30 * MINUTE)
 CAPPED_SHARE = Limit(
-    "power_capped_ratio", 0.8, "Minimum share of half an hour in which a low limit restricts the GPU.", SHARE
+    "max_power_capped_ratio", 0.8, "Maximum share of half an hour in which a low limit restricts the GPU.", SHARE
 )
-LIMIT_SHARE = Limit("power_limit_ratio", 0.8, "Minimum power limit, as a share of the board's default.", SHARE)
+LIMIT_SHARE = Limit("min_power_limit_ratio", 0.8, "Minimum power limit, as a share of the board's default.", SHARE)
 MIN_WATTS = Limit("min_power_watts", 12.0, "Minimum plausible power under load in watts.", AMOUNT)
 MIN_DRAW = Limit("min_power_ratio", 0.05, "Minimum plausible power under load, as a share of the limit.", Range(0, 1))
 MAX_DRAW = Limit("max_power_ratio", 1.25, "Maximum plausible power, as a share of the highest limit.", Range(1, 10))
@@ -42,18 +42,18 @@ def brake(gpu: GpuCase) -> Finding | None:
 
 def cap(gpu: GpuCase) -> Finding | None:
     """Return a warning if a power limit that is too low reduced the clocks for most of the last half hour."""
-    most = gpu.facts.limit(CAPPED_SHARE)
-    if most is None:
+    limit = gpu.facts.limit(CAPPED_SHARE)
+    if limit is None:
         return OFF
     if gpu.now.power_limit_watts is None:
         return None
-    low = _too_low(gpu)
+    low = _low_limit_reason(gpu)
     if low is None:
         return PASSED
     share = gpu.mean(CAPPED, reason="sw_power_cap")
     if share is None:
         return None
-    if share <= most:
+    if share <= limit:
         return PASSED
     reason = (
         f"Its power limit of {gpu.now.power_limit_watts:.0f} W, {low}, restricted it for {share:.0%} of half an hour."
@@ -61,7 +61,7 @@ def cap(gpu: GpuCase) -> Finding | None:
     return warn(reason, Action.NONE, power_limit_watts=gpu.now.power_limit_watts, power_capped_ratio=round(share, 2))
 
 
-def _too_low(gpu: GpuCase) -> str | None:
+def _low_limit_reason(gpu: GpuCase) -> str | None:
     """Return why the power limit is too low, as text; None if it is not too low."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
     limit, requested, default = (
@@ -82,13 +82,13 @@ def implausible_power(gpu: GpuCase) -> Finding | None:
     Return None for a low reading of an idle GPU, which may draw almost nothing.
     """
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
-    least, most = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)
+    min_ratio, max_ratio = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)
     if draw is None or not limit:
         return None
     highest = max(limit, gpu.now.power_limit_max_watts or 0.0)
-    if most is not None and draw > most * highest:
+    if max_ratio is not None and draw > max_ratio * highest:
         return _implausible_finding(gpu.now, f"of at most {highest:.0f} W")
-    if draw >= max((least or 0.0) * limit, gpu.facts.limit(MIN_WATTS) or 0.0):
+    if draw >= max((min_ratio or 0.0) * limit, gpu.facts.limit(MIN_WATTS) or 0.0):
         return PASSED
     return _implausible_finding(gpu.now, "under load") if (gpu.now.utilization_ratio or 0.0) >= LOADED else None
 
@@ -121,7 +121,7 @@ CHECKS = (
         steps="""\
 1. `nvidia-smi -q -d POWER`: compare current, requested and default limit.
 2. Lower than requested: a cap from outside, such as the BMC's or the rack's. Is it intended?
-3. Requested by an operator: change it with `nvidia-smi -pl`. If intended, lower `health.thresholds.power_limit_ratio`.
+3. Requested by an operator: change it with `nvidia-smi -pl`, or lower `health.thresholds.min_power_limit_ratio`.
 """,
         gpu=cap,
         windows=(CAPPED,),

@@ -12,8 +12,8 @@ from gpumon.health.verdict import (
     Action,
     Finding,
     Verdict,
+    clear,
     fail,
-    recovered,
     warn,
 )
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -76,7 +76,7 @@ def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding
     if _needs_proof(last, gpu.facts.wall(gpu.state.reset_at or 0.0), gpu.facts):
         return None
     blamed = last.outcome == outcome and _blamed_gpu(last) == gpu.device
-    return last if blamed and last.ended > (gpu.cleared(check) or 0.0) else PASSED
+    return last if blamed and last.ended > (gpu.time_cleared(check) or 0.0) else PASSED
 
 
 def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
@@ -87,7 +87,7 @@ def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
     return last.ended < repaired and facts.probe.next_run is not None and not _is_postponed(facts)
 
 
-def _slow(last: ProbeResult, whose: str) -> Finding:
+def _slow_finding(last: ProbeResult, whose: str) -> Finding:
     low = [comparison for comparison in last.comparisons if comparison.low]
     if not low:
         return warn(f"{whose} is slow: {last.reason or 'no figure to compare with'}.", Action.INSPECT, at=last.ended)
@@ -119,15 +119,15 @@ def slow_run(facts: Facts) -> Finding | None:
     """
     result = _node_result(facts, "allreduce_slow", "degraded")
     if isinstance(result, ProbeResult):
-        return _slow(result, "The all-reduce")
-    return result and recovered()
+        return _slow_finding(result, "The all-reduce")
+    return result and clear()
 
 
 def slow_gpu(gpu: GpuCase) -> Finding | None:
     result = _gpu_result(gpu, "gpu_allreduce_slow", "degraded")
     if isinstance(result, ProbeResult):
-        return _slow(result, "This GPU slows the all-reduce. It")
-    return result and recovered()
+        return _slow_finding(result, "This GPU slows the all-reduce. It")
+    return result and clear()
 
 
 def explains_slow_run(_verdict: Verdict, _cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if

@@ -14,21 +14,21 @@ from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
 _ABOVE_ZERO = Range(0, open_below=True)
 LATENCY = Limit(
-    "allreduce_nccl_latency_seconds",
+    "max_allreduce_nccl_latency_seconds",
     0.002,
-    "Median latency of the smallest all-reduce on GPUs above which it is too high.",
+    "Maximum median latency of the smallest all-reduce on GPUs.",
     _ABOVE_ZERO,
 )
 NCCL_BUSBW = Limit(
-    "allreduce_nccl_busbw_bytes_per_second",
+    "min_allreduce_nccl_busbw_bytes_per_second",
     None,
-    "Bus bandwidth of the all-reduce on GPUs below which it is too low.",
+    "Minimum bus bandwidth of the all-reduce on GPUs.",
     _ABOVE_ZERO,
 )
 GLOO_BUSBW = Limit(
-    "allreduce_gloo_busbw_bytes_per_second",
+    "min_allreduce_gloo_busbw_bytes_per_second",
     None,
-    "Bus bandwidth of the all-reduce on CPUs below which it is too low.",
+    "Minimum bus bandwidth of the all-reduce on CPUs.",
     _ABOVE_ZERO,
 )
 _BUSBW = {"nccl": NCCL_BUSBW, "gloo": GLOO_BUSBW}

@@ -28,7 +28,12 @@ from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import DECISIVE, ProbeResult
 
-FAILURES = Limit("allreduce_failures", 2, "Failed or timed out all-reduce runs in a row that are a verdict.", COUNT)
+FAILURES = Limit(
+    "allreduce_failures",
+    2,
+    "Minimum number of failed or timed out all-reduce runs in a row that raises a verdict.",
+    COUNT,
+)
 PERIODS = 2
 """Maximum time without a run on a free node, as a number of intervals between scheduled runs."""
 
@@ -38,9 +43,9 @@ def repeated_failures(facts: Facts) -> Finding | None:
 
     It is a warning if the last run failed before its first operation, or if its backend is not NCCL.
     """
-    most = facts.limit(FAILURES)
+    limit = facts.limit(FAILURES)
     ran = all_reduce_runs(facts)
-    if most is None:
+    if limit is None:
         return OFF
     if not ran:
         return None
@@ -49,7 +54,7 @@ def repeated_failures(facts: Facts) -> Finding | None:
         return PASSED
     since = facts.cleared.get(("allreduce_failing", NODE), 0.0)
     count = sum(1 for _ in takewhile(lambda run: _is_failure(run, since), reversed(ran)))
-    if count < most:
+    if count < limit:
         return None
     setup = newest.reason in {"setup", *SETUP_STAGES}
     where = "before its first operation" if setup else "in an operation"

@@ -9,22 +9,22 @@ from gpumon.health.verdict import FAIL, OFF, OK, PASSED, WARN, Action, Finding, 
 
 _DEGREES, _MARGINS = Range(30, 150), Range(-50, 50)
 """Valid thresholds in degrees Celsius: for temperatures, and for margins (degrees left until the GPU slows down)."""
-MARGIN = Limit("margin_celsius", 0.0, "Margin to slowdown in degrees below which a GPU is too warm.", _MARGINS)
+MARGIN = Limit("min_margin_celsius", 1.0, "Minimum margin to slowdown, in degrees.", _MARGINS)
 SLOWDOWN = Limit(
     "slowdown_margin_celsius",
     None,
-    "Margin below which the hardware slows a GPU down; if unset, the one that the driver reports.",
+    "Margin below which the hardware slows a GPU down; if unset, as the driver reports.",
     _MARGINS,
 )
 CORE = Limit(
-    "core_celsius",
+    "max_core_celsius",
     85.0,
     "Maximum core temperature if the driver reports no margin; if set, also beside the margin.",
     _DEGREES,
 )
 COOL = 60.0
 """Core temperature below which a margin of 0 or less is wrong: the hottest spot is at most some 20 degrees warmer."""
-MEMORY = Limit("memory_celsius", 95.0, "Maximum memory temperature if the driver reports no maximum.", _DEGREES)
+MEMORY = Limit("max_memory_celsius", 95.0, "Maximum memory temperature if the driver reports no maximum.", _DEGREES)
 _COOLING = """\
 1. One GPU: its heat sink, cold plate or fan. All GPUs of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
 2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors at the same time.
@@ -35,9 +35,9 @@ _COOLING = """\
 
 def core_hot(gpu: GpuCase) -> Finding | None:
     """Return the finding of `margin_low`, or one on the core temperature if only its configured maximum is exceeded."""
-    finding, most = margin_low(gpu), gpu.facts.policy.thresholds.get(CORE.name)
+    finding, limit = margin_low(gpu), gpu.facts.policy.thresholds.get(CORE.name)
     passed = finding is not None and finding.level is OK
-    return _above_maximum(gpu, most) if passed and most is not None else finding
+    return _above_maximum(gpu, limit) if passed and limit is not None else finding
 
 
 def margin_low(gpu: GpuCase) -> Finding | None:
@@ -47,15 +47,15 @@ def margin_low(gpu: GpuCase) -> Finding | None:
     margin of 0 or less while they are cool: then the margin is ignored. On a warmer board such a margin is only a
     warning unless another reading confirms the heat.
     """
-    margin, least = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
+    margin, limit = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)
     if margin is None:
         return _without_margin(gpu)
-    if margin > (least or 0.0):
+    if (margin > 0) if limit is None else (margin >= limit):
         return PASSED
     if _is_slowed_by_hardware(gpu, margin):
         reason = f"It is {_degrees(-margin)} above its limit: the hardware slows it down."
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
-    if least is None:
+    if limit is None:
         return OFF
     if margin <= 0 and (gpu.now.temperature_celsius or COOL) < COOL and not _is_confirmed_hot(gpu):
         return PASSED
@@ -107,28 +107,28 @@ def _without_margin(gpu: GpuCase) -> Finding | None:
     return _above_maximum(gpu, gpu.facts.limit(CORE))
 
 
-def _above_maximum(gpu: GpuCase, most: float | None) -> Finding:
+def _above_maximum(gpu: GpuCase, limit: float | None) -> Finding:
     core = gpu.now.temperature_celsius
-    if most is None:
+    if limit is None:
         return OFF
-    if core is None or core < most:
+    if core is None or core <= limit:
         return PASSED
     return warn(
-        f"Its core has {core:.0f} degrees; the maximum is {most:.0f}.", Action.INSPECT, temperature_celsius=core
+        f"Its core has {core:.0f} degrees; the maximum is {limit:.0f}.", Action.INSPECT, temperature_celsius=core
     )
 
 
 def memory_hot(gpu: GpuCase) -> Finding | None:
     now, reported = gpu.now.memory_temperature_celsius, gpu.now.memory_temperature_max_celsius
-    most = gpu.facts.limit(MEMORY) if reported is None else reported
+    limit = gpu.facts.limit(MEMORY) if reported is None else reported
     if now is None:
         return None
-    if most is None:
+    if limit is None:
         return OFF
-    if now <= most:
+    if now <= limit:
         return PASSED
-    reason = f"Its memory has {now:.0f} degrees; the maximum is {most:.0f}."
-    return warn(reason, Action.INSPECT, memory_temperature_celsius=now, memory_temperature_max_celsius=most)
+    reason = f"Its memory has {now:.0f} degrees; the maximum is {limit:.0f}."
+    return warn(reason, Action.INSPECT, memory_temperature_celsius=now, memory_temperature_max_celsius=limit)
 
 
 CHECKS = (

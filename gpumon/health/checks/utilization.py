@@ -11,8 +11,8 @@ from gpumon.health.verdict import OFF, PASSED, WARN, Finding, warn
 BUSY_SECONDS = SampleWindow("gpumon_gpu_busy_seconds_total", HOUR)
 OBSERVED_SECONDS = SampleWindow("gpumon_gpu_observed_seconds_total", HOUR)
 PROCESSES = SampleWindow("gpumon_gpu_processes", HOUR)
-IDLE = Limit("idle_busy_ratio", 0.3, "Busy share of an hour below which a GPU that processes hold is idle.", SHARE)
-BUSY = Limit("high_busy_ratio", None, "Busy share of an hour above which a GPU is fully used, for example 0.85.", SHARE)
+IDLE = Limit("min_busy_ratio", 0.3, "Minimum busy share of an hour of a GPU that processes hold.", SHARE)
+BUSY = Limit("max_busy_ratio", None, "Maximum busy share of an hour of a GPU, for example 0.85.", SHARE)
 
 
 def idle(gpu: GpuCase) -> Finding | None:

@@ -83,8 +83,8 @@ def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:
             continue
         if expected is not None and version != expected:
             yield name, f"Its {called} is {version}; {expected} is expected."
-        elif expected is None and (most := _majority(gpu, name)) is not None and most[0] != version:
-            common, count, total = most
+        elif expected is None and (majority := _majority(gpu, name)) is not None and majority[0] != version:
+            common, count, total = majority
             yield name, f"Its {called} is {version}; {count} of {total} GPUs of this product have {common}."
 
 

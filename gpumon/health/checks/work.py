@@ -11,15 +11,15 @@ from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
 
 STUCK = Limit(
-    "stuck_process_seconds",
+    "max_stuck_process_seconds",
     5 * MINUTE,
-    "Maximum time for which a process that holds a GPU may be blocked in the kernel.",
+    "Maximum time for which a process that holds a GPU is blocked in the kernel.",
     COUNT,
 )
 ORPHANED = Limit(
     "orphaned_memory_bytes",
     4.0 * (1 << 30),
-    "Minimum memory in use without a process that is a verdict.",
+    "Minimum memory in use without a process, in bytes, that raises a verdict.",
     Range(1 << 20),
 )
 SPIN = 15 * MINUTE
@@ -27,12 +27,14 @@ BUSY = SampleWindow("gpumon_gpu_utilization_ratio", SPIN)
 DRAW = SampleWindow("gpumon_gpu_power_watts", SPIN)
 TRAFFIC = SampleWindow("gpumon_gpu_dram_active_ratio", SPIN)
 MEMORY_BUSY = SampleWindow("gpumon_gpu_memory_utilization_ratio", SPIN)
-SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Minimum utilization at which a GPU counts as busy.", SHARE)
-SPIN_DRAW = Limit("spin_power_ratio", 0.35, "Maximum power, as a share of the limit, of busy GPUs that stall.", SHARE)
+SPIN_BUSY = Limit("spin_utilization_ratio", 0.95, "Minimum utilization of a busy GPU, which may be stalled.", SHARE)
+SPIN_DRAW = Limit(
+    "spin_power_ratio", 0.35, "Power, as a share of the limit, below which a busy GPU may be stalled.", SHARE
+)
 SPIN_TRAFFIC = Limit(
     "spin_dram_ratio",
     0.05,
-    "Minimum share of the memory bandwidth, without GPM of the time, at which busy GPUs do work.",
+    "Maximum share of the memory bandwidth (without GPM: of the time) that a stalled GPU uses.",
     Range(0, 1),
 )
 
@@ -51,12 +53,12 @@ def process_stuck(facts: Facts) -> Finding | None:
     Return a warning if they wait elsewhere, such as for a file system, or if their kernel stack cannot be read. Return
     None without permission to read other users' processes; the metric gpumon_collector_denied reports that.
     """
-    longest = facts.limit(STUCK)
-    if longest is None:
+    limit = facts.limit(STUCK)
+    if limit is None:
         return OFF
     if facts.stuck is None:
         return None
-    blocked = [process for process in facts.stuck if facts.now.at - process.since >= longest]
+    blocked = [process for process in facts.stuck if facts.now.at - process.since > limit]
     if not blocked:
         return PASSED
     in_driver = max((process.in_driver for process in blocked), key=tuple(_PLACES).index)
@@ -78,14 +80,14 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
     Return None in MIG mode, in a container (NVML does not list the processes outside it), and for a GPU with a Grace
     CPU (its kernel uses GPU memory).
     """
-    now, least = gpu.now, gpu.facts.limit(ORPHANED)
-    if least is None:
+    now, limit = gpu.now, gpu.facts.limit(ORPHANED)
+    if limit is None:
         return OFF
     if now.memory_used_bytes is None or now.processes is None or gpu.facts.contained is not False:
         return None
     if now.mig_mode or gpu.state.c2c_links or is_coherent(now.name or ""):
         return None
-    if now.memory_used_bytes < least or now.processes:
+    if now.memory_used_bytes < limit or now.processes:
         return PASSED
     reason = f"{now.memory_used_bytes / (1 << 30):.0f} GiB of its memory are in use without a process."
     return warn(reason, Action.RESET, memory_used_bytes=now.memory_used_bytes)
@@ -116,12 +118,12 @@ def spin(gpu: GpuCase) -> Finding | None:
 
 def _reads_memory(gpu: GpuCase) -> bool | None:
     """Return whether the GPU reads its memory, as GPM or else NVML's memory utilization shows; None if unknown."""
-    most, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
-    if most is None:
+    limit, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
+    if limit is None:
         return False
     if traffic is None:
         traffic = gpu.mean(MEMORY_BUSY)
-    return None if traffic is None else traffic > most
+    return None if traffic is None else traffic > limit
 
 
 def persistence_off(gpu: GpuCase) -> Finding | None:

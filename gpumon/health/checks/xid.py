@@ -24,8 +24,8 @@ from gpumon.health.verdict import (
     Clearance,
     Finding,
     Verdict,
+    clear,
     fail,
-    recovered,
     warn,
 )
 from gpumon.health.xids import Class, Severity
@@ -34,7 +34,7 @@ from gpumon.model.error_event import FALLEN_OFF, SXID, ErrorEvent
 RECURRING = Limit(
     "xid_recurring",
     5,
-    "Minimum number of events of one critical Xid on one GPU within 24 hours that is a verdict.",
+    "Minimum number of events of one critical Xid on one GPU within 24 hours that raises a verdict.",
     COUNT,
 )
 
@@ -160,7 +160,7 @@ def nvswitch_error(facts: Facts) -> Finding | None:
     ]
     if not events:
         minor = (verdict := facts.open.get(key)) is not None and verdict.level is WARN
-        return recovered(Clearance.QUIET) if minor else PASSED
+        return clear(Clearance.QUIET) if minor else PASSED
     worst = max(events, key=lambda event: (event.code in ALWAYS_FATAL, event.last_wall))
     is_fatal = worst.code in ALWAYS_FATAL
     make, action = (fail, Action.REBOOT) if is_fatal else (warn, Action.NONE)
@@ -193,7 +193,7 @@ def critical_xid(gpu: GpuCase) -> Finding | None:
     unadvised = {_TIMEOUT} if major.isdecimal() and int(major) < _ADVISES_ON_TIMEOUT else set()
     criticals = [xid for xid in events if xid.critical or xid.code in unadvised]
     if not criticals:
-        return recovered() if is_superseded(gpu, "gpu_xid_critical", events) else PASSED
+        return clear() if is_superseded(gpu, "gpu_xid_critical", events) else PASSED
     at = max(xid.event.last_wall for xid in criticals)
     return fail(reason(criticals), worst(criticals).action, at=at, **evidence(criticals))
 

@@ -12,14 +12,14 @@ from gpumon.health.checks.xid import age, codes, xids_outside_maintenance
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, fail, recovered, warn
+from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, clear, fail, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import ErrorEvent
 
 REPEATED = Limit(
     "xid_app_repeated",
     2,
-    "Minimum number of Xid 13, 31 or 109 events on one GPU alone within 24 hours that is a verdict.",
+    "Minimum number of Xid 13, 31 or 109 events on one GPU alone within 24 hours that raises a verdict.",
     COUNT,
 )
 _REPEATING = {13: Action.INSPECT, 31: Action.INSPECT, 109: Action.RESET}
@@ -47,7 +47,7 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
             return make(words, action, at=at, xid=code, events=times)
     verdict = gpu.facts.open.get(("gpu_xid_app_repeated", gpu.device))
     shared = verdict is not None and any(_is_on_other_gpu(code, gpu) for code in codes(verdict))
-    return recovered() if shared else PASSED
+    return clear() if shared else PASSED
 
 
 def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:

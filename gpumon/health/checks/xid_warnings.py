@@ -23,12 +23,12 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, Verdict, fail, recovered, warn
+from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, Verdict, clear, fail, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import XID
 from gpumon.model.snapshot import CONTAINER, SANDBOX
 
-STORM = Limit("xid_storm_per_minute", 100, "Minimum number of log messages a minute of one Xid that is a storm.", COUNT)
+STORM = Limit("max_xid_messages_per_minute", 100, "Maximum rate of log messages of one Xid a minute.", COUNT)
 
 _CONTAINED = 94
 _LINES = SampleWindow("gpumon_gpu_xid_errors_total", MINUTE)
@@ -45,7 +45,7 @@ def warning(gpu: GpuCase) -> Finding | None:
     warnings = [xid for xid in recent if _warns(xid, catalogue)]
     if not warnings:
         cancelled = any(xid.event.cancelled_wall is not None for xid in recent)
-        return recovered() if cancelled or is_superseded(gpu, "gpu_xid", recent) else PASSED
+        return clear() if cancelled or is_superseded(gpu, "gpu_xid", recent) else PASSED
     at = max(xid.event.last_wall for xid in warnings)
     contained = sum(xid.code == _CONTAINED and not gpu.facts.planned_work.in_maintenance(xid.event) for xid in warnings)
     if contained > 1:
@@ -108,7 +108,7 @@ def unplaced_xid(facts: Facts) -> Finding | None:
     if not unplaced_xids:
         verdict = facts.open.get(("xid_unplaced", NODE))
         placed = verdict is not None and not _is_unknown(str(verdict.evidence.get("pci_bus_id", "")), facts)
-        return recovered() if placed else PASSED
+        return clear() if placed else PASSED
     first = max(unplaced_xids, key=lambda xid: (xid.critical, xid.event.last_wall))
     words = f"{first.words} It is from {first.event.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)

@@ -71,8 +71,8 @@ class Judge:
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
         """Return the comparison of one measurement with its reference bandwidths.
 
-        The caller passes only measurements that `saturating` returns. `ranks`: number of ranks. `versions`: versions of
-        NCCL, CUDA and torch, by name.
+        The caller passes only measurements that `saturating_measurements` returns. `ranks`: number of ranks.
+        `versions`: versions of NCCL, CUDA and torch, by name.
         """
         alike = list(self._comparable_runs(ranks, versions))
         earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
@@ -80,7 +80,7 @@ class Judge:
         median = statistics.median(past) if len(past) >= ENOUGH_RUNS else None
         distances = [] if median is None else [abs(busbw - median) for busbw in past]
         spread = _MAD_TO_SIGMA * statistics.median(distances) if distances else None
-        best, date = _best(alike, measurement, median if len(past) == MAX_RUNS else None)
+        best, date = _best_median(alike, measurement, median if len(past) == MAX_RUNS else None)
         figure, source = self.expected(measurement) or (None, "")
         comparison = Comparison(
             collective=measurement.collective,
@@ -127,7 +127,9 @@ class Judge:
         return _conditions(self.conditions, ranks, versions, self.settings)
 
 
-def _best(alike: Sequence[ProbeResult], measurement: Measurement, median: float | None) -> tuple[float | None, str]:
+def _best_median(
+    alike: Sequence[ProbeResult], measurement: Measurement, median: float | None
+) -> tuple[float | None, str]:
     """Return the highest median that a measurement has had, in bytes per second, and its UTC date; (None, "") if none.
 
     `alike`: earlier comparable runs, each of which has stored the highest median until that run in its comparisons.
@@ -208,7 +210,7 @@ def _conditions(
     }
 
 
-def saturating(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+def saturating_measurements(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     """Return the measurements whose size is large enough to measure bandwidth (see SATURATING)."""
     largest = max((measurement.bytes for measurement in measurements), default=0)
     return tuple(measurement for measurement in measurements if measurement.bytes * SATURATING > largest)

@@ -136,13 +136,13 @@ def _add_sample(observations: GpuObservations, sample: GpuSample) -> GpuObservat
             **observations.held_down,
             **{reason: observations.held_down.get(reason, 0) + 1 for reason in sample.held_down},
         },
-        sm_clock=_highest(observations.sm_clock, sample.sm_clock),
+        sm_clock=_highest_value(observations.sm_clock, sample.sm_clock),
         each_link_bytes=observations.each_link_bytes or sample.each_link_bytes,
-        pcie_generation=_highest(observations.pcie_generation, sample.pcie_generation),
+        pcie_generation=_highest_value(observations.pcie_generation, sample.pcie_generation),
     )
 
 
-def _highest(*values: float | None) -> float | None:
+def _highest_value(*values: float | None) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
@@ -204,7 +204,7 @@ def _was_held(gpu: GpuObservations, reason: str) -> bool:
 
 
 def _clock_speed_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
-    usual = _usual([other.sm_clock for other in others])
+    usual = _usual_value([other.sm_clock for other in others])
     if usual is not None and gpu.sm_clock is not None and gpu.sm_clock < LESS * usual:
         yield f"its SM clock reached {gpu.sm_clock / 1e9:.2f} GHz, that of the others {usual / 1e9:.2f}"
 
@@ -214,7 +214,7 @@ def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
         yield f"its NVLink {link} is down"
     for kind, count in sorted(gpu.increase(lambda sample: sample.link_errors).items()):
         yield f"its NVLink {kind}, {_times(count)}"
-    usual = _usual([other.last.link_speed for other in others])
+    usual = _usual_value([other.last.link_speed for other in others])
     if usual is not None and gpu.last.link_speed is not None and gpu.last.link_speed < LESS * usual:
         speed = gpu.last.link_speed
         yield f"an NVLink of it runs at {speed / 1e9:.1f} GB/s, those of the others at {usual / 1e9:.1f}"
@@ -227,7 +227,7 @@ def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -
 
     In the timed collectives all GPUs move the same amount.
     """
-    moved, usual = _link_bytes_moved(gpu), _usual([_link_bytes_moved(other) for other in others])
+    moved, usual = _link_bytes_moved(gpu), _usual_value([_link_bytes_moved(other) for other in others])
     if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
 
@@ -243,7 +243,7 @@ def _uneven_link_findings(gpu: GpuObservations, _others: Sequence[GpuObservation
         up = before.keys() - set(gpu.last.links_down)
         moved = {link: total - before[link] for link, total in totals.items() if link in up and total >= before[link]}
         for link in sorted(moved, key=int):
-            usual = _usual([other for number, other in moved.items() if number != link])
+            usual = _usual_value([other for number, other in moved.items() if number != link])
             if usual is not None and usual > MIN_LINK_BYTES and moved[link] < LESS * usual:
                 yield f"its NVLink {link} moved {moved[link] / 1e9:.2f} GB, its others {usual / 1e9:.2f}"
 
@@ -253,18 +253,18 @@ def _pcie_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
     if width and lanes and width < lanes:
         yield f"its PCIe link has {width:.0f} of {lanes:.0f} lanes"
     generation, full = gpu.pcie_generation, gpu.last.pcie_generation_max
-    if generation and full and generation < full and any(_at_full_generation(other) for other in others):
+    if generation and full and generation < full and any(_is_at_full_generation(other) for other in others):
         yield f"its PCIe link ran at generation {generation:.0f} of {full:.0f}"
     for kind, count in sorted(gpu.increase(lambda sample: sample.pcie_errors).items()):
         if kind != "replay" or count >= MIN_REPLAYS:
             yield f"its PCIe link counted {kind.replace('_', ' ')} errors, {_times(count)}"
 
 
-def _at_full_generation(gpu: GpuObservations) -> bool:
+def _is_at_full_generation(gpu: GpuObservations) -> bool:
     return gpu.pcie_generation is not None and gpu.pcie_generation == gpu.last.pcie_generation_max
 
 
-def _usual(values: Sequence[float | None]) -> float | None:
+def _usual_value(values: Sequence[float | None]) -> float | None:
     read_values = [value for value in values if value is not None]
     return statistics.median(read_values) if len(read_values) >= OTHERS else None
 

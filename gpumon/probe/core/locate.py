@@ -132,11 +132,11 @@ def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
         return None
     if run_pass.plan.ranks == 1:
         return _Blame(ranks=(0,), sentence=f"Only {names.of(0)} took part")
-    slow = _slowest(run_pass)
+    slow = _slowest_rank(run_pass)
     return _Blame(ranks=slow, sentence=f"{names.of(slow[0])} is slower than the others" if slow else NO_SINGLE_RANK)
 
 
-def _slowest(run_pass: Pass) -> tuple[int, ...]:
+def _slowest_rank(run_pass: Pass) -> tuple[int, ...]:
     """Return the one rank that is clearly slower than all others at the largest size of any step; () if none is."""
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
@@ -159,7 +159,7 @@ def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations
     if any(measurement.wrong_elements for measurement in measurements(run_pass)):
         return _Blame(ranks=(), sentence=PAIRS_CORRECT, wrong=True)
     ranks = culprits(measured, run_pass.plan.ranks)
-    if _may_be_built_so(run_pass, ranks, measured, observations):
+    if _may_be_by_design(run_pass, ranks, measured, observations):
         return _Blame(ranks=(), sentence=f"{_slow_sentence(run_pass, ranks, names)}{AS_BUILT}")
     return _Blame(ranks=ranks, sentence=_slow_sentence(run_pass, ranks, names))
 
@@ -171,7 +171,7 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """
     if ranks == TWO:
         return ()
-    slow = _below_gap(measured)
+    slow = _pairs_below_gap(measured)
     suspects = [rank for rank in range(ranks) if _share(slow, measured, rank) > MIN_SLOW_SHARE]
     if len(suspects) == 1:
         return (suspects[0],)
@@ -180,7 +180,7 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     return _distant_ranks(measured, ranks) if ranks >= FOUR else ()
 
 
-def _may_be_built_so(
+def _may_be_by_design(
     run_pass: Pass, ranks: Sequence[int], measured: Sequence[Pair], observations: Observations
 ) -> bool:
     """Return whether the slow pairs may be normal for this board, because not all its GPUs are connected by NVLink.
@@ -203,7 +203,7 @@ def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
     return tuple(pair.ranks for pair in measured if pair.bandwidth < SLOW * usual)
 
 
-def _below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
+def _pairs_below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
     """Return the pairs below the widest gap between two successive values of the sorted bandwidths.
 
     The widest gap has the lowest ratio of the lower to the higher bandwidth. Return () if this ratio is at least SLOW.
@@ -252,7 +252,7 @@ def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     spoilt = {rank for pair in measured for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
     if spoilt:
         return tuple(sorted(spoilt))
-    ways = {way for pair in measured for way in _wrong_ways(pair)}
+    ways = {way for pair in measured for way in _wrong_directions(pair)}
     if len({frozenset(way) for way in ways}) == 1:
         return tuple(sorted(next(iter(ways))))
     sources = {source for source, _ in ways if sum(way[0] == source for way in ways) == ranks - 1}
@@ -264,7 +264,7 @@ def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     return tuple(common)
 
 
-def _wrong_ways(pair: Pair) -> Iterator[tuple[int, int]]:
+def _wrong_directions(pair: Pair) -> Iterator[tuple[int, int]]:
     a, b = pair.ranks
     if pair.wrong[0]:
         yield a, b

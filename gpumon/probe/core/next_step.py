@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpumon.probe.core.baseline import Judge, saturating
+from gpumon.probe.core.baseline import Judge, saturating_measurements
 from gpumon.probe.core.locate import culprits, slow_pairs
 from gpumon.probe.core.passes import Pass, measurements, pairs, step_measurements
 from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
@@ -88,7 +88,7 @@ def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> t
         return ()
     return tuple(
         judge.compare(measurement, ranks=run_pass.plan.ranks, versions=run_pass.versions)
-        for measurement in saturating(measured)
+        for measurement in saturating_measurements(measured)
     )
 
 

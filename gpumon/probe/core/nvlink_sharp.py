@@ -32,14 +32,14 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
     Each algorithm is represented by its largest float32 size. Return "" if one of them was not measured, or if the
     bandwidth of neither is too low.
     """
-    default, ring = _largest(compared)
+    default, ring = _largest_comparisons(compared)
     if default is None or ring is None or not (default.low or ring.low):
         return ""
     if ring.low:
         return LINKS if default.low else HIDDEN
     if default.busbw > LEVEL * ring.busbw:
         return NOT_LINKS
-    usual, usual_ring = _usual(default), _usual(ring)
+    usual, usual_ring = _usual_bandwidth(default), _usual_bandwidth(ring)
     if usual_ring is None:
         return MAYBE_LOST
     return LOST if usual is not None and usual > LEVEL * usual_ring else NOT_LINKS
@@ -51,7 +51,7 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
     `gain` returns the published ratio of default to ring bandwidth at a size in bytes, or None. A loss is reported if
     at most half of the published gain is measured, because hosts differ by a few percent.
     """
-    default, ring = _largest(compared)
+    default, ring = _largest_comparisons(compared)
     if default is None or ring is None or default.bytes != ring.bytes:
         return ""
     expected, measured = gain(default.bytes), default.busbw / ring.busbw
@@ -62,7 +62,7 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
     )
 
 
-def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
+def _largest_comparisons(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
     """Return the float32 comparisons of default and ring, each at its largest size; None if not measured."""
     largest = {
         comparison.algorithm: comparison
@@ -72,5 +72,5 @@ def _largest(compared: Sequence[Comparison]) -> tuple[Comparison | None, Compari
     return largest.get("default"), largest.get("ring")
 
 
-def _usual(comparison: Comparison) -> float | None:
+def _usual_bandwidth(comparison: Comparison) -> float | None:
     return next((figure for figure in (comparison.baseline, comparison.expected) if figure is not None), None)

@@ -65,7 +65,7 @@ def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
             for measurement in step_measurements(run_pass, number, step):
-                fastest[measurement.key] = _better(fastest.get(measurement.key), measurement)
+                fastest[measurement.key] = _faster_measurement(fastest.get(measurement.key), measurement)
     return tuple(fastest.values())
 
 
@@ -90,7 +90,7 @@ def pairs(run_pass: Pass) -> tuple[Pair, ...]:
             for a, b in (pair for together in step.rounds for pair in together):
                 at_a, at_b = sides.get(a, {}).get((number, b)), sides.get(b, {}).get((number, a))
                 if at_a is not None and at_b is not None:
-                    fastest[a, b] = _faster(fastest.get((a, b)), _pair(step, (a, b), at_a, at_b))
+                    fastest[a, b] = _faster_pair(fastest.get((a, b)), _pair(step, (a, b), at_a, at_b))
     return tuple(fastest.values())
 
 
@@ -129,7 +129,7 @@ def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -
     )
 
 
-def _better(before: Measurement | None, after: Measurement) -> Measurement:
+def _faster_measurement(before: Measurement | None, after: Measurement) -> Measurement:
     """Return the faster of two measurements of one size, with the sum of their wrong elements."""
     if before is None:
         return after
@@ -152,7 +152,7 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
     )
 
 
-def _faster(before: Pair | None, after: Pair) -> Pair:
+def _faster_pair(before: Pair | None, after: Pair) -> Pair:
     """Return the faster of two exchanges of one pair, with the sum of their wrong elements.
 
     The faster exchange is closer to the bandwidth of the path, because other load only makes a pair slower.

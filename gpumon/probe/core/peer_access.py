@@ -19,7 +19,7 @@ Ends = tuple[str, str]
 def missing_access(observations: Observations) -> dict[Ends, str]:
     """Return, by pair of GPUs, a phrase about the peer access that the pair lacks. Pairs that lack none are left out.
 
-    A missing capability counts if the pair had it when the run began, or if it is usual on this board (`_usual`).
+    A missing capability counts if the pair had it when the run began, or if it is usual on this board (`_is_usual`).
     `observations`: the GPUs of the run, in order.
     """
     access_by_pair = {
@@ -49,13 +49,13 @@ def _words(
     before = observations[ends[0]].first.peer_access.get(ends[1], {})
     without = {name: status for name, status in access.items() if status != OK}
     lost = {name: status for name, status in without.items() if before.get(name) == OK}
-    unlike = {name: without[name] for name in without.keys() - lost.keys() if _usual(name, complete)}
+    unlike = {name: without[name] for name in without.keys() - lost.keys() if _is_usual(name, complete)}
     return " and ".join(
         (*_list_pairs("have lost", "they had before", lost), *_list_pairs("lack", "other pairs have", unlike))
     )
 
 
-def _usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
+def _is_usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
     """Return whether the board normally provides this peer access capability, so that pairs without it are faulty.
 
     Return True if at least half of all pairs have the capability, and some GPUs lack it in more pairs than other GPUs

@@ -217,7 +217,7 @@ def _memory_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
 
 
 def _recent_use_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
-    if (gpu.idle_seconds or 0.0) < facts.idle_seconds:
+    if (gpu.idle_seconds or 0.0) < facts.min_idle_seconds:
         yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
 
 
@@ -272,7 +272,7 @@ def _check_idle_time(facts: PreflightFacts) -> Skip | None:
     skip = _IDLENESS.skip(facts, facts.gpus)
     if skip is None:
         return None
-    wait = max(facts.idle_seconds - (gpu.idle_seconds or 0.0) for gpu in facts.gpus)
+    wait = max(facts.min_idle_seconds - (gpu.idle_seconds or 0.0) for gpu in facts.gpus)
     return Skip(reason=skip.reason, hint=skip.hint, wait=wait)
 
 

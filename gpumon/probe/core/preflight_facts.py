@@ -64,7 +64,7 @@ class PreflightFacts:
     """Names of the schedulers on this host; None if this is not determined yet."""
     gated: bool = False
     """Whether a scheduler gate is configured."""
-    idle_seconds: float = 0.0
+    min_idle_seconds: float = 0.0
     """Seconds for which the GPUs must have been idle before the run; 0 for a run on request."""
     memory_needed: float = 0.0
     """Bytes of free memory that a run needs on each GPU."""

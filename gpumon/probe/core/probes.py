@@ -75,10 +75,10 @@ class Probe:
     """Seconds between scheduled runs."""
     jitter: float = 600.0
     """Max seconds by which a scheduled run is randomly moved, so that nodes do not run at the same time."""
-    first_after: float = 60.0
+    initial_delay: float = 60.0
     """Seconds from the agent's start to the first scheduled run."""
-    first_after_simulated: float = 5.0
-    idle: float = 600.0
+    initial_delay_simulated: float = 5.0
+    min_idle: float = 600.0
     """Seconds for which the GPUs must have been idle before a scheduled run. It is 0 on a simulated node."""
 
     def participating_bytes(self, size: int, ranks: int) -> int:

@@ -31,13 +31,13 @@ _TROUBLES = {
 class Timetable:
     """Times of scheduled runs in seconds.
 
-    `interval`: between two runs. `jitter`: max random shift of a run. `first_after`: from the start of the schedule to
-    the first run.
+    `interval`: between two runs. `jitter`: max random shift of a run. `initial_delay`: from the start of the schedule
+    to the first run.
     """
 
     interval: float
     jitter: float
-    first_after: float
+    initial_delay: float
 
 
 class Schedule:
@@ -50,7 +50,7 @@ class Schedule:
         self._boot_wall_time = _boot_wall_time()
 
     def start(self) -> None:
-        """Start or restart the scheduler. The first run is due `first_after` seconds later."""
+        """Start or restart the scheduler. The first run is due `initial_delay` seconds later."""
         self.stop()
         timetable = self._timetable
         self._boot_wall_time = _boot_wall_time()
@@ -59,7 +59,7 @@ class Schedule:
         self._scheduler.add_job(
             self._fire,
             IntervalTrigger(seconds=timetable.interval, jitter=timetable.jitter, timezone=timezone.utc),
-            next_run_time=datetime.now(timezone.utc) + timedelta(seconds=timetable.first_after),
+            next_run_time=datetime.now(timezone.utc) + timedelta(seconds=timetable.initial_delay),
             coalesce=True,
             max_instances=1,
             misfire_grace_time=None,  # run late rather than never

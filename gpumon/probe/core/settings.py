@@ -26,7 +26,7 @@ class ProbeSettings:
     floors: Mapping[str, Floors] = field(default_factory=dict)
     """Limits below which a bandwidth is too low, by backend (nccl, gloo). A backend that is missing has the defaults.
     """
-    idle_seconds: float = 0.0
+    min_idle_seconds: float = 0.0
     """Seconds for which the GPUs must have been idle before a scheduled run."""
     partial: bool = False
     """Whether a run may leave out GPUs that are in use."""

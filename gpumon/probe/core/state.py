@@ -134,10 +134,10 @@ def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
     return replace(
         state,
         last=result if result.probe == ALL_REDUCE else state.last,
-        history=_newest(state.history, result, MAX_RESULTS),
+        history=_newest_results(state.history, result, MAX_RESULTS),
         ran=state.ran
         if result.outcome == "skipped"
-        else _newest(state.ran, result, MAX_COMPLETED_RUNS, _current_ids(state, result)),
+        else _newest_results(state.ran, result, MAX_COMPLETED_RUNS, _current_ids(state, result)),
         good=good_runs(state.good, result),
     )
 
@@ -149,7 +149,7 @@ def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
     return {run.id for run in current if run is not None}
 
 
-def _newest(
+def _newest_results(
     results: Sequence[ProbeResult], result: ProbeResult, limit: int, needed: Collection[str] = ()
 ) -> tuple[ProbeResult, ...]:
     """Return the results with `result` added.

@@ -23,7 +23,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
     """
     conditions, sharp = _conditions(probe, plan, report), plan.uses_sharp
 
-    def expected(measurement: Measurement) -> SourcedFigure | None:
+    def published_figure(measurement: Measurement) -> SourcedFigure | None:
         return figure(conditions.model, plan.ranks, measurement, sharp=sharp) if plan.gpus else None
 
     def sharp_gain(size: int) -> float | None:
@@ -35,7 +35,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
         conditions=conditions,
         settings=own_settings(plan.settings, plan.algorithm),
         history=report.probe.good,
-        expected=expected,
+        expected=published_figure,
         gain=sharp_gain,
         floors=floors,
     )

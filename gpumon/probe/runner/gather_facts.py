@@ -106,10 +106,10 @@ def foreign_processes(
     return {
         state.uuid: float(len(set(state.pids) - own.pids))
         if by_pid and state.pids is not None
-        else _by_number(state.gpu.processes, ours=state.uuid in own.gpus)
+        else _without_ranks(state.gpu.processes, ours=state.uuid in own.gpus)
         for state in gpus
     }
 
 
-def _by_number(processes: float | None, *, ours: bool) -> float | None:
+def _without_ranks(processes: float | None, *, ours: bool) -> float | None:
     return None if processes is None else max(0.0, processes - ours)

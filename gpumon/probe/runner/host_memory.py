@@ -8,17 +8,17 @@ from pathlib import Path
 
 def available_bytes(root: Path = Path("/")) -> float | None:
     """Return the available bytes of memory: the minimum over the host and the agent's cgroups; None if unknown."""
-    return min((*_on_host(root), *_in_cgroups(root)), default=None)
+    return min((*_free_on_host(root), *_free_in_cgroups(root)), default=None)
 
 
-def _on_host(root: Path) -> Iterator[float]:
+def _free_on_host(root: Path) -> Iterator[float]:
     for line in _text(root / "proc/meminfo").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
             yield float(rest.split()[0]) * 1024
 
 
-def _in_cgroups(root: Path) -> Iterator[float]:
+def _free_in_cgroups(root: Path) -> Iterator[float]:
     """Yield the free bytes of each cgroup (v2) with a memory limit: the agent's own cgroup and those above it."""
     folders = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():

@@ -76,7 +76,7 @@ class ProbeHost:
             enabled=settings.enabled,
             partial=settings.partial,
             scheduled=trigger == SCHEDULE,
-            idle_seconds=settings.idle_seconds if trigger == SCHEDULE else 0.0,
+            min_idle_seconds=settings.min_idle_seconds if trigger == SCHEDULE else 0.0,
             gated=bool(settings.gate),
             unkillable=self.ranks.unkillable,
             memory_needed=memory_needed(max(probe.gpu.sizes)),

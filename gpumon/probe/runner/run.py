@@ -205,10 +205,10 @@ class ProbeRun:
         self.phase = Phase.DEPARTURE
         result = self._judge(self._surroundings.observed())
 
-        def departed(remark: str) -> None:
+        def conclude_with(remark: str) -> None:
             self._conclude(replace(result, hint=f"{result.hint} {remark}".strip()))
 
-        self._surroundings.await_departure(self._passes[-1].plan.gpus, _ended_pids(self._passes), departed)
+        self._surroundings.await_departure(self._passes[-1].plan.gpus, _ended_pids(self._passes), conclude_with)
 
     def _conclude(self, result: ProbeResult) -> None:
         self.phase = Phase.CONCLUDED

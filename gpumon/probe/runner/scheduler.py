@@ -116,7 +116,7 @@ def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
     if not _is_informed(report, facts, waited):
         return START_INTERVAL
     skip = may_run(facts)
-    if skip is None or skip.wait is None or waited > facts.idle_seconds + SCHEDULER_PATIENCE:
+    if skip is None or skip.wait is None or waited > facts.min_idle_seconds + SCHEDULER_PATIENCE:
         return None
     return min(skip.wait, IDLE_INTERVAL)
 

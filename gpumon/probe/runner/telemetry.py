@@ -50,7 +50,7 @@ def sample(state: GpuState, at: float) -> GpuSample:
         link_errors=dict(_link_errors(state)),
         link_speed=gpu.nvlink_speed_bytes_per_second,
         link_bytes=None if received is None or sent is None else received + sent,
-        each_link_bytes=_by_end(state),
+        each_link_bytes=_bytes_by_peer(state),
         peer_access=state.peer_access,
         fabric=[check for check, value in (state.fabric.health or {}).items() if value] if state.fabric else (),
         pcie_generation=gpu.pcie_link_generation,
@@ -61,7 +61,7 @@ def sample(state: GpuState, at: float) -> GpuSample:
     )
 
 
-def _by_end(state: GpuState) -> dict[str, dict[str, float]]:
+def _bytes_by_peer(state: GpuState) -> dict[str, dict[str, float]]:
     """Return the total bytes moved by each NVLink of the GPU, keyed by the peer at its other end and by link number.
 
     The peer is a PCI address if it is a GPU, else its type, such as switch. Links with an unknown peer are left out.

@@ -32,7 +32,7 @@ def die_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def die_first() -> None:
+def raise_oom_score() -> None:
     """Make the kernel kill this process before the agent and before jobs if memory runs out."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write("1000")
@@ -63,7 +63,7 @@ def main() -> int:
     if not die_with(orders["parent"]):
         reporter.frame(error="its parent is not the agent: probe.python must exec the interpreter, not start it")
         return 3
-    die_first()
+    raise_oom_score()
     steps: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=read_steps, args=(steps, reporter), daemon=True).start()
     try:

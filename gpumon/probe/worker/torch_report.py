@@ -18,26 +18,26 @@ WATCHED = ("pynvml", "nvidia-nccl-")
 def report() -> dict[str, Any]:
     """Return the versions of PyTorch and its libraries, the number of GPUs, and the errors that torch raised."""
     names = {str(each.metadata["Name"]).lower(): each.version for each in metadata.distributions()}
-    found: dict[str, Any] = {"packages": {name: names[name] for name in sorted(names) if name.startswith(WATCHED)}}
+    result: dict[str, Any] = {"packages": {name: names[name] for name in sorted(names) if name.startswith(WATCHED)}}
     try:
         import torch  # noqa: PLC0415 - its absence is a result
     except Exception as error:  # noqa: BLE001 - a broken installation raises anything
-        return {**found, "import_error": f"{type(error).__name__}: {error}"}
-    found.update(torch=torch.__version__, cuda=torch.version.cuda)
+        return {**result, "import_error": f"{type(error).__name__}: {error}"}
+    result.update(torch=torch.__version__, cuda=torch.version.cuda)
     if torch.version.cuda is None:
-        return found
+        return result
     # Not torch.cuda.device_count(), which asks NVML: CUDA may fail even so.
     gpus = torch._C._cuda_getDeviceCount()  # noqa: SLF001 - no public name
-    found.update(architectures=torch._C._cuda_getArchFlags(), gpus=gpus)  # noqa: SLF001
+    result.update(architectures=torch._C._cuda_getArchFlags(), gpus=gpus)  # noqa: SLF001
     try:
-        found.update(gpu_error="" if gpus else torch.cuda.init())
+        result.update(gpu_error="" if gpus else torch.cuda.init())
     except Exception as error:  # noqa: BLE001 - the text is the result
-        found.update(gpu_error=str(error))
+        result.update(gpu_error=str(error))
     if torch.distributed.is_nccl_available():
         from torch.cuda import nccl  # noqa: PLC0415 - only a build with NCCL has it
 
-        found.update(nccl=".".join(map(str, nccl.version())), nccl_file=mapped_library("libnccl"))
-    return found
+        result.update(nccl=".".join(map(str, nccl.version())), nccl_file=mapped_library("libnccl"))
+    return result
 
 
 def mapped_library(name: str) -> str:

@@ -99,7 +99,7 @@ def _install() -> None:
     sys.meta_path.append(Finder({"yaml": simulation["yaml"]}))
 
 
-def _run_the_other() -> None:
+def _run_shadowed_module() -> None:
     """Run the `sitecustomize` module of the Python environment, if any, because this module shadows it."""
     sys.path[:] = [folder for folder in sys.path if folder != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
@@ -109,4 +109,4 @@ def _run_the_other() -> None:
 
 if SIMULATION in os.environ:
     _install()
-    _run_the_other()
+    _run_shadowed_module()

@@ -49,7 +49,7 @@ class CallLog:
         self._lock = threading.Lock()
         self._serial = 0
 
-    def entered(self, function: str, inputs: Sequence[Any]) -> int:
+    def begin_call(self, function: str, inputs: Sequence[Any]) -> int:
         """Write the line that precedes a call. Return a new serial number for the call."""
         with self._lock:
             self._serial += 1
@@ -106,7 +106,7 @@ class CallRecorder:
         return function
 
     @contextmanager
-    def suspended(self) -> Iterator[None]:
+    def suspend(self) -> Iterator[None]:
         """Suspend recording inside a `with` block, whose calls would distort the recorded answers."""
         self._suspended = True
         try:
@@ -128,7 +128,7 @@ class CallRecorder:
         if self._suspended:
             return real(*arguments)
         inputs = self._inputs.get(name, partial(described.inputs, name=self._name))(arguments)
-        serial = self._notes.entered(name, inputs)
+        serial = self._notes.begin_call(name, inputs)
         began = time.perf_counter()
         code = real(*arguments)
         seconds = time.perf_counter() - began

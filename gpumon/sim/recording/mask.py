@@ -37,7 +37,7 @@ class Mask:
 
     def inputs(self, inputs: Any) -> Any:
         """Return the inputs of a call, or any other JSON value, with all uuids in it masked."""
-        return self._anywhere(inputs)
+        return self._mask_value(inputs)
 
     def outputs(self, function: str, outputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the outputs of a call of `function`, with the identifying data in them masked."""
@@ -54,16 +54,16 @@ class Mask:
             return self._bytes(bytes.fromhex(value), BYTES[function]).hex()
         if PROCESSES.fullmatch(function) and isinstance(value, (list, tuple)):
             return tuple(self._process(bytes.fromhex(entry)).hex() for entry in value)
-        return self._anywhere(value)
+        return self._mask_value(value)
 
-    def _anywhere(self, value: Any) -> Any:
+    def _mask_value(self, value: Any) -> Any:
         if self._secret is None:
             return value
         if isinstance(value, str):
             return _UUID.sub(lambda match: self._uuid(match[0]), value)
         if isinstance(value, dict):
-            return {self._anywhere(key): self._anywhere(item) for key, item in value.items()}
-        return tuple(self._anywhere(item) for item in value) if isinstance(value, (list, tuple)) else value
+            return {self._mask_value(key): self._mask_value(item) for key, item in value.items()}
+        return tuple(self._mask_value(item) for item in value) if isinstance(value, (list, tuple)) else value
 
     def _digest(self, value: bytes) -> bytes:
         return hmac.digest(self._secret or b"", value, "sha256")
@@ -82,7 +82,7 @@ class Mask:
         if text == "N/A" or all(character == "0" for character in text if character.isalnum()):
             return text
         digest = self._digest(text.encode())
-        return "".join(_alike(character, digest[n % len(digest)]) for n, character in enumerate(text))
+        return "".join(_random_character(character, digest[n % len(digest)]) for n, character in enumerate(text))
 
     def _number(self, number: int) -> int:
         return int.from_bytes(self._digest(str(number).encode())[:4], "little")
@@ -109,7 +109,7 @@ class Mask:
         return masked.to_bytes(4, "little") + entry[4:]
 
 
-def _alike(character: str, chance: int) -> str:
+def _random_character(character: str, chance: int) -> str:
     if character.isdigit():
         return str(chance % 10)
     if character.isalpha():

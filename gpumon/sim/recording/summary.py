@@ -68,7 +68,7 @@ def _calls(capture: Capture) -> Iterator[str]:
 
 def _gaps(capture: Capture) -> Iterator[str]:
     yield "what this driver does not give"
-    refused = {name for name in capture.signatures if _never(capture, name)}
+    refused = {name for name in capture.signatures if _is_never_called(capture, name)}
     fields = sorted({inputs[1] for inputs, timeline in capture.questions(FIELD) if _is_answered(timeline)})
     yield _row("not supported", _names(refused))
     yield _row("not in the library", _names(capture.missing))
@@ -80,7 +80,7 @@ def _names(names: frozenset[str] | set[str] | tuple[str, ...]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _never(capture: Capture, function: str) -> bool:
+def _is_never_called(capture: Capture, function: str) -> bool:
     timelines = [timeline for _, timeline in capture.questions(function)]
     return bool(timelines) and all(answer[0] in UNSUPPORTED for timeline in timelines for answer in timeline.answers)
 

@@ -35,7 +35,7 @@ NODE = (
 )
 
 
-def versioned(size: int, number: int, *rest: int) -> Values:
+def versioned_struct(size: int, number: int, *rest: int) -> Values:
     """Return a tuple of one input, the first bytes of a versioned struct: `size`, version `number`, then `rest`."""
     return (struct.pack(f"<{1 + len(rest)}I", size | number << 24, *rest),)
 
@@ -45,9 +45,9 @@ WITH_INPUT: Mapping[str, Sequence[Values]] = {
     "nvmlDeviceGetMaxClockInfo": [(domain,) for domain in range(4)],
     "nvmlDeviceGetTemperature": [(0,)],
     "nvmlDeviceGetTemperatureThreshold": [(threshold,) for threshold in range(8)],
-    "nvmlDeviceGetTemperatureV": [versioned(12, 1, 0)],
-    "nvmlDeviceGetMarginTemperature": [versioned(8, 1)],
-    "nvmlDeviceGetMemoryInfo_v2": [versioned(40, 2)],
+    "nvmlDeviceGetTemperatureV": [versioned_struct(12, 1, 0)],
+    "nvmlDeviceGetMarginTemperature": [versioned_struct(8, 1)],
+    "nvmlDeviceGetMemoryInfo_v2": [versioned_struct(40, 2)],
     "nvmlDeviceGetPcieThroughput": [(0,), (1,)],
     "nvmlDeviceGetFanSpeed_v2": [(0,)],
     "nvmlDeviceGetRetiredPages": [(0,), (1,)],
@@ -118,7 +118,7 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids
         fields(library, handle, [(number, 0) for number in numbers], bus_id)
     _links(library, handle, bus_id, ids)
     _migs(library, handle, bus_id)
-    with recorder.suspended():
+    with recorder.suspend():
         recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed_batches(library, handle, bus_id, ids))
 
 
@@ -164,8 +164,8 @@ def _mixed_batches(library: Library, handle: int, bus_id: str, numbers: Mapping[
 
 
 def _migs(library: Library, handle: int, bus_id: str) -> None:
-    most = ask(library, "nvmlDeviceGetMaxMigDeviceCount", (handle,), bus_id)
-    for n in range(most[-1] if most else 0):
+    max_count = ask(library, "nvmlDeviceGetMaxMigDeviceCount", (handle,), bus_id)
+    for n in range(max_count[-1] if max_count else 0):
         instance = ask(library, "nvmlDeviceGetMigDeviceHandleByIndex", (handle, n), bus_id)
         for function, values in _questions() if instance else ():
             ask(library, function, (instance[-1], *values), bus_id)

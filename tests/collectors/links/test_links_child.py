@@ -21,7 +21,7 @@ EPOCH = boot_clock() - 600
 
 @contextmanager
 def child(**orders: object) -> Iterator[subprocess.Popen[bytes]]:
-    with call_progress.created() as page:
+    with call_progress.page_descriptor() as page:
         orders_frame = LinksOrders(page=page, parent=os.getpid(), **orders)  # type: ignore[arg-type]
         process = subprocess.Popen(
             [sys.executable, "-m", "gpumon.collectors.links"],

@@ -272,7 +272,7 @@ def test_a_port_that_stays_slow_stays_a_failure() -> None:
     ward.restart()
     assert ward.go_on(2 * 3600, every=300).level("ib_rate_low") is Level.FAIL
     assert len(ward.transitions) == 1
-    ward.terms = replace(ward.terms, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 25e9}))
+    ward.terms = replace(ward.terms, policy=Policy(thresholds={"min_infiniband_port_bytes_per_second": 25e9}))
     assert not ward.go_on(90).verdicts
 
     ward = node(1).go_on(60)
@@ -324,7 +324,7 @@ def test_a_port_slower_than_others_of_its_kind_is_a_warning() -> None:
 
 def test_a_port_slower_than_configured_is_a_failure() -> None:
     """A port below the configured speed fails even if all of them are."""
-    ward = node(2, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 100e9}))
+    ward = node(2, policy=Policy(thresholds={"min_infiniband_port_bytes_per_second": 100e9}))
     ward.go_on(330)
     assert {(check, one.level) for (check, _), one in ward.verdicts.items()} == {("ib_rate_low", Level.FAIL)}
     assert len(ward.verdicts) == 2
@@ -486,7 +486,7 @@ def test_what_a_driver_reports_in_maintenance_is_no_fault() -> None:
 
 def test_the_configured_port_speed_does_not_apply_to_ethernet() -> None:
     """The configured speed applies to InfiniBand only, because such nodes use Ethernet for everything else."""
-    ward = node(2, policy=Policy(thresholds={"infiniband_port_bytes_per_second": 100e9}))
+    ward = node(2, policy=Policy(thresholds={"min_infiniband_port_bytes_per_second": 100e9}))
     ports = ward.report.ports
     ward.report = replace(ward.report, ports=(replace(ports[0], link_layer="Ethernet"), *ports[1:]))
     ward.go_on(600, every=15)

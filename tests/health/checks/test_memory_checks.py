@@ -105,8 +105,8 @@ def test_condition(  # noqa: PLR0917 - a row
     ("name", "readings", "check"),
     [
         ("rows_remapped", {"rows_remapped_total": {"uncorrectable": 600.0}}, "gpu_row_remap_many"),
-        ("retired_pages", {"retired_pages": {"double_bit": 20.0}}, "gpu_retired_pages"),
-        ("retired_pages_critical", {"retired_pages": {"double_bit": 62.0}}, "gpu_retired_pages"),
+        ("max_retired_pages", {"retired_pages": {"double_bit": 20.0}}, "gpu_retired_pages"),
+        ("max_retired_pages_critical", {"retired_pages": {"double_bit": 62.0}}, "gpu_retired_pages"),
     ],
 )
 def test_a_limit_can_be_set(name: str, readings: dict[str, Any], check: str) -> None:

@@ -37,19 +37,19 @@ def test_a_median_latency_above_two_milliseconds_is_a_warning() -> None:
     assert verdict.reason == (
         "Half of the ring all-reduces of 1024 bytes took longer than 4.0 ms; the limit is 2.0 ms."
     )
-    off = measured(latency={"nccl,ring,1024,p50": 0.004}, thresholds={"allreduce_nccl_latency_seconds": None})
+    off = measured(latency={"nccl,ring,1024,p50": 0.004}, thresholds={"max_allreduce_nccl_latency_seconds": None})
     assert off.verdict("allreduce_latency_high") is None
 
 
 def test_a_bandwidth_below_the_configured_limit_is_a_warning() -> None:
     """Off by default. The best size of each algorithm counts, and each backend has its own limit."""
     busbw = {"nccl,ring,1024": 1e6, "nccl,ring,1048576": 2e11}
-    name = "allreduce_nccl_busbw_bytes_per_second"
+    name = "min_allreduce_nccl_busbw_bytes_per_second"
     cases: tuple[tuple[dict[str, float | None], Level], ...] = (
         ({}, Level.OK),
         ({name: 1.5e11}, Level.OK),
         ({name: 2.5e11}, Level.WARN),
-        ({"allreduce_gloo_busbw_bytes_per_second": 2.5e11}, Level.OK),
+        ({"min_allreduce_gloo_busbw_bytes_per_second": 2.5e11}, Level.OK),
     )
     for thresholds, expected in cases:
         ward = measured(busbw=busbw, thresholds=thresholds)

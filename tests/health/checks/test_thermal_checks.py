@@ -73,7 +73,7 @@ def test_a_hardware_thermal_slowdown_needs_no_reported_margin() -> None:
 
 @pytest.mark.parametrize(
     ("core", "slowdown", "expected"),
-    [(84.0, 87.0, Level.OK), (85.0, 87.0, Level.WARN), (87.0, 87.0, Level.FAIL), (99.0, None, Level.WARN)],
+    [(85.0, 87.0, Level.OK), (86.0, 87.0, Level.WARN), (87.0, 87.0, Level.FAIL), (99.0, None, Level.WARN)],
 )
 def test_without_a_margin_the_core_temperature_is_used(core: float, slowdown: float | None, expected: Level) -> None:
     """Ampere GPUs and old drivers report no margin, so the core temperature is compared."""
@@ -107,7 +107,7 @@ def test_an_unreadable_gpu_keeps_its_thermal_verdict() -> None:
 
 def test_thermal_limits_are_configurable() -> None:
     """The configuration moves each limit or disables it by name."""
-    for thresholds, expected in (({"margin_celsius": 5.0}, Level.WARN), ({"margin_celsius": None}, Level.OK)):
+    for thresholds, expected in (({"min_margin_celsius": 5.0}, Level.WARN), ({"min_margin_celsius": None}, Level.OK)):
         ward = Ward(policy=Policy(thresholds=thresholds))
         ward.gpu(3, thermal_margin_celsius=4.0)
         assert ward.go_on(130).level("gpu_thermal_margin_low", 3) is expected
@@ -156,9 +156,9 @@ def test_configured_core_limit_applies_beside_the_margin() -> None:
     """Without a setting the margin alone decides: an H100 has 80 to 86 degrees under load by design."""
     for thresholds, core, expected in (
         ({}, 86.0, Level.OK),
-        ({"core_celsius": 85.0}, 86.0, Level.WARN),
-        ({"core_celsius": 85.0}, 84.0, Level.OK),
-        ({"core_celsius": 85.0, "margin_celsius": None}, 86.0, Level.WARN),
+        ({"max_core_celsius": 85.0}, 86.0, Level.WARN),
+        ({"max_core_celsius": 85.0}, 85.0, Level.OK),
+        ({"max_core_celsius": 85.0, "min_margin_celsius": None}, 86.0, Level.WARN),
     ):
         ward = Ward(policy=Policy(thresholds=thresholds))
         ward.gpu(3, thermal_margin_celsius=1.0, temperature_celsius=core)
@@ -169,7 +169,7 @@ def test_configured_core_limit_applies_beside_the_margin() -> None:
 def test_disabling_the_core_limit_keeps_the_drivers_reasons() -> None:
     """A null limit disables that comparison, not the throttle reasons that the driver reports."""
     hot: dict[str, Any] = {"thermal_margin_celsius": None, "temperature_celsius": 90.0}
-    ward = Ward(policy=Policy(thresholds={"core_celsius": None}))
+    ward = Ward(policy=Policy(thresholds={"max_core_celsius": None}))
     ward.gpu(2, **hot, temperature_slowdown_celsius=None)
     ward.gpu(3, **hot, temperature_slowdown_celsius=87.0)
     ward.go_on(10 * MINUTE)

@@ -39,7 +39,7 @@ def test_a_gpu_that_is_held_and_idle_for_an_hour_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("share", "processes", "thresholds"),
-    [(0.5, 1.0, {}), (0.02, 0.0, {}), (0.02, 1.0, {"idle_busy_ratio": 0.01}), (0.02, 1.0, {"idle_busy_ratio": None})],
+    [(0.5, 1.0, {}), (0.02, 0.0, {}), (0.02, 1.0, {"min_busy_ratio": 0.01}), (0.02, 1.0, {"min_busy_ratio": None})],
 )
 def test_a_gpu_that_works_or_is_free_is_not_idle(
     share: float, processes: float, thresholds: dict[str, float | None]
@@ -51,7 +51,7 @@ def test_a_gpu_that_works_or_is_free_is_not_idle(
 def test_a_busy_gpu_is_reported_only_above_a_configured_limit() -> None:
     """Off by default: training is meant to keep a GPU busy."""
     assert used(Ward(gpus=2, ports=0), 0.95, seconds=70 * MINUTE).verdict("gpu_busy") is None
-    ward = Ward(gpus=2, ports=0, policy=Policy(thresholds={"high_busy_ratio": 0.85}))
+    ward = Ward(gpus=2, ports=0, policy=Policy(thresholds={"max_busy_ratio": 0.85}))
     verdict = used(ward, 0.95, seconds=70 * MINUTE).verdict("gpu_busy", 1)
     assert verdict is not None
     assert verdict.reason == "It was busy 95% of the last hour, above the limit of 85%."

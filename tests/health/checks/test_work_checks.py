@@ -242,7 +242,7 @@ def test_a_released_gpu_keeps_its_work_verdicts() -> None:
 
 def test_each_work_check_can_be_disabled() -> None:
     """A null limit disables the check."""
-    limits = ("stuck_process_seconds", "orphaned_memory_bytes", "spin_power_ratio")
+    limits = ("max_stuck_process_seconds", "orphaned_memory_bytes", "spin_power_ratio")
     ward = Ward(policy=Policy(thresholds=dict.fromkeys(limits)))
     ward.processes(stuck=(stuck_process(ward, "3", minutes=9),))
     ward.gpu(3, utilization_ratio=1.0, power_watts=130.0)
