@@ -17,8 +17,8 @@ from gpumon.cli.client import Client
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import url
 from gpumon.cli.fleet_sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
-from gpumon.cli.host_list import ALL
-from gpumon.cli.sd import ADDRESS, read_hosts, with_port
+from gpumon.cli.host_list import ALL, read_hosts
+from gpumon.cli.sd import ADDRESS, with_port
 from gpumon.cli.watch import add_watch_flag, watch
 from gpumon.outputs.formatting import ABSENT, columns, duration
 from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
@@ -34,7 +34,7 @@ def add(parser: CommandParser) -> None:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--prometheus", type=url, metavar="URL", help="read the verdicts from this Prometheus")
-    source.add_argument("--hosts", metavar="FILE", help="ask each agent: host list or Ansible inventory; - for stdin")
+    source.add_argument("--hosts", metavar="FILE", help="ask each agent: host list or ansible-inventory --list; - for stdin")
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token for Prometheus, or for the agents"
     )

@@ -7,12 +7,11 @@ import json
 import re
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import UserError
-from gpumon.cli.host_list import ALL, Variables, expand, read_inventory
+from gpumon.cli.host_list import ALL, Variables, expand, read_hosts
 
 ADDRESS = "ansible_host"
 """Variable of an inventory with the address of a host, if it differs from the host's name."""
@@ -22,10 +21,10 @@ ADDRESSES = re.compile(r"[\w.-]+(:\d+)?|[\da-fA-F:.]+(%\w+)?|\[[\da-fA-F:.]+\](:
 def add(parser: CommandParser) -> None:
     parser.set_examples(
         "gpumon sd 'gpu[001-032,040]' --label cluster=east > targets/gpumon.json",
-        "gpumon sd --hosts inventory.yml --group gpu_nodes --label-from rack --listen 127.0.0.1:17401",
+        "gpumon sd --hosts hosts.json --group gpu_nodes --label-from rack --listen 127.0.0.1:17401",
     )
     parser.add_argument("nodes", nargs="*", metavar="NODES", help="node names as Slurm writes them: gpu[001-032,040]")
-    parser.add_argument("--hosts", metavar="FILE", help="host list or Ansible inventory (INI, YAML, JSON); - for stdin")
+    parser.add_argument("--hosts", metavar="FILE", help="host list or ansible-inventory --list; - for stdin")
     parser.add_argument("--group", default=ALL, help="group of the inventory (default: %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of the agents (default: %(default)s)")
     parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="label of all targets")
@@ -70,24 +69,9 @@ def targets(args: argparse.Namespace) -> str:
     return json.dumps(target_groups, indent=1) + "\n"
 
 
-def read_hosts(file: str, group: str) -> dict[str, Variables]:
-    """Return the variables of each host of a group, from a file or, for `-`, from standard input.
-
-    Raise UserError if the text cannot be read, is invalid or has no host.
-    """
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file}: {error}") from error
-    if not (hosts := read_inventory(text, file, group)):
-        raise UserError(f"there is no host in {file}")
-    return hosts
-
-
 def _variable(host: str, variables: Variables, name: str) -> str:
     if name not in variables:
-        remedy = "if it is a variable of a group, use: ansible-inventory --list | gpumon sd --hosts -"
-        raise UserError(f"host {host} has no variable {name!r}, which --label-from names; {remedy}")
+        raise UserError(f"host {host} has no variable {name!r}, which --label-from names")
     return variables[name]
 
 
