@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,14 +25,18 @@ class GrpcError(Exception):
 def unary_call(path: Path, method: str, message: bytes, seconds: float) -> None:
     """Call `method`, such as /package.Service/Method, with an encoded message of at most 16,000 bytes.
 
-    Raise GrpcError if the status is not 0, OSError if the socket fails or `seconds` pass, and ImportError without h2.
+    Raise GrpcError if the status is not 0, OSError if the socket fails or does not answer for `seconds`, and
+    ImportError without h2.
     """
     from h2.connection import H2Connection  # noqa: PLC0415 - an optional dependency, which takes 5 MB of memory
     from h2.exceptions import H2Error  # noqa: PLC0415
 
     client = H2Connection()
     try:
-        answer = _exchange(client, path, _headers(method, seconds), message, time.monotonic() + seconds)
+        client.initiate_connection()
+        client.send_headers(1, _headers(method, seconds))
+        client.send_data(1, struct.pack(">BI", 0, len(message)) + message, end_stream=True)
+        answer = {name.decode(errors="replace"): value.decode(errors="replace") for name, value in _answer(client, path, seconds)}
     except H2Error as error:
         raise GrpcError(UNKNOWN_STATUS, f"the server does not speak HTTP/2: {error!r}") from error
     code = answer.get("grpc-status", "")
@@ -53,40 +57,22 @@ def _headers(method: str, seconds: float) -> list[tuple[str, str]]:
     ]
 
 
-def _exchange(
-    client: Any, path: Path, headers: list[tuple[str, str]], message: bytes, deadline: float
-) -> dict[str, str]:
-    """Send the request, and return the headers and trailers of the answer."""
-    answer: dict[str, str] = {}
+def _answer(client: Any, path: Path, seconds: float) -> Iterator[tuple[bytes, bytes]]:
+    """Send what `client` has queued, and yield the headers and trailers of the answer."""
+    from h2 import events as kinds  # noqa: PLC0415 - see unary_call
+
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(deadline - time.monotonic())
+        connection.settimeout(seconds)
         connection.connect(str(path))
-        client.initiate_connection()
-        client.send_headers(1, headers)
-        client.send_data(1, struct.pack(">BI", 0, len(message)) + message, end_stream=True)
-        while True:
+        ended = False
+        while not ended:
             connection.sendall(client.data_to_send())
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
             data = connection.recv(MAX_READ_BYTES)
             if not data:
                 raise ConnectionError("the server closed the connection without an answer")
-            if _read(client.receive_data(data), answer):
-                return answer
-
-
-def _read(events: list[Any], answer: dict[str, str]) -> bool:
-    """Add the headers and trailers in these h2 events to `answer`. Return True if the events end the answer."""
-    from h2 import events as kinds  # noqa: PLC0415 - see unary_call
-
-    ended = False
-    for event in events:
-        if isinstance(event, (kinds.ResponseReceived, kinds.TrailersReceived)):
-            answer.update((_text(name), _text(value)) for name, value in event.headers)
-        elif isinstance(event, (kinds.StreamReset, kinds.ConnectionTerminated)):
-            raise ConnectionError(f"the server ended the call with HTTP/2 error {event.error_code}")
-        ended = ended or isinstance(event, kinds.StreamEnded)
-    return ended
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+            for event in client.receive_data(data):
+                if isinstance(event, (kinds.StreamReset, kinds.ConnectionTerminated)):
+                    raise ConnectionError(f"the server ended the call with HTTP/2 error {event.error_code}")
+                if isinstance(event, (kinds.ResponseReceived, kinds.TrailersReceived)):
+                    yield from event.headers
+                ended = ended or isinstance(event, kinds.StreamEnded)
