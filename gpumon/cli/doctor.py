@@ -22,16 +22,14 @@ from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
 from gpumon.cli.readiness.host_facts import HostFacts, gather
 from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
 from gpumon.cli.readiness.unit_facts import read_units
-from gpumon.cli.support_bundle import bundle, fill
-from gpumon.config.load import configuration_file, load
+from gpumon.cli.support_bundle import write_bundle
+from gpumon.config.load import load
 from gpumon.config.redact import redact_text
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.health.verdict import OK, UNKNOWN
 
 CHECKS: tuple[ReadinessCheck, ...] = (*agent_checks.CHECKS, *hardware_checks.CHECKS, *torch_checks.CHECKS)
-DEADLINE_SECONDS = 60.0  # for the driver, and for PyTorch
 WIDTH = 100
-MEMBERS = ("name", "question", "level", "detail", "remedy")
 WORDS = ("fail", "warn", "unknown", "ok", "absent")
 Answers = Sequence[tuple[ReadinessCheck, Readiness]]
 
@@ -52,20 +50,18 @@ def add(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     logging.disable()  # the answers contain the errors that a reading of the GPUs would log
-    try:
-        if args.bundle is None:
-            return _print(diagnose(_facts(args)), as_json=args.json)
-        with bundle(args.bundle) as archive:
-            facts = _facts(args)
-            answers = diagnose(facts)
-            fill(archive, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(document(answers), indent=1)})
-    except BrokenPipeError:
-        raise
-    except (OSError, UserError) as error:
-        print(f"gpumon: {error}", file=sys.stderr)
-        return EXIT_CODES[UNKNOWN]
-    print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names this host and its GPUs.", file=sys.stderr)
-    return _print(answers, as_json=args.json)
+    facts = _facts(args)
+    answers = diagnose(facts)
+    result = document(answers)
+    if args.bundle is not None:
+        try:
+            write_bundle(args.bundle, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(result, indent=1)})
+        except OSError as error:
+            print(f"gpumon: cannot create {args.bundle}: {error.strerror}. Name a new file.", file=sys.stderr)
+            return EXIT_CODES[UNKNOWN]
+        print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names this host.", file=sys.stderr)
+    print(json.dumps(result, indent=2) if args.json else table(answers))
+    return int(result["exit_code"])
 
 
 def _facts(args: argparse.Namespace) -> HostFacts:
@@ -73,15 +69,9 @@ def _facts(args: argparse.Namespace) -> HostFacts:
     unit = read_units()
     environ = {**unit.environment, **os.environ}
     try:
-        return gather(configuration_to_start(args, environ), "", DEADLINE_SECONDS, unit, None)
+        return gather(configuration_to_start(args, environ), "", unit)
     except UserError as error:
-        path = configuration_file(getattr(args, CONFIG_FILE.name), environ)
-        return gather(load(None, {}, {}), redact_text(str(error)), DEADLINE_SECONDS, unit, path)
-
-
-def _print(answers: Answers, *, as_json: bool) -> int:
-    print(json.dumps(document(answers), indent=2) if as_json else table(answers))
-    return int(document(answers)["exit_code"])
+        return gather(load(None, {}, {}), redact_text(str(error)), unit)
 
 
 def diagnose(facts: HostFacts) -> Answers:
@@ -101,13 +91,15 @@ def _answer(check: ReadinessCheck, facts: HostFacts) -> Readiness:
 def document(answers: Answers) -> dict[str, Any]:
     """Return the JSON object that --json prints. Its `level` is the worst level of the answers."""
     level = max((answer.level for _, answer in answers if answer.level is not None), default=OK)
-    rows = ((check.name, check.question, answer.word, answer.detail, answer.remedy) for check, answer in answers)
     return {
         "host": platform.node(),
         "version": __version__,
         "level": level.word,
         "exit_code": EXIT_CODES[level],
-        "checks": [dict(zip(MEMBERS, row, strict=True)) for row in rows],
+        "checks": [
+            {"name": check.name, "question": check.question, **answer._asdict(), "level": answer.word}
+            for check, answer in answers
+        ],
     }
 
 

@@ -56,18 +56,6 @@ def redact_text(text: str) -> str:
     return text
 
 
-def redact_file(text: str) -> str:
-    """Return the keys of a configuration file, which may not be YAML, with numbers and switches, and nothing else."""
-    return "\n".join(_redact_line(*line.partition(":")) for line in text.splitlines())
-
-
-def _redact_line(key: str, colon: str, value: str) -> str:
-    if not colon or re.fullmatch(r"[\s-]*[\w.]+", key) is None:
-        return REDACTED if key.strip() else ""
-    is_plain = re.fullmatch(r"\s*([\d.]+|true|false|)\s*", value) and not _is_secret(key)
-    return f"{key}:{value if is_plain else f' {REDACTED}'}"
-
-
 def _is_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(name)) and not name.lower().endswith(("_file", "-file", "_path", "-path"))
 

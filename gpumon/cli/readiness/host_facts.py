@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import grp
 import importlib.metadata
 import json
 import os
-import pwd
 import resource
 import shutil
 import socket
@@ -32,6 +30,7 @@ from gpumon.probe.runner.shared_memory import FOLDER
 from gpumon.store.database_file import examine
 from gpumon.store.store_error import StoreError
 
+DEADLINE_SECONDS = 60.0  # for the driver, and for PyTorch
 TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
 RELEASED = "the GPUs are released"
 UNREADABLE = "this user may not read it"
@@ -58,7 +57,6 @@ class HostFacts:
     unit: Mapping[str, str] = field(default_factory=dict)
     """Properties of the agent's systemd unit; empty if there is no systemd or no such unit."""
     listeners: Sequence[str] = ()  # addresses on which systemd listens for the agent
-    invalid_file: Path | None = None  # the configuration file if the configuration is invalid
     kernel_log: bool | None = None
     """Whether this user can read the kernel log; None if there is none."""
     shared_memory: os.statvfs_result | None = None
@@ -91,24 +89,24 @@ class HostFacts:
         return next((each["message"].rstrip(".") for each in self.node["notices"] if each["subject"] == subject), "")
 
 
-def gather(configuration: Configuration, wrong: str, deadline: float, unit: UnitFacts, file: Path | None) -> HostFacts:
+def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFacts:
     """Gather and return the facts about this host and its agent.
 
-    Only child processes open the driver or load PyTorch. Each of these is stopped after at most `deadline` seconds.
-    `wrong`: problems of the configuration; empty if it is valid. `file`: the configuration file if it is invalid.
+    Only child processes open the driver or load PyTorch. Each of these is stopped after at most DEADLINE_SECONDS.
+    `wrong`: problems of the configuration; empty if it is valid.
     """
     errors, address = {"configuration": wrong, "unit": unit.error}, local_socket(configuration)
     try:
-        report = Client(address, timeout=min(COMMAND_SECONDS, deadline)).get("/api/v1/report", terminal.STATUS)
+        report = Client(address, timeout=COMMAND_SECONDS).get("/api/v1/report", terminal.STATUS)
     except ClientError as error:
         errors["agent"] = getattr(error.__cause__, "strerror", None) or str(error.__cause__ or error)
-        reading = SingleReading(configuration, deadline)
+        reading = SingleReading(configuration, DEADLINE_SECONDS)
         report, errors["reading"] = reading.document(), reading.failure or ""
     python, torch = probe_settings(configuration).python, dict[str, Any]()
     if report["node"]["releases"]:  # PyTorch would open the GPUs
         errors["torch"] = RELEASED
     else:
-        torch, errors["torch"] = _torch(python, deadline, _identity(unit.properties))
+        torch, errors["torch"] = _torch(python, unit.properties)
     if errors.get("agent"):
         errors["store"] = _store_error(configuration.store.path)
     if not unit.listeners:
@@ -126,7 +124,6 @@ def gather(configuration: Configuration, wrong: str, deadline: float, unit: Unit
         pynvml=any(str(each.metadata["Name"]).lower() == "pynvml" for each in importlib.metadata.distributions()),
         unit=unit.properties,
         listeners=unit.listeners,
-        invalid_file=file,
         kernel_log=log.up,
         shared_memory=os.statvfs(FOLDER) if FOLDER.is_dir() else None,
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
@@ -139,24 +136,13 @@ def gather(configuration: Configuration, wrong: str, deadline: float, unit: Unit
     )
 
 
-def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the agent's user and groups, as arguments of Popen, if this process runs as root; else an empty mapping.
-
-    Root must not run an interpreter that other users may be able to change.
-    """
-    if os.geteuid() != 0 or not unit.get("User"):
-        return {}
-    try:
-        user = pwd.getpwnam(unit["User"])
-        groups = [grp.getgrnam(name).gr_gid for name in unit["SupplementaryGroups"].split()]
-    except KeyError:  # not created yet
-        return {}
-    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
-
-
-def _torch(python: str, deadline: float, identity: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _torch(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Return (report of torch_report.py about PyTorch, ""), or ({}, error) if the program prints no report."""
-    output = run_bounded([python, "-I", str(TORCH_REPORT)], deadline, identity)
+    command = [python, "-I", str(TORCH_REPORT)]
+    if os.geteuid() == 0 and unit.get("User"):  # root must not run an interpreter that other users may change
+        user, group = unit["User"], unit["Group"] or unit["User"]
+        command = ["setpriv", f"--reuid={user}", f"--regid={group}", "--init-groups", *command]
+    output = run_bounded(command, DEADLINE_SECONDS)
     try:
         return json.loads(output.text.splitlines()[-1]), ""
     except (IndexError, ValueError):
@@ -165,12 +151,10 @@ def _torch(python: str, deadline: float, identity: Mapping[str, Any]) -> tuple[d
 
 def _port_error(address: tuple[str, int]) -> str:
     """Return why no socket can be bound to the address; an empty string if one can."""
-    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-        except OSError as error:
-            return error.strerror or str(error)
+    try:
+        socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET).close()
+    except OSError as error:
+        return (error.strerror or str(error)).partition(" (while")[0]
     return ""
 
 
