@@ -19,9 +19,8 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.cli.errors import UserError
 from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
-from gpumon.cli.readiness.host_facts import HostFacts, gather
+from gpumon.cli.readiness.host_facts import HostFacts, gather, read_units
 from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
-from gpumon.cli.readiness.unit_facts import read_units
 from gpumon.cli.support_bundle import write_bundle
 from gpumon.config.load import load
 from gpumon.config.redact import redact_text

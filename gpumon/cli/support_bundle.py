@@ -17,8 +17,7 @@ from pathlib import Path
 from gpumon import __version__
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.cli.readiness.host_facts import HostFacts
-from gpumon.cli.readiness.unit_facts import COMMAND_SECONDS, UNIT
+from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts
 from gpumon.config.effective_configuration import show
 from gpumon.config.redact import redact_text
 from gpumon.outputs import terminal

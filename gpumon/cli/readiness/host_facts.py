@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import json
 import os
+import re
 import resource
+import shlex
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.config_arguments import local_socket
 from gpumon.cli.once import SingleReading
 from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.cli.readiness.unit_facts import COMMAND_SECONDS, UnitFacts
 from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.schedulers import SchedulerReader
@@ -34,6 +36,21 @@ DEADLINE_SECONDS = 60.0  # for the driver, and for PyTorch
 TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
 RELEASED = "the GPUs are released"
 UNREADABLE = "this user may not read it"
+UNIT, SOCKET_UNIT = "gpumon.service", "gpumon.socket"
+PROPERTIES = (
+    "LoadState,ActiveState,User,Group,SupplementaryGroups,LimitMEMLOCK,Delegate,AmbientCapabilities,"
+    "MainPID,Environment,EnvironmentFiles,StateDirectory,Listen"
+)
+COMMAND_SECONDS = 10.0  # for the agent, systemctl and nv-fabricmanager, which do not open the driver
+
+
+class UnitFacts(NamedTuple):
+    """The agent's service and socket unit."""
+
+    properties: Mapping[str, str] = {}  # of the service; empty without systemd or unit
+    listeners: Sequence[str] = ()  # addresses on which systemd listens for the agent
+    environment: Mapping[str, str] = {}  # of the running agent, if this user may read it, else what the unit sets
+    error: str = ""  # why systemd, which runs, does not report the units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +104,34 @@ class HostFacts:
     def notice(self, subject: str) -> str:
         """Return the notice of the agent about a problem with this subject, such as "store"; empty without one."""
         return next((each["message"].rstrip(".") for each in self.node["notices"] if each["subject"] == subject), "")
+
+
+def read_units() -> UnitFacts:
+    output = run_bounded(["systemctl", "show", f"--property={PROPERTIES}", UNIT, SOCKET_UNIT], COMMAND_SECONDS)
+    service, _, listener = output.text.partition("\n\n")
+    properties = dict(line.split("=", 1) for line in service.splitlines() if "=" in line)
+    if properties.get("LoadState") != "loaded":
+        return UnitFacts(error=output.error if Path("/run/systemd/system").exists() else "")
+    listeners = re.findall(r"^Listen=(\S+) \(Stream\)", listener, re.MULTILINE)
+    files = re.findall(r"^EnvironmentFiles=(\S+) \(", service, re.MULTILINE)
+    environment = {"STATE_DIRECTORY": f"/var/lib/{properties.get('StateDirectory') or 'gpumon'}"}
+    for assignment in _assignments(properties.pop("Environment", ""), properties.get("MainPID", ""), files):
+        name, _, value = assignment.partition("=")
+        if re.match(r"GPUMON_|CUDA_VISIBLE_DEVICES$|STATE_DIRECTORY$", name):
+            environment[name] = value
+    return UnitFacts(properties, listeners if "ActiveState=active" in listener.splitlines() else (), environment)
+
+
+def _assignments(environment: str, pid: str, files: Sequence[str]) -> Sequence[str]:
+    """Return NAME=VALUE of the running agent; of its unit if it is stopped, or if this user may not read them."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_text(errors="surrogateescape").split("\0")
+    assignments: list[str] = []
+    for file in (None, *map(Path, files)):
+        with contextlib.suppress(OSError, ValueError):
+            text = environment if file is None else file.read_text(errors="replace")
+            assignments += shlex.split(re.sub(r"(?m)^\s*[#;].*", "", text))
+    return assignments
 
 
 def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFacts:
