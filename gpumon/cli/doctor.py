@@ -54,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     result = document(answers)
     if args.bundle is not None:
         try:
-            write_bundle(args.bundle, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(result, indent=1)})
+            write_bundle(
+                args.bundle, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(result, indent=1)}
+            )
         except OSError as error:
             print(f"gpumon: cannot create {args.bundle}: {error.strerror}. Name a new file.", file=sys.stderr)
             return EXIT_CODES[UNKNOWN]

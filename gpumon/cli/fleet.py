@@ -34,7 +34,9 @@ def add(parser: CommandParser) -> None:
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--prometheus", type=url, metavar="URL", help="read the verdicts from this Prometheus")
-    source.add_argument("--hosts", metavar="FILE", help="ask each agent: host list or ansible-inventory --list; - for stdin")
+    source.add_argument(
+        "--hosts", metavar="FILE", help="ask each agent: host list or ansible-inventory --list; - for stdin"
+    )
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token for Prometheus, or for the agents"
     )

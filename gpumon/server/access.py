@@ -13,7 +13,7 @@ from starlette.types import Scope
 from gpumon.server.connections import Connection, Refusals
 from gpumon.server.credentials import Passwords, TooManyPasswordsError, basic_credentials, is_token
 from gpumon.server.problem import Problem
-from gpumon.server.web_config import WebConfig, WebConfigError, files, has_allowed_name, read, tls_context
+from gpumon.server.web_config import WebConfig, WebConfigError, files, read, tls_context
 
 OPEN_PATHS = ("/-/",)
 """Prefixes of the paths that every client may read: the liveness and readiness routes."""
@@ -126,6 +126,6 @@ def _status(path: Path) -> tuple[int, int, int]:
 
 
 def _is_allowed(connection: Connection, names: tuple[str, ...]) -> bool:
-    encrypted: ssl.SSLObject | None = connection.transport.get_extra_info("ssl_object")
-    certificate = None if encrypted is None else encrypted.getpeercert()
-    return bool(certificate) and has_allowed_name(certificate or {}, names)
+    """Return True if the client has sent a certificate with one of these subject alternative names."""
+    certificate = connection.transport.get_extra_info("peercert") or {}
+    return any(name in names for _, name in certificate.get("subjectAltName", ()))

@@ -71,11 +71,6 @@ class WebConfig(_Part):
     basic_auth_users: Mapping[str, str] = {}
     """Bcrypt hashes of the passwords, by user name."""
 
-    @field_validator("tls_server_config", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return value or None
-
     @field_validator("basic_auth_users")
     @classmethod
     def _check_hashes(cls, users: Mapping[str, str]) -> Mapping[str, str]:
@@ -89,10 +84,8 @@ def read(path: Path) -> WebConfig:
     """Return the web configuration in the file. Raise WebConfigError if the file is unreadable or invalid."""
     try:
         return WebConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except OSError as error:
-        raise WebConfigError(f"the web configuration {path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise WebConfigError(f"the web configuration {path} is not valid YAML: {error}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise WebConfigError(f"the web configuration {path} cannot be read: {error}") from error
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {_words(each['msg'])}" for each in error.errors())
         raise WebConfigError(f"the web configuration {path} is not valid: {problems}") from error
@@ -132,8 +125,3 @@ def tls_context(path: Path, config: WebConfig) -> ssl.SSLContext | None:
 
 def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase, which the agent cannot ask for: store the key without one")
-
-
-def has_allowed_name(certificate: Mapping[str, Any], allowed: tuple[str, ...]) -> bool:
-    """Return True if a client certificate, as ssl.SSLObject.getpeercert returns it, has one of the allowed names."""
-    return any(name in allowed for _, name in certificate.get("subjectAltName", ()))

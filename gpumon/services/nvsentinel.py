@@ -21,7 +21,7 @@ STRATEGIES = {"execute_remediation": 1, "store_only": 2}
 NVSentinel uses EXECUTE_REMEDIATION.
 """
 NONE, UNKNOWN = 0, 99
-RECOMMENDED = {
+RECOMMENDED: Mapping[str, int] = {
     Action.NONE: NONE,
     Action.RESTART: 39,
     Action.RESET: 2,
@@ -29,8 +29,8 @@ RECOMMENDED = {
     Action.INSPECT: 5,
     Action.REPLACE: 5,
 }
-"""Number in NVSentinel's enum RecommendedAction, by action of a verdict: NONE (0), RESTART_APP (39), COMPONENT_RESET
-(2), RESTART_BM (24) or CONTACT_SUPPORT (5).
+"""Number in NVSentinel's enum RecommendedAction, by the action with which the text of an alert begins: NONE (0),
+RESTART_APP (39), COMPONENT_RESET (2), RESTART_BM (24) or CONTACT_SUPPORT (5).
 """
 NEVER_FATAL = frozenset({"agent", "job"})
 """Classes of alerts that do not concern the hardware. Because of them NVSentinel must not take a node out of service.
@@ -86,7 +86,7 @@ def health_event(alert: SentAlert, *, node: str, strategy: int, ended: float | N
         (5, critical and not resolved),
         (6, resolved),
         (7, f"resolved: {alert.summary}" if resolved else alert.description or alert.summary),
-        (8, NONE if resolved else _recommended_action(alert.action)),
+        (8, NONE if resolved else RECOMMENDED.get(alert.action.partition(".")[0], UNKNOWN)),
         *((10, _field(1, kind) + _field(2, value)) for kind, value in _entities(labels)),
         *((11, _field(1, key) + _field(2, value)) for key, value in metadata.items() if value),
         (12, _field(1, int(seconds)) + _field(2, int(seconds % 1 * 1e9))),
@@ -105,12 +105,6 @@ def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for kind, label in (("GPU", "gpu"), ("GPU_UUID", "uuid"), ("NIC", "device"), ("NICPort", "port")):
         if label in labels:
             yield kind, labels[label]
-
-
-def _recommended_action(action: str) -> int:
-    """Return the RecommendedAction for the action with which the text begins; UNKNOWN if it begins with none."""
-    word = action.partition(".")[0]
-    return RECOMMENDED[Action(word)] if word in set(map(str, Action)) else UNKNOWN
 
 
 def _field(number: int, value: str | int | bytes) -> bytes:
