@@ -73,11 +73,10 @@ class SingleReading:
     repeatedly.
     """
 
-    def __init__(self, settings: Configuration, deadline: float = DEADLINE_SECONDS) -> None:
-        self.failure: str | None = f"no GPU could be read within {deadline:g} s"
+    def __init__(self, settings: Configuration) -> None:
+        self.failure: str | None = f"no GPU could be read within {DEADLINE_SECONDS:g} s"
         """Why no GPU could be read; None once the GPUs were read, or the driver reported that it is down."""
         self._linked = False
-        self._deadline = deadline
         self._loop = Loop()
         self._monitor = Monitor(initial_report(settings), reducer_settings(settings))
         epoch = boot_clock()
@@ -95,7 +94,7 @@ class SingleReading:
         )
 
     def run(self) -> Report:
-        self._loop.call_after(self._deadline, self._loop.stop)
+        self._loop.call_after(DEADLINE_SECONDS, self._loop.stop)
         self._samplers.start()
         self._links.start()
         self._loop.run()

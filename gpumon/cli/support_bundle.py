@@ -27,7 +27,6 @@ from gpumon.store.store_error import StoreError
 
 EVENTS, LOG_LINES, MAX_LOG = 1000, 2000, 4 << 20
 """Maximum numbers of events, of lines of the log, and of characters of the log."""
-FROM_AGENT = {"inventory.json": "/api/v1/inventory", "events.json": f"/api/v1/events?limit={EVENTS}"}
 
 
 def write_bundle(path: Path, facts: HostFacts, report: Mapping[str, str]) -> None:
@@ -35,7 +34,7 @@ def write_bundle(path: Path, facts: HostFacts, report: Mapping[str, str]) -> Non
 
     `report`: members (files) with the answers of doctor, as text by name.
     """
-    members = {**report, **dict(_members(facts)), **dict(_from_agent(facts))}
+    members = {**report, **dict(_members(facts))}
     folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     os.umask(0o077)
     with tarfile.open(path, "x:gz") as archive:
@@ -50,6 +49,7 @@ def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
     yield "configuration.yml", facts.errors.get("configuration") or show(facts.configuration)
     yield "report.json", json.dumps(facts.report, indent=1)
     yield "gpus.txt", terminal.table(facts.report, 160, color=False)
+    yield "events.json", _events(facts)
     log = run_bounded(
         ["journalctl", "--unit", UNIT, f"--lines={LOG_LINES}", "--no-pager", "--output=short-iso"], COMMAND_SECONDS
     )
@@ -65,18 +65,14 @@ def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
     yield "versions.json", json.dumps(versions, indent=1)
 
 
-def _from_agent(facts: HostFacts) -> Iterator[tuple[str, str]]:
-    """Yield name and text of the members with inventory and events. Without an agent, read the events in its store."""
-    for name, path in FROM_AGENT.items():
-        try:
-            yield name, Client(facts.agent).fetch(path).body.decode(errors="replace")
-        except ClientError as error:
-            yield name, json.dumps({"error": str(error)})
-    if "agent" in facts.errors:
-        try:
-            if (store := examine(facts.configuration.store.path)) is not None:
-                with contextlib.closing(store):
-                    events = [dataclasses.asdict(event) for event in read_recent(store, EVENTS)]
-                yield "events.json", json.dumps(events, indent=1)
-        except (StoreError, OSError) as error:
-            yield "events.json", json.dumps({"error": str(error)})
+def _events(facts: HostFacts) -> str:
+    """Return the last events as JSON: those that the agent reports or, if it does not answer, those in its store."""
+    try:
+        if "agent" not in facts.errors:
+            return Client(facts.agent).fetch(f"/api/v1/events?limit={EVENTS}").body.decode(errors="replace")
+        if (store := examine(facts.configuration.store.path)) is None:
+            return "[]"
+        with contextlib.closing(store):
+            return json.dumps([dataclasses.asdict(event) for event in read_recent(store, EVENTS)], indent=1)
+    except (ClientError, StoreError, OSError) as error:
+        return json.dumps({"error": str(error)})

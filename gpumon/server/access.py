@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from gpumon.server.web_config import WebConfig, WebConfigError, files, read, tls
 OPEN_PATHS = ("/-/",)
 """Prefixes of the paths that every client may read: the liveness and readiness routes."""
 _log = logging.getLogger("gpumon.server")
-_Signature = tuple[tuple[int, int, int], ...]
 
 
 class Access:
@@ -68,9 +68,14 @@ class Access:
         _log.info("web configuration read", extra={"path": str(self._path), "tls": self.tls is not None})
         return True
 
-    def _sign(self) -> _Signature:
+    def _sign(self) -> list[tuple[int, int, int]]:
         """Return the modification time, inode and size of each file of the web configuration, to detect a change."""
-        return () if self._path is None else tuple(_status(each) for each in files(self._path, self.config))
+        signature: list[tuple[int, int, int]] = []
+        for path in () if self._path is None else files(self._path, self.config):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                signature.append((status.st_mtime_ns, status.st_ino, status.st_size))
+        return signature
 
     async def refusal(self, scope: Scope) -> Problem | None:
         """Return the error with which to refuse this request; None if the request may be answered."""
@@ -115,14 +120,6 @@ class Access:
 def _load(path: Path) -> tuple[WebConfig, ssl.SSLContext | None]:
     config = read(path)
     return config, tls_context(path, config)
-
-
-def _status(path: Path) -> tuple[int, int, int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (status.st_mtime_ns, status.st_ino, status.st_size)
 
 
 def _is_allowed(connection: Connection, names: tuple[str, ...]) -> bool:

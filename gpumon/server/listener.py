@@ -34,7 +34,8 @@ class HttpEndpoint:
         self._socket = _inherited_socket(web) or listen(*web.address)
         self.host, port = self._socket.getsockname()[:2]
         self.refusals = Refusals()
-        self.access = Access(web.config_file, self.refusals, token=self.token, read_token=self._read_token(web))
+        read_token = None if web.read_token_file is None else partial(_token, web.read_token_file)
+        self.access = Access(web.config_file, self.refusals, token=self.token, read_token=read_token)
         scheme = "http" if self.access.tls is None else "https"
         self._url = f"{scheme}://[{self.host}]:{port}/" if ":" in self.host else f"{scheme}://{self.host}:{port}/"
         self._server: Server | None = None
@@ -62,10 +63,6 @@ class HttpEndpoint:
     def token(self) -> str | None:
         """Return the current content of the token file; None if it cannot be read."""
         return _token(self._web.token_file)
-
-    @staticmethod
-    def _read_token(web: WebSection) -> Callable[[], str | None] | None:
-        return None if web.read_token_file is None else partial(_token, web.read_token_file)
 
     def _create_token(self, subject: str, path: Path, effect: str) -> None:
         try:

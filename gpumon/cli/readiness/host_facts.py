@@ -32,7 +32,7 @@ from gpumon.probe.runner.shared_memory import FOLDER
 from gpumon.store.database_file import examine
 from gpumon.store.store_error import StoreError
 
-DEADLINE_SECONDS = 60.0  # for the driver, and for PyTorch
+TORCH_SECONDS = 60.0
 TORCH_REPORT = Path(__file__).parents[2] / "probe" / "worker" / "torch_report.py"
 RELEASED = "the GPUs are released"
 UNREADABLE = "this user may not read it"
@@ -137,7 +137,7 @@ def _assignments(environment: str, pid: str, files: Sequence[str]) -> Sequence[s
 def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFacts:
     """Gather and return the facts about this host and its agent.
 
-    Only child processes open the driver or load PyTorch. Each of these is stopped after at most DEADLINE_SECONDS.
+    Only child processes open the driver or load PyTorch. They are stopped if they hang.
     `wrong`: problems of the configuration; empty if it is valid.
     """
     errors, address = {"configuration": wrong, "unit": unit.error}, local_socket(configuration)
@@ -145,7 +145,7 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
         report = Client(address, timeout=COMMAND_SECONDS).get("/api/v1/report", terminal.STATUS)
     except ClientError as error:
         errors["agent"] = getattr(error.__cause__, "strerror", None) or str(error.__cause__ or error)
-        reading = SingleReading(configuration, DEADLINE_SECONDS)
+        reading = SingleReading(configuration)
         report, errors["reading"] = reading.document(), reading.failure or ""
     python, torch = probe_settings(configuration).python, dict[str, Any]()
     if report["node"]["releases"]:  # PyTorch would open the GPUs
@@ -187,7 +187,7 @@ def _torch(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     if os.geteuid() == 0 and unit.get("User"):  # root must not run an interpreter that other users may change
         user, group = unit["User"], unit["Group"] or unit["User"]
         command = ["setpriv", f"--reuid={user}", f"--regid={group}", "--init-groups", *command]
-    output = run_bounded(command, DEADLINE_SECONDS)
+    output = run_bounded(command, TORCH_SECONDS)
     try:
         return json.loads(output.text.splitlines()[-1]), ""
     except (IndexError, ValueError):
