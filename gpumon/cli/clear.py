@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     parameters |= {"note": args.note} if args.note else {}
     agent = replace(client(args), timeout=WAIT_SECONDS)
     try:
-        response = agent.post(f"{PATH}?{urlencode(parameters)}", MEMBERS)
+        response = agent.change("POST", f"{PATH}?{urlencode(parameters)}", MEMBERS)
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
             raise

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +17,7 @@ from gpumon.cli.config_arguments import url
 from gpumon.cli.fleet_sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
 from gpumon.cli.host_list import ALL, read_hosts
 from gpumon.cli.sd import ADDRESS, with_port
-from gpumon.cli.watch import add_watch_flag, watch
+from gpumon.cli.watch import add_watch_flag, in_color, watch
 from gpumon.outputs.formatting import ABSENT, columns, duration
 from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
 
@@ -47,7 +45,7 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    ask, color = _source(args), sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    ask, color = _source(args), in_color()
     if args.watch is not None:
         return watch(lambda size: "\n".join(_lines(_sort_problems(ask()), size.columns, color=color)), args.watch)
     state = _sort_problems(ask())

@@ -47,4 +47,4 @@ def run(args: argparse.Namespace) -> int:
 
 def _accept(agent: Client, args: argparse.Namespace) -> Any:
     query = urlencode({"part": args.parts, **reason(args)}, doseq=True)
-    return agent.post(f"{PATH}/accept?{query}", MEMBERS)
+    return agent.change("POST", f"{PATH}/accept?{query}", MEMBERS)

@@ -61,7 +61,7 @@ def _send(agent: Client, args: argparse.Namespace) -> Any:
     if args.action == "end":
         return agent.change("DELETE", f"{PATH}?{urlencode(reason(args))}", CHANGED)
     query = {"for_seconds": parse_duration(args.duration, "--for"), "reason": _reason(args.reason)}
-    return agent.post(f"{PATH}?{urlencode(query)}", CHANGED)
+    return agent.change("POST", f"{PATH}?{urlencode(query)}", CHANGED)
 
 
 def _reason(reason: str) -> str:

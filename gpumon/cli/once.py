@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import shutil
 import sys
@@ -13,6 +12,7 @@ import time
 from gpumon import log
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
+from gpumon.cli.watch import in_color
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import initial_report, links_orders, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
@@ -143,13 +143,9 @@ def _render(report: Report, args: argparse.Namespace) -> str:
     document = _document(report)
     if args.json:
         return json.dumps(document, indent=2) + "\n"
-    return terminal.table(document, shutil.get_terminal_size((120, 24)).columns, color=_color())
+    return terminal.table(document, shutil.get_terminal_size((120, 24)).columns, color=in_color())
 
 
 def _document(report: Report) -> Document:
     now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())
     return ReportResponse.from_report(report, now).document()
-
-
-def _color() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
 def _begin(agent: Client, args: argparse.Namespace) -> str:
     """Request a run of a probe and return the id of the run. A skipped run has an id too."""
     try:
-        return str(agent.post(f"/probe/{args.action}?{urlencode(reason(args))}", ("id",))["id"])
+        return str(agent.change("POST", f"/probe/{args.action}?{urlencode(reason(args))}", ("id",))["id"])
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT or not refusal.problem.get("id"):
             raise

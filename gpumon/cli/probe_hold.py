@@ -69,7 +69,7 @@ def begin(args: argparse.Namespace) -> int:
         raise UserError(f"{problem} Use a shorter or simpler text.")
     seconds = parse_duration(args.duration, "--for")
     query = urlencode({"for_seconds": seconds, "reason": args.reason, "owner": args.owner})
-    return _send(args, lambda agent: agent.post(f"{PATH}?{query}", CHANGED), FREE)
+    return _send(args, lambda agent: agent.change("POST", f"{PATH}?{query}", CHANGED), FREE)
 
 
 def end(args: argparse.Namespace) -> int:

@@ -73,4 +73,4 @@ def _send(agent: Client, args: argparse.Namespace) -> Any:
     if args.duration is None:
         return agent.get(PATH, MEMBERS)
     query = urlencode({"for_seconds": parse_duration(args.duration, "--for"), **gpu})
-    return agent.post(f"{PATH}?{query}", MEMBERS)
+    return agent.change("POST", f"{PATH}?{query}", MEMBERS)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from gpumon import DEFAULT_PORT
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import UserError
-from gpumon.cli.host_list import ALL, Variables, expand, read_hosts
+from gpumon.cli.host_list import ALL, expand, read_hosts
 
 ADDRESS = "ansible_host"
 """Variable of an inventory with the address of a host, if it differs from the host's name."""
@@ -58,7 +58,9 @@ def targets(args: argparse.Namespace) -> str:
     fixed = dict(label.split("=", 1) for label in args.label)
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for name, variables in hosts.items():
-        labels = fixed | {label: _variable(name, variables, label) for label in args.label_from}
+        if lacking := [label for label in args.label_from if label not in variables]:
+            raise UserError(f"host {name} has no variable {lacking[0]!r}, which --label-from names")
+        labels = fixed | {label: variables[label] for label in args.label_from}
         address = variables.get(ADDRESS, name)
         if not ADDRESSES.fullmatch(address):
             raise UserError(f"{address!r} is not the address of a host: write its name or IP address, and no more")
@@ -67,12 +69,6 @@ def targets(args: argparse.Namespace) -> str:
         groups.setdefault(tuple(labels.items()), []).append(with_port(address, args.port))
     target_groups = [{"targets": addresses, "labels": dict(labels)} for labels, addresses in groups.items()]
     return json.dumps(target_groups, indent=1) + "\n"
-
-
-def _variable(host: str, variables: Variables, name: str) -> str:
-    if name not in variables:
-        raise UserError(f"host {host} has no variable {name!r}, which --label-from names")
-    return variables[name]
 
 
 def with_port(host: str, port: int) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import sys
 from functools import partial
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
-from gpumon.cli.watch import add_watch_flag, watch
+from gpumon.cli.watch import add_watch_flag, in_color, watch
 from gpumon.outputs import terminal
 
 
@@ -24,7 +22,7 @@ def add(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     ask = partial(client(args).get, "/api/v1/report", terminal.STATUS)
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    color = in_color()
     if args.watch is not None:
         return watch(lambda size: terminal.live(ask(), size.columns, size.lines, color=color), args.watch)
     document = ask()

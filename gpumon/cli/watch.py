@@ -35,6 +35,10 @@ def add_watch_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def in_color() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
 def watch(render: Callable[[os.terminal_size], str], seconds: float) -> int:
     """Show the text that `render` returns, and call `render` again every `seconds`, until q is pressed.
 

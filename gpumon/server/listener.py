@@ -34,6 +34,8 @@ class HttpEndpoint:
         self._socket = _inherited_socket(web) or listen(*web.address)
         self.host, port = self._socket.getsockname()[:2]
         self.refusals = Refusals()
+        self.token = partial(_token, web.token_file)
+        """Returns the current content of the token file; None if it cannot be read."""
         read_token = None if web.read_token_file is None else partial(_token, web.read_token_file)
         self.access = Access(web.config_file, self.refusals, token=self.token, read_token=read_token)
         scheme = "http" if self.access.tls is None else "https"
@@ -59,10 +61,6 @@ class HttpEndpoint:
             self._server.stop()
             if "socket" not in self.notices:
                 self._local_path.unlink(missing_ok=True)
-
-    def token(self) -> str | None:
-        """Return the current content of the token file; None if it cannot be read."""
-        return _token(self._web.token_file)
 
     def _create_token(self, subject: str, path: Path, effect: str) -> None:
         try:

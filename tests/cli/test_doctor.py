@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shlex
 import socket
 import sqlite3
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +26,7 @@ from sample_events import error_event
 from gpumon import __version__
 from gpumon.cli.doctor import CHECKS, diagnose, document, table
 from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.cli.readiness.host_facts import HostFacts
+from gpumon.cli.readiness.host_facts import HostFacts, torch_report
 from gpumon.cli.readiness.torch_checks import runs_on
 from gpumon.config.load import load
 from gpumon.config.model import Configuration
@@ -434,6 +436,18 @@ def test_secrets_in_a_log_are_redacted() -> None:
         "GET https://u:<redacted>@h/x?<redacted> Authorization: Basic <redacted> password: '<redacted>' "
         "token=<redacted> token_file=/a"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its user")
+def test_root_starts_pytorch_as_the_user_of_the_agent() -> None:
+    """The interpreter may belong to another user."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        python = Path(folder) / "python"
+        python.write_text('#!/bin/sh\necho "{\\"user\\": \\"$(id -un)\\", \\"group\\": \\"$(id -gn)\\"}"\n')
+        python.chmod(0o755)
+        unit = {"User": "nobody", "Group": "nogroup"}
+        assert torch_report(str(python), unit) == ({"user": "nobody", "group": "nogroup"}, "")
 
 
 def test_the_torch_of_this_environment_is_reported() -> None:

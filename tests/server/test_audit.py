@@ -82,7 +82,7 @@ def test_local_writes_have_the_user_and_the_reason(tmp_path: Path) -> None:
     agent = Agent(tmp_path, profile="t4x1", environment={"GPUMON_RELEASE__MARKER": str(tmp_path / "marker")}).start()
     try:
         client = Client(tmp_path / "gpumon.db.sock")
-        client.post("/api/v1/maintenance?for_seconds=60&reason=new+fan", ("maintenance",))
+        client.change("POST", "/api/v1/maintenance?for_seconds=60&reason=new+fan", ("maintenance",))
         agent.process.send_signal(1)
         (tmp_path / "marker").write_text("for=1m")
         eventually(lambda: len(client.get("/api/v1/audit", ("entries",))["entries"]) == 3)

@@ -67,7 +67,7 @@ def test_the_agents_user_needs_no_token(path: Path) -> None:
     node = Node(token=None)
     with served(path, node):
         assert Client(path).get("/api/v1/health", ("level",))
-        assert Client(path).post("/api/v1/maintenance?for_seconds=60&reason=test", ("maintenance",))
+        assert Client(path).change("POST", "/api/v1/maintenance?for_seconds=60&reason=test", ("maintenance",))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
@@ -88,7 +88,7 @@ def test_refusal_names_the_remedy(path: Path, monkeypatch: pytest.MonkeyPatch) -
     """The command prints the sentence of the agent."""
     monkeypatch.setattr(connections.Peer, "may_write", False)
     with served(path, Node()), pytest.raises(RefusedError, match=r"uid .* may not change the state .* Run as root"):
-        Client(path).post(HOLD, ())
+        Client(path).change("POST", HOLD, ())
 
 
 def test_network_clients_do_not_use_up_its_connections(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_no_token_is_sent_to_a_port_of_this_host(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         squatter.settimeout(0.0)
         with pytest.raises(ClientError, match="no agent answers"):
-            Client(tmp_path / "gpumon.sock", token).post(HOLD, ())
+            Client(tmp_path / "gpumon.sock", token).change("POST", HOLD, ())
         with pytest.raises(BlockingIOError):
             squatter.accept()
 

@@ -151,7 +151,7 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
     if report["node"]["releases"]:  # PyTorch would open the GPUs
         errors["torch"] = RELEASED
     else:
-        torch, errors["torch"] = _torch(python, unit.properties)
+        torch, errors["torch"] = torch_report(python, unit.properties)
     if errors.get("agent"):
         errors["store"] = _store_error(configuration.store.path)
     if not unit.listeners:
@@ -181,11 +181,11 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
     )
 
 
-def _torch(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+def torch_report(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Return (report of torch_report.py about PyTorch, ""), or ({}, error) if the program prints no report."""
     command = [python, "-I", str(TORCH_REPORT)]
     if os.geteuid() == 0 and unit.get("User"):  # root must not run an interpreter that other users may change
-        user, group = unit["User"], unit["Group"] or unit["User"]
+        user, group = unit["User"], unit.get("Group") or unit["User"]
         command = ["setpriv", f"--reuid={user}", f"--regid={group}", "--init-groups", *command]
     output = run_bounded(command, TORCH_SECONDS)
     try:
