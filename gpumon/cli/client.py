@@ -30,7 +30,7 @@ STORED_LATER = (
 
 
 class ClientError(UserError):
-    """Raised if the agent does not answer or refuses a request. The message states why and what to do."""
+    """Raised if a request cannot be sent, fails or is refused by the agent. The message states why and what to do."""
 
 
 class RefusedError(ClientError):
@@ -92,7 +92,7 @@ class Client:
     def get(self, path: str, members: Collection[str]) -> Any:
         """Send a GET request and return the JSON object of the response.
 
-        Raise ClientError if the request fails or the object lacks one of `members`.
+        Raise ClientError if the request fails, the object lacks one of `members`, or a URL is asked without a token.
         """
         return self._ask("GET", path, members)
 
@@ -106,7 +106,7 @@ class Client:
     def change(self, method: str, path: str, members: Collection[str]) -> Any:
         """Send a request that changes the agent's state and return the JSON object of the response.
 
-        Raise ClientError if the request fails or the object lacks one of `members`.
+        Raise ClientError if the request fails, the object lacks one of `members`, or a URL is asked without a token.
         """
         if not isinstance(self.address, Path) and self.token_file is None:
             raise ClientError(f"a change at {self._shown} needs a token: give its file with --token-file.")
