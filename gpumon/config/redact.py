@@ -17,10 +17,16 @@ _IN_TEXT = tuple(
         (r"(?<=://)(?:[^/@\s:?#]*:)?", r"[^/?#\s]+(?=@)", rf"\g<name>{REDACTED}"),
         (r"://[^\s?#]+\?", r"[^\s\"'#]+", rf"\g<name>{REDACTED}"),
         (r"Bearer |Authorization: ?\w+ ", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
+        (r"(?<![\w-])-u[\"']?[\s,]*(?:- +)?[\"']?[^\s:\"']*:", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
+        (
+            rf"(?<![\w-])--?(?:[\w-]*[-_])?{_WORDS}(?![\w-])[\"']?[\s,]+(?:- +)?",
+            _VALUE,
+            rf"\g<name>\g<quote>{REDACTED}\g<quote>",
+        ),
         (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE, rf"\g<name>\g<quote>{REDACTED}\g<quote>"),
     )
 )
-"""Secrets in a text: password and query of a URL, an HTTP header, `token=`, `token:`."""
+"""Secrets in a text: password and query of a URL, an HTTP header, `-u NAME:`, `--token`, `token=`, `token:`."""
 
 
 def redact(name: str, value: Any) -> Any:

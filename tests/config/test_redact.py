@@ -18,6 +18,8 @@ R = "<redacted>"
         ("https://t0k@en@am/", f"https://{R}@am/"),
         ("passwd=x1 pass=x2 apikey=x3", f"passwd={R} pass={R} apikey={R}"),
         ("--password=x1 --api-key='x 2' -p 3", f"--password={R} --api-key='{R}' -p 3"),
+        ("--password x1 --api-key 'x 2' -p 3", f"--password {R} --api-key '{R}' -p 3"),
+        ("curl -u kim:x1 https://h/", f"curl -u kim:{R} https://h/"),
         ("token = x1, next", f"token = {R}, next"),
         ('password="x1 x2" user=u', f'password="{R}" user=u'),
         (r'msg="secret=\"x1 x2\" refused"', rf'msg="secret={R} refused"'),
