@@ -105,7 +105,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
 
 
 def _of_pending(health: Health, gpus: Mapping[str, Labels], now: Now) -> Iterator[Alert]:
-    """Yield a pending alert for each finding that has not lasted long enough to become a verdict."""
+    """Yield a pending alert for each check and device with a warning or failure that has not lasted long enough yet."""
     for key, pending in health.pending.items():
         for level in sorted(pending.lasted, reverse=True):
             rule = rule_of(key[0], level)

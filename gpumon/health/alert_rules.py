@@ -1,4 +1,4 @@
-"""TABLE: alert rules that only Prometheus can evaluate. All other alert rules are derived from the checks."""
+"""Alert rules: a table of those that only Prometheus can evaluate, and those that are derived from the checks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AlertRule:
 
     @property
     def muted_expr(self) -> str:
-        """Return the PromQL that Prometheus evaluates: `expr`, muted in maintenance if the severity pages."""
+        """Return `expr` for Prometheus, muted in maintenance if the severity pages and the rule is not `of_fleet`."""
         muted = self.severity in PAGING and not self.of_fleet
         return f"{self.expr} {UNLESS_MUTED}" if muted else self.expr
 
@@ -265,6 +265,6 @@ def _of_check(check: Check, subject: str) -> Iterator[tuple[Level, AlertRule]]:
 
 
 def fill(template: str, labels: Iterable[tuple[str, str]]) -> str:
-    """Replace the label names in braces by their values. An absent label is replaced by "", as in Prometheus."""
+    """Return the template with label names in braces replaced by their values; by "" for an absent label."""
     values = dict(labels)
     return _LABEL.sub(lambda match: values.get(match[1], ""), template)

@@ -1,6 +1,7 @@
-"""TABLE: Xids that only some GPU architectures can report, from the columns "applies to" of NVIDIA's Xid catalogue.
+"""SINCE and UNTIL: Xids that only some GPU architectures can report, by the columns "applies to" of NVIDIA's catalogue.
 
-The counter of a critical Xid is exported, starting at 0, for every GPU that can report the Xid, and for no other GPU.
+The counter of a critical Xid is exported, starting at 0, for every GPU that can report the Xid. For another GPU it is
+exported only after the GPU has reported the Xid.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ CHIP_TO_CHIP = frozenset({173})
 def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
     """Yield those of `xids` that a GPU of this architecture can report.
 
-    An architecture that is not in RANKS can report any Xid. `architecture` is None until the GPU has been opened: then
-    only the Xids that every architecture can report are yielded. `chip_to_chip`: whether the GPU has links to a Grace
-    CPU. Without them it cannot report the Xids of CHIP_TO_CHIP.
+    SINCE and UNTIL do not restrict an architecture that is not in RANKS. `architecture` is None until the GPU has been
+    opened: then only the Xids that every architecture can report are yielded. `chip_to_chip`: whether the GPU has links
+    to a Grace CPU. Without them it cannot report the Xids of CHIP_TO_CHIP.
     """
     rank = RANKS.get(architecture or "")
     for xid in xids:

@@ -52,17 +52,17 @@ class Catalogue:
     def explain(self, event: ErrorEvent) -> Explanation:
         """Return the explanation of an event, taken from the most severe of its log lines.
 
-        An Xid 154 (recovery action changed) is explained by its newest line alone. A cancelled event has severity info
-        and needs no action.
+        An Xid 154 (recovery action changed) is explained by its newest line alone. An event that a later Xid cancelled
+        (ErrorEvent.cancelled_wall) has severity info and needs no action.
         """
         texts = (event.text,) if event.code == RECOVERY_ACTION else (*event.texts, event.text)
         read = self.read(event.kind, event.code, texts, fatal=event.fatal)
         return read if event.cancelled_wall is None else _cancelled_explanation(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
-        """Return the explanation of an error code, taken from the most severe of its log lines.
+        """Return the explanation of an error code. For an Xid it is taken from the most severe of its log lines.
 
-        `kind`: XID, SXID, OVERRUN, AER, NIC or DRIVER. `texts`: what follows the code in each line. `fatal`: whether an
+        `kind`: XID, SXID, OVERRUN, AER, NIC or DRIVER. `texts`: what follows the Xid in each line. `fatal`: whether an
         NVSwitch error is fatal; None if its line does not state it.
         """
         if kind == SXID:
@@ -113,7 +113,9 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
     Action.REPLACE: (xids.REPLACE,),
 }
 XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
-"""Verdict action by the text of an Xid's first action. Contains every text that a shipped row or a decoder uses."""
+"""Verdict action by the text of an Xid's first action. Contains the texts of all shipped rows, and of the decoders
+registers.py and nvlink5.py.
+"""
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
 """Xids whose log text is decoded, in addition to those of nvlink5.CODES."""

@@ -51,7 +51,7 @@ NVLink of the inhibited GPU (peer), or any device.
 
 @dataclass(frozen=True, slots=True)
 class XidCause:
-    """Value of `Check.inhibited_by`: the cause inhibits only if its verdict is about one of these Xids."""
+    """Value of `Check.inhibited_by`: the cause inhibits only if `xid` in its verdict's evidence is one of these."""
 
     where: Where
     codes: frozenset[int]
@@ -122,8 +122,8 @@ def flag_check(flag: Callable[[Gpu], float | None], finding: Finding) -> Callabl
 def by_role(check: Callable[[PortCase], Finding | None], port: PortCase) -> Finding | None:
     """Return the finding of a check on a port. A failure becomes a warning unless the port has the role `fabric`.
 
-    The GPUs on the port's PCIe switch, or why the port has another role, are added to the reason. A port that must not
-    be read (`restricted`) passes.
+    In that case the action REBOOT becomes INSPECT. The GPUs on the port's PCIe switch, or why the port has another
+    role, are added to the reason. A port that must not be read (`restricted`) passes, which clears its verdict.
     """
     if port.port.restricted:
         return clear(Clearance.GONE)
@@ -184,7 +184,9 @@ class Check:
     windows: tuple[SampleWindow, ...] = ()
     """Sample windows that the check reads. Only metrics that are named here are recorded."""
     counts_causes: bool = False
-    """Whether the check counts how often its causes recur. Then clearing a cause clears neither count nor verdict."""
+    """Whether the check counts how often its causes recur. Then clearing a cause does not restart the count, and
+    does not clear the verdict while its fault is active.
+    """
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
     notice: str = ""
@@ -192,7 +194,9 @@ class Check:
     acceptable: bool = False
     """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: Paging = Paging.DAY
-    """When a failure pages. A warning pages in working hours; with NEVER it does not page, and has severity info."""
+    """NIGHT: a failure pages at any hour; else in working hours. A warning pages in working hours; with NEVER it does
+    not page, and has severity info.
+    """
 
     @property
     def alert(self) -> str:
@@ -211,7 +215,7 @@ class Check:
 
     @property
     def advice(self) -> str:
-        """Return the first step without the sentence of the action: a verdict has its own action, maybe a stronger."""
+        """Return the first step without the action with which it begins. The verdict's own action may be stronger."""
         return split_action(self.first_step)[1]
 
     @property
@@ -245,6 +249,6 @@ _ACTION = re.compile(rf"(?:{'|'.join(ACTIONS.values())})\. ?", re.IGNORECASE)
 
 
 def split_action(step: str) -> tuple[str, str]:
-    """Return the action (a text of ACTIONS) with which a step begins, or "", and the rest of the step."""
+    """Return the text of ACTIONS with which a step begins, including its full stop, or "", and the rest of the step."""
     match = _ACTION.match(step)
     return (match[0], step[match.end() :]) if match else ("", step)

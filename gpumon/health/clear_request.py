@@ -38,8 +38,9 @@ class ClearResult:
 def requested_clearance(request: ClearRequest, health: Health, here: Collection[str]) -> ClearResult:
     """Return the verdicts that the request clears, and those that it names but cannot clear.
 
-    The verdicts that a cleared verdict inhibits are cleared too: otherwise they would page for a fault that was just
-    cleared. `here`: uuids of the GPUs in the inventory.
+    A verdict that a cleared verdict inhibits is cleared too, if it can be cleared or ends with its cause
+    (`ends_with_cause`): otherwise it would page for a fault that was just cleared. `here`: uuids of the GPUs in the
+    inventory.
     """
     if not health.evaluated:
         return ClearResult(error="The health checks have not been evaluated yet.")

@@ -30,14 +30,18 @@ def latched_clearance(verdict: Verdict, latch: Latch, facts: Facts) -> Clearance
 
 
 def is_repaired(verdict: Verdict, facts: Facts) -> bool:
-    """Return whether the GPU was reset, or the node rebooted, since the fault was last active."""
+    """Return whether the GPU was reset, or the node rebooted, since the fault was last active.
+
+    A reset from before the verdict was raised does not count.
+    """
     return _repair(verdict, facts, settling=0.0) is not None
 
 
 def recovery_clearance(verdict: Verdict, facts: Facts) -> Clearance:
     """Return what cleared a verdict that is not latched: REBOOT or RESET if that ended the fault, else RECOVERED.
 
-    A repair ended the fault if the fault was last active before the repair, or at most SETTLING seconds after it.
+    A repair ended the fault if the fault was last active before it, or less than SETTLING seconds after it. A reset
+    from before the verdict was raised does not count.
     """
     return _repair(verdict, facts, settling=SETTLING) or Clearance.RECOVERED
 
@@ -91,7 +95,7 @@ def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
 def is_observed(device: str, facts: Facts) -> bool:
     """Return whether the device can be read now: False for a GPU that has a fault or is released.
 
-    True for a port or the node: the check functions return None if these cannot be read.
+    True for a port, the node or an absent GPU: the check functions return None for a port or node that cannot be read.
     """
     state = _gpu_state(device, facts)
     return state is None or (state.fault is None and not state.released)

@@ -1,4 +1,4 @@
-"""GpuCase and PortCase, the arguments of check functions: one device, with the facts of the evaluation. Frozen."""
+"""GpuCase and PortCase, the arguments of checks of GPUs and ports: one device, with the facts of the evaluation."""
 
 from __future__ import annotations
 
@@ -34,12 +34,18 @@ class _DeviceCase(ABC):
         return self.facts.growth(window, self.device, since=since)
 
     def mean(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the mean of the series with these labels; None if its samples cover too little of the window."""
+        """Return the mean of the series with these labels in the window.
+
+        None without such a series, or if its samples cover too little of the window.
+        """
         series = with_labels(self.series(window), **labels)
         return None if series is None or not series.covers(window) else series.mean
 
     def peak(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the maximum of the series with these labels; None if its samples cover too little of the window."""
+        """Return the maximum of the series with these labels in the window.
+
+        None without such a series, or if its samples cover too little of the window.
+        """
         series = with_labels(self.series(window), **labels)
         return None if series is None or not series.covers(window) else max(series.values)
 
@@ -68,7 +74,7 @@ class GpuCase(_DeviceCase):
         return self.state.gpu
 
     def events(self, check: str) -> Iterator[ErrorEvent]:
-        """Yield the GPU's error events since this check's verdict on it was last cleared, newest last.
+        """Yield the GPU's error events (Xids) since this check's verdict on it was last cleared, newest last.
 
         Events during a release of the GPU are left out, because a reset logs errors. Events during maintenance are
         included.
@@ -92,13 +98,13 @@ class PortCase(_DeviceCase):
 
     @property
     def neighbours(self) -> str:
-        """Return a sentence about the GPUs below the same PCIe switch; "" if there are none."""
+        """Return a sentence about the GPUs below the same PCIe switch, beginning with a space; "" if there are none."""
         gpus = [str(state.index) for state in self.facts.gpus if state.bus_id in self.port.placement.gpus]
         return f" It is on the PCIe switch of GPU {', '.join(gpus)}." if gpus else ""
 
     @property
     def accepted(self) -> bool:
-        """Return whether an operator has accepted that the port is down."""
+        """Return whether the port need not be up: accepted by an operator as down or gone, replaced or excluded."""
         record = self.facts.known_ports.get(self.device)
         return record is not None and record.expected is False
 
@@ -106,7 +112,7 @@ class PortCase(_DeviceCase):
     def wired(self) -> bool:
         """Return whether the port should be up, as its record states.
 
-        If the record does not state it, return whether the port is up or has carried traffic.
+        If the record does not state it, return whether the port was ever used (PortReading.used).
         """
         record = self.facts.known_ports.get(self.device)
         if record is not None and record.expected is not None:
@@ -115,7 +121,7 @@ class PortCase(_DeviceCase):
 
     @property
     def fastest(self) -> float | None:
-        """Return the highest recorded speed of the port, in bytes per second; None if there is no record.
+        """Return the highest recorded speed of the port, in bytes per second; None if none is recorded.
 
         If an operator accepted a lower speed, only speeds since then count.
         """

@@ -157,7 +157,8 @@ class _CheckRun:
     def evaluate(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[VerdictTransition]]:
         """Return the updated verdict, the pending findings and the due transitions.
 
-        The verdict is None if none is open. The pending findings are None if the verdict is to keep its level.
+        The verdict is None if none is open. The pending findings are None if no change of level is waiting
+        or due.
         """
         finding = self._usable_finding(facts)
         if finding is None:
@@ -208,7 +209,7 @@ class _CheckRun:
     def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
         """Return the verdict with the fields updated that change without a transition; None if no verdict is open.
 
-        These fields are times, reason, evidence and `active`.
+        These fields are the times and the boot of the fault, `ok_seconds`, reason, evidence and `active`.
         """
         verdict = self.verdict
         if verdict is None:
@@ -276,7 +277,10 @@ class _CheckRun:
 
 
 def _with_last_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
-    """Return the verdict with the time at which the fault was last active: now, or the time of the finding's event."""
+    """Return the verdict with the time at which the fault was last active: now, or the time of the finding's event.
+
+    `active` is True only in the first case.
+    """
     now = facts.now
     if finding.at is None:
         return verdict._replace(active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, ok_seconds=0.0)

@@ -1,4 +1,4 @@
-"""The number of GPUs that this host should have, and the basis of that number. Values only."""
+"""The number of GPUs that this host should have, chosen from several sources, and the basis of the choice. Pure."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ def expectation(
 ) -> Expectation:
     """Return the expected number of GPUs, chosen from the numbers of several sources. None: the source has no number.
 
-    `configured`: number in the configuration. `accepted`: whether an operator accepted `learned`, the highest number
-    that was ever present. `product`: number on hosts with this product. `on_bus`: number on the PCI bus. In a guest
-    `product` is the number of the physical host, and in a container `on_bus` is too; the guest or container may have
-    been given fewer GPUs. `place`, `unlisted`: attributes of the result.
+    `configured`: number in the configuration, which takes precedence. `accepted`: whether an operator accepted
+    `learned`, the highest number that was ever present; it is then chosen. `product`: number on hosts with this
+    product. `on_bus`: number on the PCI bus. Else, on a host, the highest of `learned`, `product` and `on_bus` is
+    chosen. In a guest or container `learned` is chosen, and a higher number becomes `may`: it may be that of the
+    physical host, which gives the guest or container fewer GPUs. `place`, `unlisted`: attributes of the result.
     """
     if configured is not None:
         return Expectation(count=configured, basis=Basis.CONFIGURED, place=place, unlisted=unlisted)

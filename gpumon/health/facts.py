@@ -127,7 +127,7 @@ class Facts:
         return self.now.at
 
     def explain(self, event: ErrorEvent) -> Explanation:
-        """Return the explanation of an error event by the Xid table of this host."""
+        """Return the explanation of an error event of any kind. An Xid is explained by the Xid table of this host."""
         if event.id not in self._explanations:
             self._explanations[event.id] = self.catalogue.explain(event)
         return self._explanations[event.id]
@@ -138,7 +138,11 @@ class Facts:
 
     @cached_property
     def errors(self) -> Mapping[str, tuple[ErrorEvent, ...]]:
-        """Return the error events by device, newest last, without those from before the agent was installed."""
+        """Return the error events by device (ErrorEvent.device), newest last.
+
+        Those from before the first start of the agent on this host (`historical`) are left out. An Xid without
+        a uuid is listed under the uuid of the GPU at its PCI address, if there is such a GPU.
+        """
         uuids = {state.bus_id: state.uuid for state in self.gpus}
         by_device: dict[str, list[ErrorEvent]] = {}
         for event in self.events:
@@ -163,7 +167,10 @@ class Facts:
 
     @cached_property
     def repairs_by_device(self) -> Mapping[str, tuple[VerdictTransition, ...]]:
-        """Return the transitions, by device, in which a reset or a reboot outside of maintenance cleared a verdict."""
+        """Return the transitions, by device, in which a reset or a reboot cleared a verdict.
+
+        Verdicts that were raised in maintenance, and last active or cleared in it, are left out.
+        """
         by_device: dict[str, list[VerdictTransition]] = {}
         for transition in self.transitions:
             repaired = transition.change is VerdictChange.CLEARED and transition.cleared_by in {
@@ -175,7 +182,7 @@ class Facts:
         return {device: tuple(transitions) for device, transitions in by_device.items()}
 
     def limit(self, limit: Limit) -> float | None:
-        """Return the threshold in force; None if the operator switched it off, or if it is unset by default."""
+        """Return the threshold in force; None if it is off: set to null by the operator, or by default and not set."""
         return self.policy.limit(limit)
 
     def series(

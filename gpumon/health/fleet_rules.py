@@ -1,4 +1,4 @@
-"""Prometheus recording rules for nodes and for the fleet: GPUs by state, utilization, and all-reduce bandwidth."""
+"""Prometheus recording rules for nodes and the fleet: GPUs by state, utilization, all-reduce bandwidth and failures."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _PER_GPU, _FLEET = "without (gpu, uuid)", "by (cluster, job)"
 
 
 def _gpus() -> Mapping[str, str]:
-    """Return the recording rules that count GPUs by state.
+    """Return the recording rules that count the GPUs of each node and of each cluster by state.
 
     For a node that cannot be scraped, the number of expected GPUs is still recorded while the node is a target, and for
     a day after its last scrape. All these GPUs then count as unknown.
-    A name that is no target any more ends when its GPU 0 is on another node: the node was renamed.
+    For a node that is no longer a target this ends once its GPU 0 is on another node, because the node was renamed.
     """
     count = f"count {_PER_GPU} (gpumon_gpu_health)"
     node, target = f"on {NODE}", f'up{{job="{JOB}"}}'

@@ -1,4 +1,4 @@
-"""TABLE: the meaning of each GPU fault and the operator's action, for the status page and the runbook."""
+"""FAULTS: the meaning of each GPU fault and the operator's action, for the status page and the runbook."""
 
 from __future__ import annotations
 

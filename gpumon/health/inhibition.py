@@ -29,7 +29,10 @@ def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verd
 def transitions_with_causes(
     due: Iterable[VerdictTransition], verdicts: Mapping[Key, Verdict], facts: Facts
 ) -> Iterator[VerdictTransition]:
-    """Yield the due transitions with `inhibited_by` of their verdicts updated. Due verdicts can be causes too."""
+    """Yield the due transitions with `inhibited_by` of their verdicts updated.
+
+    A verdict that one of these transitions raises or changes can be a cause too.
+    """
     transitions = tuple(due)
     coming = {each.verdict.key: each.verdict for each in transitions if each.change is not VerdictChange.CLEARED}
     causes = _Causes({**verdicts, **coming}.values(), facts)
@@ -48,7 +51,7 @@ def ends_with_cause(verdict: Verdict) -> bool:
 
 
 def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[Key, Verdict]) -> Iterator[Verdict]:
-    """Yield the verdicts to clear because a due transition clears their cause, or a cause of their cause."""
+    """Yield the verdicts to clear (`ends_with_cause`) because a due transition clears their cause, or a cause of it."""
     cleared = {each.verdict.key for each in due if each.cleared_by not in {None, Clearance.NAMED}}
     ended = list(cleared)
     for cause in ended:
@@ -130,7 +133,7 @@ class _Causes:
         return rebooted_causes(causes, check, verdict.device, facts.boot_id)
 
     def _is_over(self, primary: Verdict, verdict: Verdict) -> bool:
-        """Return whether the node was rebooted for `primary`, and `verdict` on another device is still active.
+        """Return whether the node was rebooted for `primary`, which is over, but `verdict` on another device is active.
 
         Then `primary` must not inhibit `verdict`.
         """
@@ -183,8 +186,8 @@ class _Causes:
     def _overlap_in_time(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
         """Return whether cause and verdict overlap in time.
 
-        They do not if the cause was raised long after the verdict, or was over long before the verdict was raised.
-        `debounce`: `after` of the verdict's check.
+        They do not if the cause was raised more than `_lead` seconds after the verdict, or ended more than `debounce` +
+        LAG_SECONDS before the verdict was raised. `debounce`: `after` of the verdict's check.
         """
         since = self._start_time(verdict)
         if self._start_time(cause) > since + _lead(cause):

@@ -28,8 +28,9 @@ LAST_INFO = f"instance:{VERDICT}_info:last_timestamp_seconds"
 def recording_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
     """Return PromQL by the name of the recorded series, in the order of evaluation.
 
-    Each rule also reads its own earlier result, up to an hour old, so that a restart of Prometheus loses nothing. A
-    verdict that has ended is recorded as 0 once, because last_over_time ignores the end of a series.
+    `keep_seconds`: as KEEP_SECONDS. Each rule also reads its own earlier result, up to an hour old, so that a restart
+    of Prometheus loses nothing. A verdict that has ended is recorded as 0 once, because last_over_time ignores the end
+    of a series.
     """
     verdict = f"last_over_time({LAST_VERDICT}[1h]) > 0"
     while_recorded = f"and on {NODE} {LAST_SEEN}"

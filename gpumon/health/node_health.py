@@ -109,7 +109,7 @@ class Health:
 
     @property
     def level(self) -> Level:
-        """Return the worst level of the open verdicts; OK if none is open, UNKNOWN before the first evaluation."""
+        """Return the worst level of the open verdicts; if none is open, OK, or UNKNOWN before the first evaluation."""
         return max((verdict.level for verdict in self.open.values()), default=OK if self.evaluated else UNKNOWN)
 
     def level_of(self, device: str) -> Level:

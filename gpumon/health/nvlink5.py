@@ -212,7 +212,7 @@ def _outcome(xid: int, name: str, registers: list[int]) -> Outcome | None:
 
 
 def _promoted_bit(unit: Unit, info: int) -> int | None:
-    """Return the bit of `info`, the first register, that shows promotion to fatal; None if it is of another unit."""
+    """Return the bit of `info`, the first register, that shows promotion to fatal; None if it names another unit."""
     if info & 0x7F in unit.since:
         return 7
     return 10 if info & 0x3FF == unit.before << 5 | unit.group else None

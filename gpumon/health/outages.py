@@ -1,4 +1,4 @@
-"""Prometheus recording rules that find one cause on many nodes, such as a dead switch, power feed or upgrade."""
+"""Prometheus recording rules that find outages: agents, or ports, of many nodes that go down at about the same time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
 RECENT_SECONDS = 3600.0
 """An outage begins with agents that answered within this time: those that are down for longer are another matter."""
 BEGIN_SECONDS = 2 * MINUTE
-"""Time for which an agent must be down, and within which ports of one outage go down."""
+"""Seconds for which an agent must be down before it can be in an outage, and within which ports go down that begin an
+outage. After the begin of an outage, others can join it for this time.
+"""
 AGENTS_OUT = "instance:gpumon_agent_outage:start_timestamp_seconds"
-"""Time at which the outage began, for each agent that went down with many others; 0 when that has ended."""
+"""Time at which the outage began, for each agent that is down with many others; 0 once when the agent is up again."""
 PORTS_OUT = "instance:gpumon_port_outage:start_timestamp_seconds"
-"""The same for each port that went down with ports of other nodes."""
+"""The same for each port that is down with ports of other nodes."""
 
 _AGENTS_DOWN = f"{DOWN} {UNLESS_MUTED} and on {NODE} {LAST_SEEN}"
 _AGENTS = f'count by (job, cluster) (up{{job="{JOB}"}})'
@@ -35,10 +37,15 @@ SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEE
 
 
 def _outage(name: str, down: str, new: str, many: str, labels: str) -> str:
-    """Return the PromQL of the series `name`: the start of the outage to which each agent or port that is down belongs.
+    """Return the PromQL of the series `name`: for each agent in an outage, the time at which the outage began.
 
-    An outage begins when `many`, PromQL with COUNT for the nodes with something `new`, returns a cluster. What goes
-    down within BEGIN_SECONDS after that belongs to it too. `labels`: those that name an agent or a port.
+    The same holds for ports. `down`, `new`: PromQL for the agents that are down, and for those that went down so
+    recently that they can begin or join an outage. `many`: PromQL that returns the clusters in which an outage begins;
+    in it COUNT is a placeholder for the number of nodes, by job and cluster, with an agent that is `new` and in no
+    outage yet. `labels`: label list, such as NODE, that identifies an agent.
+
+    All such agents of the cluster belong to the outage, and so do those that are `new` in the next BEGIN_SECONDS. When
+    an agent is no longer `down`, its value is 0 once, and then its series ends.
     """
     earlier = f"(last_over_time({name}[1h]) > 0)"
     alone = f"({new} unless on {labels} {earlier})"

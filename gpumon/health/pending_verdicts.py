@@ -12,7 +12,7 @@ from gpumon.model.now import Now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingVerdict:
-    """A Pending as it is stored. Its time is on the boot clock, which does not change when the agent is restarted."""
+    """A Pending as it is stored. Its time is on the boot clock, which a restart of the agent does not reset."""
 
     check: str
     device: str

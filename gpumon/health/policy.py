@@ -1,4 +1,4 @@
-"""Settings of the checks: thresholds, disabled checks, expected versions. Values only."""
+"""Settings of the checks: thresholds with their valid values, disabled checks, expected versions. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ class Limit(NamedTuple):
 def invalid_thresholds(
     configured: Mapping[str, float | None], limits: Mapping[str, Limit]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) for each invalid threshold. The text states the valid values: "should be 1 or more"."""
+    """Yield (name, text) for each invalid threshold. The text states the valid values: "should be 1 or more".
+
+    A threshold that exceeds its `next_threshold` is invalid too. `limits`: all limits by name.
+    """
     values = {name: limit.default for name, limit in limits.items()} | dict(configured)
     for name, limit in limits.items():
         value, upper = values[name], values.get(limit.next_threshold)

@@ -1,4 +1,4 @@
-"""TABLE: the NVLinks that each GPU product uses.
+"""PRODUCTS: the NVLinks that each GPU product uses.
 
 A link that is down is a fault only if the product uses it.
 """

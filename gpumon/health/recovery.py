@@ -1,4 +1,4 @@
-"""TABLE: the recovery actions that the driver can request, by NVML's number. Xid 154 reports a new request."""
+"""RECOVERY: the recovery actions that the driver can request, by NVML's number. Xid 154 reports a new request."""
 
 from __future__ import annotations
 

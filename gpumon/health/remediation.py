@@ -24,9 +24,10 @@ replacement.
 
 
 def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
-    """Return the next action for this verdict: `action`, or a stronger one, up to INSPECT, if repairs did not help.
+    """Return the next action for verdict `key`: `action`, or a stronger one, up to INSPECT, if repairs did not help.
 
-    The next action is stronger than every repair that was tried on the device for checks of the same subject.
+    It is stronger than each repair that was tried (`_tried_repairs`), and not weaker than the action that the open
+    verdict has. `action` is returned as it is if it is not in ESCALATION.
     """
     if action not in ESCALATION:
         return action
@@ -41,7 +42,7 @@ def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
 def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
     """Yield the repairs (RESET or REBOOT) of this device after which the fault did not end, or returned.
 
-    Repairs that ended the fault count only for REMEMBERED seconds.
+    Repairs that ended a fault of the same subject count too, but only for REMEMBERED seconds.
     """
     verdict = facts.open.get(key)
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
@@ -66,8 +67,8 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
     """Return the repair, REBOOT or RESET, that was made since the fault was last active.
 
-    None if there was none, or if the repair is weaker than the verdict's action. An inspection or a replacement is
-    covered by no repair (COVERED). `boot_id`: the current boot.
+    None if there was none, or if the repair does not include the verdict's action (COVERED): no repair includes NONE,
+    INSPECT or REPLACE. `boot_id`: the current boot.
     """
     repair = Clearance.REBOOT if verdict.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
     return repair if repair is not None and verdict.action in COVERED[repair] else None
@@ -81,9 +82,9 @@ def _was_reset(verdict: Verdict) -> bool:
 
 
 def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:
-    """Yield the verdicts that can inhibit a verdict of this check on the device, and for which the node was rebooted.
+    """Yield those `verdicts` on the device that can inhibit the check's verdict, and for which the node was rebooted.
 
-    If the check still finds a fault, that reboot did not help.
+    If the check still finds a fault, that reboot did not help. A check with `inhibited_if` yields none.
     """
     for verdict in verdicts:
         same_device = check.inhibited_if is None and verdict.device == device

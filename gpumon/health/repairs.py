@@ -24,9 +24,10 @@ class Repair(NamedTuple):
 
 
 def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repair]:
-    """Yield the repairs of failures in the last `within` seconds, except those in maintenance.
+    """Yield the repairs in the last `within` seconds that cleared primary failures, in no particular order.
 
-    `after`: time in seconds since the epoch. Repairs up to that time do not count.
+    Failures that were raised in maintenance, and last active or cleared in it, do not count. Nor do repairs up to the
+    time `after`, in seconds since the epoch.
     """
     last: dict[tuple[Clearance, str], Repair] = {}
     for transition in facts.transitions:

@@ -16,6 +16,7 @@ class RepairSinceRun(NamedTuple):
     uuid: str
     """uuid of the repaired GPU."""
     words: str
+    """Completes "No all-reduce has run since ..."."""
 
 
 def repairs_since_run(
@@ -26,10 +27,10 @@ def repairs_since_run(
     wall: Callable[[float], float],
     since: Callable[[VerdictTransition], float],
 ) -> Iterator[RepairSinceRun]:
-    """Yield the repairs of each GPU since the last run that used it: replacements, resets and cleared failures.
+    """Yield the repairs of each GPU since the last run that used it: replacement, reset, or the clearing of a failure.
 
-    `runs`: complete runs, newest last. `wall` converts a boot clock time to seconds since the epoch, and `since`
-    returns the time of a transition in seconds since the epoch.
+    `runs`: complete runs, newest last; if the last one used no GPU, yield nothing. `wall` converts a boot clock time to
+    seconds since the epoch, and `since` returns the time of a transition in seconds since the epoch.
     """
     if not runs or not runs[-1].conditions.gpus:
         return

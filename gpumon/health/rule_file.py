@@ -124,7 +124,7 @@ def _prometheus(template: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as Prometheus writes it: 90 is 1m30s."""
+    """Return a number of seconds in the syntax of Prometheus: 90 is 1m30s."""
     left, text = round(seconds), ""
     for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
         count, left = divmod(left, size)

@@ -65,7 +65,7 @@ class WindowSeries(NamedTuple):
         return self.observed_seconds(window) >= MIN_COVERAGE * window.seconds
 
     def observed_seconds(self, window: SampleWindow) -> float:
-        """Return the seconds of the window that the points cover; 0 if the series has ended."""
+        """Return the seconds of the window that the points cover; 0 if its last 2 * STEP seconds have no point."""
         if self.end - self.last_at > 2 * STEP:
             return 0.0
         return min(window.seconds, self.covered + STEP)
@@ -113,7 +113,10 @@ class SampleHistory:
         return replace(self, windows=windows)
 
     def add(self, samples: Iterable[Sample], at: float) -> SampleHistory:
-        """Return the history with one more point; a series that `samples` lacks has ended. `at`: boot clock time."""
+        """Return the history with one more point, at `at` on the boot clock, which has these samples.
+
+        A series without a sample is absent from this point on, until it has one again. Its earlier points are kept.
+        """
         latest: dict[str, dict[Labels, float]] = {name: {} for name in self.windows}
         for name, labels, value in samples:
             series = latest.get(name)
@@ -132,7 +135,7 @@ class SampleHistory:
         """Return the timeline with the new point, and the ordinal of its first point.
 
         The new point replaces the newest stored point if that point is less than STEP seconds after its predecessor,
-        unless a series began with the point to be replaced.
+        unless a series began with the point to be replaced. It also replaces a point of the same time.
         """
         times = self.times
         close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
@@ -142,7 +145,7 @@ class SampleHistory:
         return (*times[expired:], at), self.first + expired
 
     def series(self, metric: str, seconds: float, at: float) -> Iterator[WindowSeries]:
-        """Yield each series that has a point in the closed interval [at - seconds, at]."""
+        """Yield each series of the metric that has a point in the closed interval [at - seconds, at], limited to it."""
         low = self.first + bisect_left(self.times, at - seconds)
         high = self.first + bisect_right(self.times, at)
         for labels, runs in self.runs.get(metric, {}).items():
@@ -150,7 +153,7 @@ class SampleHistory:
                 yield cut
 
     def growth(self, metric: str, seconds: float, at: float) -> Iterator[CounterGrowth]:
-        """Yield each counter that increased in the closed interval [at - seconds, at].
+        """Yield each counter of the metric that increased between points in the closed interval [at - seconds, at].
 
         This is fast for error counters, which hardly ever change: only the time of their last change is compared.
         """
@@ -266,7 +269,7 @@ def with_labels(series: Iterable[WindowSeries], **labels: str) -> WindowSeries |
 
 
 def flag_was_set(series: WindowSeries | None, window: SampleWindow, seconds: float) -> bool | None:
-    """Return whether a 0/1 series was 1 for at least `seconds` of the window; None if too few samples exist."""
+    """Return whether a 0/1 series was 1 for at least `seconds` of the window; None if samples do not suffice."""
     if series is None:
         return None
     observed = series.observed_seconds(window)

@@ -1,4 +1,4 @@
-"""TABLE: SXids of NVSwitches whose action does not follow from the severity in their kernel log line.
+"""Sets of SXids of NVSwitches whose action does not follow from the severity in their kernel log line.
 
 Source: NVIDIA, Fabric Manager user guide, SXid errors (v1.3); 26006 and 26008: NVIDIA/NVSentinel (their lines
 have no severity).
@@ -25,6 +25,6 @@ def is_link_failure(code: int, *, fatal: bool | None) -> bool:
     """Return whether an SXid reports the failure of one link, which a reset of the GPU behind the link repairs.
 
     `fatal`: severity in the line; None if the line has none. By the guide, a fatal error that is not in ALWAYS_FATAL
-    affects only the jobs of one GPU, if the failed port leads to a GPU.
+    or THERMAL affects only the jobs of one GPU, if the failed port leads to a GPU.
     """
     return code in LINK_DOWN or (bool(fatal) and code not in ALWAYS_FATAL | THERMAL)

@@ -1,4 +1,4 @@
-"""TABLE: all checks, causes before the checks that they inhibit. Add a check as a row in the module of its subject."""
+"""CHECKS: all checks, causes before the checks that they inhibit. Add a check as a row in the module of its subject."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ SUBJECT_OF: Mapping[str, str] = {
 
 
 def recorded_windows() -> dict[str, float]:
-    """Return the seconds to record by metric name: the longest sample window of all checks."""
+    """Return the seconds to record by metric name: the longest window of all checks that read the metric."""
     seconds: dict[str, float] = {}
     for window in (window for check in CHECKS for window in check.windows):
         seconds[window.metric] = max(window.seconds, seconds.get(window.metric, 0.0))

@@ -1,4 +1,4 @@
-"""Findings of checks, the verdicts that they become, and the transitions of verdicts. Values only."""
+"""Findings of checks, the verdicts that they become, and the transitions of verdicts. Frozen values."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ PASSED = Finding(level=OK)
 
 
 def clear(cleared_by: Clearance = Clearance.RECOVERED) -> Finding:
-    """Return a finding of level OK that also clears a latched verdict."""
+    """Return a finding of level OK that also clears a latched verdict. `cleared_by`: what ended the fault."""
     return Finding(level=OK, ended=cleared_by)
 
 

@@ -1,8 +1,8 @@
 """TABLE: the Xids, the error codes that the driver reports for a GPU, with severity and actions.
 
-As a rule, an Xid is critical if its first action is a reset, a reboot or an inspection of the hardware, a warning if it
-is the restart of an application, and info if it is none. Codes whose severity depends on the event's text, and unlisted
-codes, are a warning. Names and actions paraphrase NVIDIA's Xid catalogue.
+As a rule, an Xid is critical if its first action is a reset, a reboot or an inspection of cables or links, and
+info only if it needs no action of its own. All others are warnings, and so are unlisted codes. The log text of an Xid
+144 to 150 or 154 can change the severity (catalogue.py). Names and actions paraphrase NVIDIA's Xid catalogue.
 """
 
 from __future__ import annotations

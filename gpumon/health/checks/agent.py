@@ -136,7 +136,7 @@ def children_abandoned(facts: Facts) -> Finding | None:
 
 
 def check_failing(facts: Facts) -> Finding:
-    """Return a warning about the first check that raised an exception in the previous evaluation."""
+    """Return a warning if checks raised an exception in the previous evaluation. It names one of them."""
     if not facts.failing_checks:
         return PASSED
     (check, device), error = min(facts.failing_checks.items())

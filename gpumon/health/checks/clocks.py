@@ -98,7 +98,8 @@ class _Pace(NamedTuple):
 def straggler(gpu: GpuCase) -> Finding | None:
     """Return a warning if the clock is much lower than the median of the busy GPUs of the same product, else PASSED.
 
-    Return None if this GPU is not busy, or if fewer than FEWEST GPUs of the product are busy.
+    Return None if this GPU is not busy, or if fewer than FEWEST GPUs of the product are busy. A GPU that was at its
+    power limit for longer than the others passes unless its clock is below _EXCUSED of the median.
     """
     share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
     if share is None or load is None:

@@ -38,10 +38,11 @@ _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Return a failure if the fabric manager is stopped and a GPU needs it; None if no service is expected to run.
+    """Return a failure if the fabric manager is stopped and a GPU needs it, else PASSED; None if this is unknown.
 
-    Return PASSED if no GPU needs a fabric manager on this host, although its unit may be installed. In a rack it runs
-    on the switch trays; for a guest without NVSwitches it runs on the guest's host.
+    It is unknown while the driver is down or a GPU is released, or if services cannot be read. The result is PASSED too
+    if no GPU needs a fabric manager on this host, although its unit may be installed: in a rack it runs on the switch
+    trays, and for a guest without NVSwitches on the guest's host.
     """
     if _runs_on_the_host(facts):
         return PASSED
@@ -88,7 +89,7 @@ def registration(gpu: GpuCase) -> Finding | None:
 
 
 def _incomplete_finding(state: float, facts: Facts) -> Finding:
-    """Return a failure if no GPU of the node has completed its registration or no fabric manager runs, else a warning.
+    """Return a failure if no GPU has completed its registration or the fabric manager is stopped, else a warning.
 
     It is only a warning because registration may be incomplete by design: on a host that gives GPUs to guests
     (FABRIC_MODE=1), a GPU is not registered until it is in an active partition.
@@ -125,7 +126,8 @@ def _health(fabric: Fabric) -> Finding:
 def imex_down(facts: Facts) -> Finding | None:
     """Return a warning if the IMEX daemon is stopped and a GPU is in a multi-node fabric, else PASSED.
 
-    A daemon that waits for its peers counts as running. Return None if no service is expected to run or can be read.
+    A daemon that waits for its peers counts as running. Return None while the driver is
+    down or a GPU is released, or if services cannot be read.
     """
     if not _are_services_expected(facts):
         return None
@@ -170,7 +172,8 @@ def _runs_on_the_host(facts: Facts) -> bool:
 def _has_nvswitches(facts: Facts) -> bool:
     """Return whether a GPU needs the fabric manager of this host.
 
-    A GPU needs it if it is attached to NVSwitches or has a fabric state, unless a GPU is in a multi-node fabric.
+    A GPU needs it if it is attached to NVSwitches or has a fabric state other than 0, unless a GPU is registered in a
+    multi-node fabric.
     """
     if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == COMPLETED for state in facts.gpus):
         return False

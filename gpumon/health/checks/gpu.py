@@ -48,7 +48,7 @@ def stuck_gpu(gpu: GpuCase) -> Finding | None:
 def missing_gpu(gpu: GpuCase) -> Finding | None:
     """Return a failure for a GPU that was present and is missing, or unknown if this container may lack it on purpose.
 
-    The action is a reboot, or an inspection if the GPU was missing before the last boot.
+    The action is a reboot, or an inspection if the node was rebooted since the GPU was last present.
     """
     state = gpu.state
     if state.fault != "missing":
@@ -66,14 +66,18 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def _init_message(facts: Facts, *bus_ids: str) -> str:
-    """Return a sentence with the driver's last message that a GPU could not be initialised; "" if there is none."""
+    """Return a sentence with the driver's last message in this boot that one of these GPUs could not be initialised.
+
+    It begins with a space, because callers append it; "" if there is no such message.
+    """
     return _message(facts, XID, INIT_FAILED, bus_ids)
 
 
 def nvlink_message(facts: Facts) -> str:
-    """Return a sentence with the driver's last message that NVLinks cannot be discovered; "" without such a message.
+    """Return a sentence with the driver's last message in this boot that it cannot discover NVLinks.
 
-    A driver that repeats this message for hours blocks its callers: https://github.com/leptonai/gpud/pull/1271.
+    It begins with a space, because callers append it; "" if there is no such message. A driver that repeats the
+    message for hours blocks its callers: https://github.com/leptonai/gpud/pull/1271.
     """
     return _message(facts, DRIVER, NVLINK_DISCOVERY, ("",))
 
@@ -102,7 +106,7 @@ def _may_be_withheld(gpu: GpuCase) -> bool:
 
 
 def count(facts: Facts) -> Finding | None:
-    """Return a failure if the driver reports fewer GPUs than expected, or counts GPUs that cannot be opened.
+    """Return a failure if the driver reports fewer GPUs than expected or, in a sandbox, more than can be opened.
 
     Unknown if this guest or container may have been given fewer GPUs. GPUs with the fault `missing` do not count as
     lacking, because each has its own verdict.

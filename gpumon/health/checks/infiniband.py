@@ -71,8 +71,8 @@ def driver_fatal(port: PortCase) -> Finding | None:
 def port_down(port: PortCase) -> Finding | None:
     """Return a failure for a port that is down and should be up, else PASSED; None if its state cannot be read.
 
-    A port that was never up or used on this host counts as not cabled and passes. A port of an EFA adapter, which does
-    not report the state, passes too.
+    A port that is no longer expected passes. So does one that was never up or used on this host, which counts as not
+    cabled, and a port of an EFA adapter, which does not report the state.
     """
     up = port.port.link.port_up
     if port.accepted:
@@ -98,10 +98,10 @@ def flapping_port(port: PortCase) -> Finding | None:
 
 
 def _times_down(port: PortCase, window: SampleWindow) -> float:
-    """Return how often the port went down in the window, except in boot grace and maintenance.
+    """Return how often the port went down in the window, except in maintenance.
 
-    The result is the larger of two counts: the port's own counter, which stops at its maximum, and the changes of state
-    that the agent observed.
+    The result is the larger of two counts: the port's own counter, which stops at its maximum, without boot grace; and
+    the changes of state that the agent observed.
     """
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
@@ -115,7 +115,7 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
 
 
 def _is_in_maintenance(wall: float, facts: Facts) -> bool:
-    """Return whether this time (seconds since the epoch) is within a maintenance window."""
+    """Return whether this time (seconds since the epoch) is in a maintenance window or up to STEP seconds after it."""
     return any(first <= wall <= last + STEP for first, last in facts.planned_work.maintenance_times)
 
 
@@ -124,7 +124,7 @@ def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = 
 
 
 def slow_port(port: PortCase) -> Finding | None:
-    """Return a failure if the port is slower than before or than required.
+    """Return a failure if the port is slower than required or, if no speed is required, slower than before.
 
     Return a warning if more than half of the host's similar ports are faster.
     """

@@ -1,4 +1,4 @@
-"""CHECKS: error counters of InfiniBand and RoCE ports. A counter at its maximum has stopped and is ignored."""
+"""CHECKS: error counters of InfiniBand and RoCE ports. A counter that stopped at its maximum is absent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ _SLACK = 60.0
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """Return a failure if a counter of FATAL has increased, or a warning if connections failed or a link went down."""
+    """Return a failure if a counter of FATAL has increased in the last five minutes, else a warning or PASSED.
+
+    It is a warning if connections failed or the link of the port went down in this time.
+    """
     if port.port.counts.errors_total is None:
         return None
     since = port.time_cleared("ib_fatal_counter")
@@ -128,7 +131,7 @@ def stress(port: PortCase) -> Finding | None:
 
 
 def _gains(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
-    """Return the increase of each error counter in the observed part of the window, by kind of error."""
+    """Return the increase of each error counter that increased in the observed part of the window, by kind of error."""
     return {growth.labels["kind"]: growth.gain for growth in port.growth(window)}
 
 

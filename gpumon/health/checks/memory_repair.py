@@ -22,7 +22,7 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
 
 
 def explains_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause is an ECC error or a memory Xid, and overlaps in time. For `Check.inhibited_if`."""
+    """Return whether an overlapping cause is an uncorrectable error or a memory Xid. For `Check.inhibited_if`."""
     return together and (cause.check == "gpu_ecc_uncorrectable" or bool(codes(cause) & MEMORY))
 
 

@@ -120,7 +120,7 @@ def link_growth(gpu: GpuCase, window: SampleWindow, *, since: float | None = Non
 
 
 def _training_times(facts: Facts) -> Iterator[tuple[float, float]]:
-    """Yield (begin, end) of the link training after each GPU reset, on the boot clock."""
+    """Yield (begin, end), on the boot clock, of the time of link training at the last detected reset of each GPU."""
     for state in facts.gpus:
         if state.reset_at is not None:
             yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER

@@ -87,9 +87,10 @@ def _usual_lanes(gpu: GpuCase) -> float | None:
 
 
 def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -> float | None:
-    """Return the highest value in the last ten minutes; None if the GPU was not busy then, or if samples are missing.
+    """Return the highest value in the window; None if the GPU was not busy then, or if samples are missing.
 
-    `now`: the current value; None if it is not reported. A link without load may lower its speed and its width.
+    `window`: WIDTH or GENERATION. `now`: the current value; None if it is not reported (the result is None too). A link
+    without load may lower its speed and its width.
     """
     busy, values = gpu.facts.limit(BUSY_SHARE), gpu.series(window)
     load = gpu.series(BUSY) or gpu.series(SM_BUSY)

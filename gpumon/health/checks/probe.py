@@ -34,7 +34,7 @@ LASTING_SKIPS = frozenset(
 
 
 def all_reduce_runs(facts: Facts) -> tuple[ProbeResult, ...]:
-    """Return the all-reduce runs in memory, newest last."""
+    """Return the all-reduce runs in memory, newest last, without skipped ones."""
     return tuple(run for run in facts.probe.ran if run.probe == ALL_REDUCE)
 
 
@@ -52,8 +52,8 @@ def _blamed_gpu(result: ProbeResult) -> str | None:
 def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
     """Return the last complete run if it has this outcome and blames no single GPU; else PASSED or None.
 
-    None if there is no run, if it is older than a repair that the next run will prove, or if it has another outcome and
-    used only some of the GPUs.
+    None if there is no run, if it ended before this boot and a later run is due (`_needs_proof`), or if it has another
+    outcome and used only some of the GPUs.
     """
     last = _last_measurement(facts)
     if last is None or _needs_proof(last, facts.wall(0.0), facts):
@@ -68,7 +68,8 @@ def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Findin
 def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
     """Return the last complete run if it has this outcome and blames this GPU; else PASSED or None.
 
-    None if there is no run, if it is older than a repair that the next run will prove, or if it did not use this GPU.
+    None if there is no run, if it did not use this GPU, or if it ended before the GPU's reset, or before this boot, and
+    a later run is due (`_needs_proof`).
     """
     last = _last_measurement(gpu.facts)
     if last is None or gpu.device not in last.conditions.gpus:
@@ -80,9 +81,10 @@ def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding
 
 
 def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
-    """Return whether the run `last` is older than a repair that a later run will prove.
+    """Return whether the run `last` ended before a repair, and a later run will show whether the repair helped.
 
-    `repaired`: time of the repair in seconds since the epoch.
+    `repaired`: time of the repair in seconds since the epoch. False if no later run is scheduled, or
+    if runs are postponed.
     """
     return last.ended < repaired and facts.probe.next_run is not None and not _is_postponed(facts)
 

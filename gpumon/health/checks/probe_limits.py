@@ -62,7 +62,7 @@ def latency_high(facts: Facts) -> Finding | None:
 
 
 def bandwidth_low(facts: Facts) -> Finding | None:
-    """Return a warning if the last run's best bus bandwidth is below the limit of its backend, else PASSED.
+    """Return a warning if an algorithm's best bus bandwidth in the last run is below the backend's limit, else PASSED.
 
     Return None if there is no result.
     """

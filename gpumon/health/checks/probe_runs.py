@@ -105,7 +105,7 @@ def missing_runs(facts: Facts) -> Finding | None:
 
 
 def _is_decided(facts: Facts) -> bool:
-    """Return whether the last run was skipped because an operator or the scheduler prevents runs.
+    """Return whether the last run was skipped because configuration, hardware or the scheduler prevents runs.
 
     Holds, releases and maintenance are not included, because the node is not free then. A failure of the
     gate command, which asks the scheduler, is no decision.

@@ -43,7 +43,7 @@ def core_hot(gpu: GpuCase) -> Finding | None:
 def margin_low(gpu: GpuCase) -> Finding | None:
     """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
 
-    It is a failure if the hardware slows the GPU down, and a warning if the margin is too small. Some boards report a
+    A margin that is too small is a failure if the hardware slows the GPU down, else a warning. Some boards report a
     margin of 0 or less while they are cool: then the margin is ignored. On a warmer board such a margin is only a
     warning unless another reading confirms the heat.
     """

@@ -77,8 +77,8 @@ def process_stuck(facts: Facts) -> Finding | None:
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
     """Return a warning if GPU memory is in use without a process, else PASSED.
 
-    Return None in MIG mode, in a container (NVML does not list the processes outside it), and for a GPU with a Grace
-    CPU (its kernel uses GPU memory).
+    Return None in MIG mode, in a container (NVML does not list the processes outside it) or if that is unknown, and for
+    a GPU with a Grace CPU (its kernel uses GPU memory).
     """
     now, limit = gpu.now, gpu.facts.limit(ORPHANED)
     if limit is None:
@@ -96,7 +96,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 def spin(gpu: GpuCase) -> Finding | None:
     """Return a warning if the GPU has been busy for 15 minutes with little power and without memory reads.
 
-    Its CUDA kernel seems to wait for a peer. None if the GPU is busy and the driver does not report memory reads.
+    Its CUDA kernel seems to wait for a peer. None if the GPU is busy and memory reads or samples are missing.
     """
     busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
@@ -117,7 +117,10 @@ def spin(gpu: GpuCase) -> Finding | None:
 
 
 def _reads_memory(gpu: GpuCase) -> bool | None:
-    """Return whether the GPU reads its memory, as GPM or else NVML's memory utilization shows; None if unknown."""
+    """Return whether the GPU reads its memory, as GPM or else NVML's memory utilization shows; None if unknown.
+
+    False if the threshold is switched off.
+    """
     limit, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
     if limit is None:
         return False

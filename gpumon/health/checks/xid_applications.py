@@ -51,9 +51,10 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
 
 
 def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
-    """Return how many of these events count, and a text on where on the GPU they occurred. All have the same Xid.
+    """Return how many of these events of one Xid count, and where on the GPU they occurred, as text to be appended.
 
-    Of Xid 13 only the events in the most frequent unit (GPC and TPC) count: software errors occur in many units.
+    All count, and the text is "", except for Xid 13: only the events in the unit (GPC and TPC) that has most of them
+    count, because software errors occur in many units.
     """
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""

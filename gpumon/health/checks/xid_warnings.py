@@ -57,7 +57,8 @@ def warning(gpu: GpuCase) -> Finding | None:
 def _warns(xid: ExplainedXid, catalogue: Catalogue) -> bool:
     """Return whether the Xid counts as a warning.
 
-    Xids of applications and unlisted Xids do not count: other checks report them.
+    Xids of applications and unlisted Xids do not count: other checks report them. An Xid 74 that is not critical by its
+    registers counts if it requires an action.
     """
     row = catalogue.rows.get(xid.code)
     if row is None or row.kind is Class.APPLICATION:
@@ -98,7 +99,8 @@ def storm(gpu: GpuCase) -> Finding | None:
 def unplaced_xid(facts: Facts) -> Finding | None:
     """Return a finding on an Xid from a PCI address where a GPU of this host should be, but no GPU answers.
 
-    PASSED in a container: it reads the host's kernel log and PCI bus, but may have been given only some of the GPUs.
+    PASSED in a container or sandbox: it reads the host's kernel log and PCI bus, but may have been given only some of
+    the GPUs. None if the PCI bus has not been read.
     """
     if facts.bus is None:
         return None
@@ -117,7 +119,7 @@ def unplaced_xid(facts: Facts) -> Finding | None:
 
 
 def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
-    """Yield the Xids of this boot and the last day at unknown addresses, except application errors."""
+    """Yield the Xids of this boot and the last day at unknown addresses, except info and application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events:
         recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
