@@ -25,7 +25,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """Versions of the driver that the sampler loaded; all None while the driver does not answer or is released."""
+    """Versions of the driver and NVML; all None while the driver does not answer or the whole node is released."""
 
     PREFIX: ClassVar[str] = "gpumon_driver_"
     LABELS: ClassVar[tuple[str, ...]] = ()

@@ -96,7 +96,7 @@ WITHOUT = frozenset(
 
 
 def words(function: str) -> Words | None:
-    """Return the words that describe a function's arguments; None if no words are defined for the function."""
+    """Return the argument words (see the module's docstring) of an NVML function; None if none are defined for it."""
     export = exports().get(function)
     argument_words = export.arguments if export is not None else None
     return argument_words if argument_words is not None else SIGNATURES.get(function)

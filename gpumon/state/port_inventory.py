@@ -104,9 +104,9 @@ def read(
 def _with_roles(
     inventory: PortInventory, ports: Sequence[PortReading], patterns: PortPatterns
 ) -> tuple[PortReading, ...]:
-    """Return the ports with their roles, which depend on the highest speed that each port ever had.
+    """Return the ports with `role` and `role_reason` set, from the higher of each port's recorded and current speed.
 
-    A port that is expected to be up is never `restricted`.
+    Clear `restricted` for ports that are expected: an adapter that fails looks restricted too.
     """
     names = _identities(ports, inventory.records)
     records = {place: inventory.records.get(name) for place, name in names.items()}
@@ -191,7 +191,11 @@ def _reuse(before: PortReading | None, after: PortReading) -> PortReading:
 
 
 def _identities(ports: Sequence[PortReading], records: Records) -> dict[Place, str]:
-    """Return the identity of each port, as described at `PortRecord.identity`, by device name and port number."""
+    """Return the identity of each port by device name and port number: GUID of its card, else PCI address, else name.
+
+    If several ports have the same GUID and port number, the PCI address is added. A port without a GUID gets the
+    identity of an existing record with its PCI address and port number, if there is one.
+    """
     counted = Counter((port.guid, port.port) for port in ports)
     return {
         (port.device, port.port): _identity(port, records, unique=counted[port.guid, port.port] == 1) for port in ports

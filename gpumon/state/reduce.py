@@ -111,7 +111,7 @@ def _snapshot(report: Report, snapshot: Snapshot, now: Now) -> Report:
 
 
 def _count_poll(report: Report, snapshot: Snapshot) -> Report:
-    """Return the Report after a complete poll, with the rows of Node about polls updated."""
+    """Return the Report with the poll metrics of Node, such as `polls_total`, updated after a complete poll."""
     node = report.node
     failed = {key.partition(",")[0] for key in snapshot.errors}
     faulty = any(gpu.fault is not None for gpu in report.internal.inventory.gpus.values())

@@ -50,7 +50,7 @@ class RunQuery:
     limit: int = 100
 
     def matches(self, result: ProbeResult) -> bool:
-        """Return True if this run meets all conditions except `before` and `limit`."""
+        """Return True if `result` meets all conditions of this query except `before` and `limit`."""
         return (
             self.id in (None, result.id)
             and self.probe in (None, result.probe)

@@ -124,9 +124,10 @@ def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = 
 
 
 def slow_port(port: PortCase) -> Finding | None:
-    """Return a failure if the port is slower than required or, if no speed is required, slower than before.
+    """Return a failure if the port is slower than the configured minimum or, without one, than its recorded speed.
 
-    Return a warning if more than half of the host's similar ports are faster.
+    Otherwise return a warning if more than half of the host's similar ports are faster, else PASSED. Return None if the
+    port reports no speed. The minimum is for InfiniBand ports only.
     """
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:

@@ -165,7 +165,8 @@ def _errors(gpu: GpuCase, growth: CounterGrowth, text: str, make: Callable[..., 
 def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
     """Yield the PCIe errors of the GPU that the kernel reported after `since`, in seconds since the epoch.
 
-    Errors of a port that leads only to this GPU count too. Errors during planned work are left out.
+    Errors of a port that leads only to this GPU count too. Errors during planned work, and historical ones (from before
+    the agent's first start on this host), are left out.
     """
     own, facts = {gpu.state.bus_id, gpu.state.port_above}, gpu.facts
     for event in facts.events:
@@ -177,7 +178,8 @@ def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
 def aer(gpu: GpuCase) -> Finding:
     """Return a failure if the kernel reported a fatal PCIe error of the GPU, or disabled the GPU's link after an error.
 
-    Errors of a port that leads only to this GPU count too.
+    Errors of a port that leads only to this GPU count too. Errors that were cleared, that occurred during planned work,
+    or that are historical (from before the agent's first start on this host) are left out.
     """
     events = [event for event in _kernel_events(gpu, gpu.time_cleared("pcie_fatal_error") or 0.0) if event.fatal]
     if not events:
