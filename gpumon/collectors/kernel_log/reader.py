@@ -90,9 +90,10 @@ class KernelLog:
             self._descriptor = None
 
     def _new_records(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records that were not returned before, and count the missing ones in `overruns` and `lost`.
+        """Yield the records that were not returned before.
 
-        A reopened log begins with its oldest record again.
+        For each gap in the sequence numbers, add 1 to `overruns` and the number of missing records to `lost`. A
+        reopened log begins with its oldest record again.
         """
         for record in records:
             last = record.sequence - 1 if self.last is None else self.last
