@@ -32,6 +32,8 @@ from gpumon.health.verdict import (
 
 GONE_AFTER = 10 * MINUTE
 """Seconds for which a device must be missing from the inventory before its verdicts are cleared."""
+NEED_NO_SAMPLES = frozenset({Clearance.RECOVERED, Clearance.GONE, Clearance.OFF})
+"""Clearances of findings that do not depend on the samples of a window."""
 SAME_EVENT_SECONDS = 1e-3
 """Maximum difference in seconds between two times of the same event, because each is computed from several clocks."""
 
@@ -182,10 +184,10 @@ class _CheckRun:
         """Return the finding; None if there is none, or if it would lower the verdict without sufficient evidence.
 
         A finding of level UNKNOWN does not lower a verdict, nor does a check whose sample windows are not filled yet,
-        unless the finding is `clear()`.
+        unless `ended` of the finding is one of NEED_NO_SAMPLES.
         """
         finding, verdict = self.finding, self.verdict
-        if finding is None or verdict is None or finding.level >= verdict.level or finding.ended is Clearance.RECOVERED:
+        if finding is None or verdict is None or finding.level >= verdict.level or finding.ended in NEED_NO_SAMPLES:
             return finding
         return None if finding.level is UNKNOWN or not self._window_is_filled(verdict, facts) else finding
 
