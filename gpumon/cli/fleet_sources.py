@@ -109,7 +109,10 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
 
 
 def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
-    """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers."""
+    """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers.
+
+    `prefix`: path in the URL of Prometheus.
+    """
     owners: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")

@@ -69,7 +69,10 @@ def read_hosts(file: str, group: str) -> dict[str, Variables]:
 
 
 def _of_lines(text: str) -> Inventory:
-    """Return a host list as an inventory. A line has host names, followed by their variables as name=value."""
+    """Return a host list as an inventory. A line has host names, followed by their variables as name=value.
+
+    Host names may be Slurm expressions. Raise UserError if one is invalid, or for an Ansible inventory as INI or YAML.
+    """
     if _INI_OR_YAML.search(text):
         raise UserError("this is an Ansible inventory: use ansible-inventory --inventory FILE --list > hosts.json")
     variables: dict[str, Variables] = {}

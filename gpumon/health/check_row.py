@@ -225,7 +225,7 @@ class Check:
         return tuple((level, words[level]) for level in self.levels)
 
     def paging(self, level: Level) -> Paging:
-        """Return when the alert of this level pages."""
+        """Return at which hours the alert of this level pages: at any hour, in working hours, or never."""
         if level is FAIL:
             return Paging.NIGHT if self.pages is Paging.NIGHT else Paging.DAY
         return Paging.NEVER if self.pages is Paging.NEVER else Paging.DAY

@@ -123,7 +123,8 @@ class PortCase(_DeviceCase):
     def fastest(self) -> float | None:
         """Return the highest recorded speed of the port, in bytes per second; None if none is recorded.
 
-        If an operator accepted a lower speed, only speeds since then count.
+        If an operator accepted a lower speed, only speeds since then count. If the port was no longer expected, only
+        speeds since it came up again count.
         """
         record = self.facts.known_ports.get(self.device)
         return None if record is None else record.speed

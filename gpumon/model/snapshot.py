@@ -73,7 +73,10 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Result of one poll of the sampler, or of one part of a slow poll: the GPUs read since the previous Snapshot."""
+    """Result of one poll of the sampler, or of one part of a poll: the GPUs read since the previous Snapshot.
+
+    A poll is sent in parts if it takes longer than a second, or if it reads the rare tier of several GPUs.
+    """
 
     ended_at: float
     wall: float

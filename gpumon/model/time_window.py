@@ -83,7 +83,7 @@ class TimeWindow:
 
     @property
     def seconds(self) -> float:
-        """Return the length of the window in seconds."""
+        """Return the seconds from the start of the window to its deadline, also if it was ended earlier."""
         return self.deadline - self.start_at
 
 

@@ -184,7 +184,10 @@ class Sender(threading.Thread):
             self._change(row, failing_since=time.time())
 
     def _change(self, row: NotifiedAlert, **fields: Any) -> None:
-        """Change fields of a row, and store it. Fields that another thread has changed meanwhile remain."""
+        """Change fields of a row, and store it. Fields that another thread has changed meanwhile remain.
+
+        A row that does not exist, or that another thread has removed meanwhile, is added.
+        """
         with self._changed:
             row = replace(self._rows.get(row.alert.key, row), **fields)
             self._rows[row.alert.key] = row

@@ -42,7 +42,7 @@ class Simulated(Protocol):
         """
 
     def nvswitches(self) -> int:
-        """Return the number of NVSwitches on the PCI bus."""
+        """Return the number of NVSwitches on the PCI bus; 0 for a recording, which does not contain their number."""
 
 
 class ReplayedNode:

@@ -258,10 +258,11 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
 
 
 def _maintenance_end(report: Report) -> float | None:
-    """Return the wall time at which the maintenance ends; 0 without a maintenance.
+    """Return the wall time at which the maintenance in force ends. If none is in force, return 0 or None.
 
-    Return None while verdicts from before the start of the agent are not exported, or are lost: as long as the metric
-    is absent, the alert rules keep the last exported verdicts.
+    None: verdicts from before the start of the agent are not exported yet, or they are lost with a damaged store and no
+    operator has cleared the verdict about that. As long as the metric is absent, the alert rules keep the last exported
+    verdicts.
     """
     if report.maintenance is not None:
         return report.maintenance.until

@@ -41,8 +41,8 @@ WATCH_SECONDS = 1.0
 """Max seconds between two polls while the daemon wants new processes reported at once."""
 BUS_SECONDS = 5.0
 BLIND_SECONDS = (6.0, 600.0)
-"""Seconds without an answer from any GPU after which NVML is initialised again: the number for the first time, and
-the maximum. The number doubles each time.
+"""Seconds since `NodePoll.blind_since` after which NVML is initialised again: the number for the first time, and the
+maximum. The number doubles each time.
 """
 
 REMEDIES = {
@@ -140,9 +140,10 @@ class Sampler:
                 return
 
     def _has_been_blind(self, since: float | None) -> bool:
-        """Return True if no GPU has answered for so long that initialising NVML again may help, and double that time.
+        """Return True if the GPUs have been blind for so long that initialising NVML again may help.
 
-        `since`: time on the boot clock since which no GPU answers; None if a GPU answers.
+        After True, the time is doubled, up to BLIND_SECONDS[1]. `since`: NodePoll.blind_since; None sets the time back
+        to BLIND_SECONDS[0].
         """
         if since is None:
             self._blind_seconds = BLIND_SECONDS[0]

@@ -127,9 +127,9 @@ def _same_product(gpu: GpuCase) -> list[GpuCase]:
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """Return the mean clock, and the share of time at the power limit; None if the GPU was not busy or not read.
+    """Return the mean clock, and the share of time at the power limit (0 if unknown), over the last WINDOW seconds.
 
-    `load`: minimum mean utilization of a busy GPU.
+    Return None if the GPU was not busy or not read. `load`: minimum mean utilization of a busy GPU.
     """
     if gpu.now.utilization_ratio is None:
         return None

@@ -89,7 +89,9 @@ def registration(gpu: GpuCase) -> Finding | None:
 
 
 def _incomplete_finding(state: float, facts: Facts) -> Finding:
-    """Return a failure if no GPU has completed its registration or the fabric manager is stopped, else a warning.
+    """Return a failure if all GPUs are known to be unregistered or the fabric manager is stopped, else a warning.
+
+    GPUs without a fabric do not count. If the state of a GPU was not read, it is a warning.
 
     It is only a warning because registration may be incomplete by design: on a host that gives GPUs to guests
     (FABRIC_MODE=1), a GPU is not registered until it is in an active partition.

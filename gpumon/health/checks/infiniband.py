@@ -10,7 +10,7 @@ from gpumon.health.device_case import PortCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
-from gpumon.health.verdict import PASSED, Action, Clearance, Finding, Level, clear, fail, warn
+from gpumon.health.verdict import OFF, PASSED, Action, Clearance, Finding, Level, clear, fail, warn
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import EFA
 from gpumon.model.nic_errors import nic_error
@@ -90,6 +90,8 @@ def flapping_port(port: PortCase) -> Finding | None:
     """Return a warning if the port went down too often in 12 or 24 hours, else PASSED; None if it cannot be read."""
     if port.port.link.port_up is None and port.port.driver != EFA:
         return None
+    if port.facts.limit(DOWNS_HALF_DAY) is None and port.facts.limit(DOWNS_DAY) is None:
+        return OFF
     for threshold, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
         limit, times, hours = port.facts.limit(threshold), _times_down(port, window), window.seconds / HOUR
         if limit is not None and times >= limit:

@@ -8,7 +8,7 @@ from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Where
 from gpumon.health.device_case import PortCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
 
 ERRORS = "gpumon_infiniband_errors_total"
 ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (SampleWindow(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
@@ -88,15 +88,16 @@ def symbols(port: PortCase) -> Finding | None:
     """
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None
+    per_hour, per_second = port.facts.limit(SYMBOLS_HOUR), port.facts.limit(SYMBOLS_SECOND)
+    if per_hour is None and per_second is None:
+        return OFF
     soon = _gains(port, ERRORS_SOON).get("symbol_error", 0.0)
     if not soon:
         return PASSED
-    hour, covered = _gains(port, ERRORS_HOUR)["symbol_error"], _is_hour_covered(port)
-    per_hour, rate = port.facts.limit(SYMBOLS_HOUR), soon / ERRORS_SOON.seconds
+    hour, covered, rate = _gains(port, ERRORS_HOUR)["symbol_error"], _is_hour_covered(port), soon / ERRORS_SOON.seconds
     if per_hour is not None and covered and hour > per_hour:
         reason = f"The port had {hour:.0f} symbol errors in an hour: cable, transceiver or port are degrading."
         return fail(reason, Action.INSPECT, symbol_errors_per_hour=hour)
-    per_second = port.facts.limit(SYMBOLS_SECOND)
     if per_second is None or rate <= per_second:
         return PASSED
     return warn(f"The port has {rate:.0f} symbol errors a second.", Action.INSPECT, symbol_errors_per_second=rate)

@@ -57,7 +57,8 @@ def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
 def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
     """Return the comparison with the reference bandwidths for each measured size that saturates the links.
 
-    `low`: whether to return only the comparisons whose bandwidth is too low.
+    Return () until the largest planned size is measured. `low`: whether to return only the comparisons whose bandwidth
+    is too low.
     """
     compared = _compare(run_pass, measurements(run_pass), judge)
     return tuple(comparison for comparison in compared if comparison.low or not low)

@@ -135,7 +135,7 @@ def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: floa
 
 
 def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
-    """Return True if the GPUs and the store were read, and the host's job schedulers are determined.
+    """Return True if waiting for GPUs and store is over (`_is_read`), and the host's job schedulers are determined.
 
     The last condition is dropped after SCHEDULER_PATIENCE, or if no job scheduler matters for the run. `waited`:
     seconds since the run was due.
