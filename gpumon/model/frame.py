@@ -133,12 +133,15 @@ class Decoder:
 
 
 def encode(message: ChildMessage) -> bytes:
-    """Return the message as one line with its newline. The line is complete: it omits no unchanged readings."""
+    """Return the message as one line with its newline. A Snapshot in it has all readings, changed or not."""
     return Encoder().encode(message)
 
 
 def decode(line: bytes) -> ChildMessage:
-    """Return the message in a line that omits no unchanged readings. Raise FrameError for any other line."""
+    """Return the message in a complete line, as from `encode`. Raise FrameError for any other line.
+
+    A Snapshot in which an Encoder omitted unchanged readings is not complete: only the child's Decoder can decode it.
+    """
     return Decoder().decode(line)
 
 

@@ -32,7 +32,10 @@ RESULTS = {OK: 0.0, WARN: 10.0, FAIL: 20.0}
 
 
 def last_xid(report: Report, state: GpuState) -> Values:
-    """Yield the last Xid of the GPU in this boot, or 0 if there was none. Yield nothing if Xids are not reported."""
+    """Yield the last Xid of the GPU in this boot, or 0 if none is known, even if the kernel log cannot be read.
+
+    Yield nothing if `xid_critical_errors_total` is None. If the Report no longer has the Xid's event, assume this boot.
+    """
     times = state.gpu.xid_last_timestamp_seconds or {"0": 0.0}
     code = int(max(times, key=lambda xid: times[xid]))
     events = [event for event in _xid_events(report, state) if event.code == code]

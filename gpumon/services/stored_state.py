@@ -1,6 +1,6 @@
-"""Reads the stored state when the agent starts, and writes the Report to the store after a write has failed.
+"""Reads the stored state when the agent starts, and writes the Report once the store can be written after a failure.
 
-The functions run inside the caller's SQLite transaction.
+`write` runs inside the caller's SQLite transaction. `read` runs in none, before any queued read or write.
 """
 
 from __future__ import annotations

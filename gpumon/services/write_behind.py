@@ -165,9 +165,9 @@ class WriteBehind:
     # Writes after a failure
 
     def restore(self, stored: StoredState) -> None:
-        """Publish the state read from the store.
+        """Publish the state read from the store, and note its rows as those last submitted, for `put`.
 
-        Rows that were submitted to the store before this call are newer than the rows read from it, and are kept.
+        Rows that were submitted before this call are newer than the rows read, and remain those last submitted.
         """
         self._publish(stored)
         for table, rows in stored_state.rows(stored).items():

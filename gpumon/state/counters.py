@@ -63,7 +63,7 @@ def raw_values(table: Table) -> Values:
 
 
 def integral_increments(increments: Mapping[str, Any]) -> Values:
-    """Return the increments of the sampler's integrals, by metric and label value."""
+    """Return the increments of a reading (`GpuReading.increments`) by metric and label value ("" without labels)."""
     return {name: _by_label(value) for name, value in increments.items()}
 
 

@@ -335,7 +335,7 @@ def _without_readings(record: PortRecord, name: str, last: PortReading | None) -
 
 
 def _absent_ports(records: Records, here: Collection[str]) -> list[PortRecord]:
-    """Return the expected ports that are not present, the one that was read last first."""
+    """Return the expected ports that are not present, the most recently read port first."""
     gone = (record for identity, record in records.items() if record.expected and identity not in here)
     return sorted(gone, key=lambda record: (-record.last_wall, record.identity))
 

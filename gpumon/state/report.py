@@ -149,7 +149,10 @@ class Report:
 
     @property
     def _is_unread(self) -> bool:
-        """Return True while no GPU is listed and none was polled, unless the host has none and expects none."""
+        """Return True if no GPU is listed and no Snapshot has arrived since the agent's start.
+
+        Return False nevertheless if the driver was tried, and the host has no GPU and expects none, or is released.
+        """
         internal = self.internal
         return not self.gpus and internal.polled_at is None and (internal.status is None or self.node.nvml_up == 0)
 

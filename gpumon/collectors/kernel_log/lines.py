@@ -208,7 +208,7 @@ def _aer(text: str) -> Line | None:
 
 
 def pcie_error(device: re.Match[str], text: str, *, fatal: bool) -> Line:
-    """Return a PCIe error with this text. `device` is a match with the device's PCI address."""
+    """Return a PCIe error with this text. `device`: a match with groups domain, bus, device and function."""
     code = AER_FATAL if fatal else AER_NONFATAL
     return Line(kind=AER, code=code, bus_id=_nvml_bus_id(device), text=text, fatal=fatal)
 

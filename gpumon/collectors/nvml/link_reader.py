@@ -187,7 +187,7 @@ class PeerReader:
         self.peers: dict[str, NvlinkPeer] = {}
 
     def read(self, links: int) -> Generator[None, None, bool]:
-        """Read the missing peers of this number of links; yield after each link. Return True if a peer was added."""
+        """Read the unknown peers of links 0 to `links` - 1; yield after each link. Return True if a peer was added."""
         peers: dict[str, NvlinkPeer] = {}
         for link in range(links):
             if str(link) not in self.peers and (peer := self._peer(link)) is not None:

@@ -140,10 +140,10 @@ class Sampler:
                 return
 
     def _has_been_blind(self, since: float | None) -> bool:
-        """Return True if the GPUs have been blind for so long that initialising NVML again may help.
+        """Return True if all GPUs have failed without a known cause for so long that a new NVML start may help.
 
-        After True, the time is doubled, up to BLIND_SECONDS[1]. `since`: NodePoll.blind_since; None sets the time back
-        to BLIND_SECONDS[0].
+        Each True doubles the seconds that are needed for the next, up to the maximum in BLIND_SECONDS. If `since` is
+        None, they return to the minimum. `since`: `NodePoll.blind_since`.
         """
         if since is None:
             self._blind_seconds = BLIND_SECONDS[0]

@@ -189,7 +189,10 @@ class ProbeRun:
         self._surroundings.on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
     def _end_pass(self, ended: Pass) -> None:
-        """Begin the pass of the next algorithm if this one succeeded; otherwise end the run."""
+        """Go on to the next algorithm if all passes have succeeded; otherwise, or after the last one, end the run.
+
+        The gate is asked again before the next pass, and may end the run instead.
+        """
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         self._passes.append(ended)
         self.left_at = boot_clock()
