@@ -163,6 +163,8 @@ class LinksSupervisor:
         self._child = None
         if len(self._abandoned) < MAX_ABANDONED:
             self._restart_timer.schedule(0.0)
+        else:
+            self._trouble = "no links child is started, because SIGKILL does not end earlier ones: reboot the node"
         self._publish_state()
 
     # Starts of children

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpumon.collectors.lifecycle import REST, WATCH
+from gpumon.model.call_progress import CallInProgress
 from gpumon.model.error_event import FIRMWARE_SILENT
 from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
 from gpumon.model.request_result import DeviceHolder
@@ -192,12 +193,8 @@ class SamplerSupervisor:
         if self._stopping:
             return
         call, reason = sampler.call, sampler.killed_for or ("mismatch" if code == EXIT_MISMATCH else "crash")
-        self._restarts[reason] += 1
         self._restart_timer.note_age(sampler.age)
-        if reason in {"crash", "deadline"} and call.running and call.call.startswith("nvmlEvent"):
-            self._event_failures += 1
-            if self._event_failures == MAX_EVENT_FAILURES:
-                log.error("the NVML event set hangs or crashes; no Xid is read from NVML until the agent restarts")
+        self._count_end(reason, call)
         if reason in {"crash", "mismatch"}:
             words = {"reason": reason, "code": code, "call": call.call, "pci_bus_id": call.bus_id}
             log.error("sampler ended", extra={**words, "restart_in": self._restart_timer.crash_delay})
@@ -209,8 +206,15 @@ class SamplerSupervisor:
 
     def _take_abandonment(self, sampler: SamplerChild) -> None:
         self._sampler = None
-        self._restarts[sampler.killed_for if sampler.killed_for in RESTART_REASONS else "deadline"] += 1
+        self._count_end(sampler.killed_for if sampler.killed_for in RESTART_REASONS else "deadline", sampler.call)
         self._restart(0.0)
+
+    def _count_end(self, reason: str, call: CallInProgress) -> None:
+        self._restarts[reason] += 1
+        if reason in {"crash", "deadline"} and call.running and call.call.startswith("nvmlEvent"):
+            self._event_failures += 1
+            if self._event_failures == MAX_EVENT_FAILURES:
+                log.error("the NVML event set hangs or crashes; no Xid is read from NVML until the agent restarts")
 
     # Start of the sampler
 

@@ -188,6 +188,23 @@ def test_a_hung_event_set_stops_events_and_not_readings(node: SupervisedNode) ->
     assert node.state.restarts["deadline"] == MAX_EVENT_FAILURES
 
 
+@pytest.mark.slow
+def test_hangs_of_the_event_set_that_sigkill_does_not_end_count_too(node: SupervisedNode, tmp_path: Path) -> None:
+    """The sampler that is started after the maximum number of hangs waits for no events, so it is not abandoned."""
+    program, held_pids = build(tmp_path), set[int]()
+    with ExitStack() as holders:
+        for hangs in range(MAX_EVENT_FAILURES):
+            node.until(lambda: samplers() - held_pids)
+            (pid,) = samplers() - held_pids
+            held_pids.add(pid)
+            holders.enter_context(held(program, pid))
+            node.simulate({}, hang=["nvmlEventSetWait*"])
+            node.until(lambda count=hangs: len(node.state.abandoned) == count + 1)
+        count = len(node.snapshots)
+        node.until(lambda: len(node.snapshots) > count + 3)  # the hang is still simulated
+        assert len(node.state.abandoned) == MAX_EVENT_FAILURES
+
+
 def test_close_watching_reads_processes_at_every_poll(node: SupervisedNode) -> None:
     """Close watching reports new processes within a few polls, also after a restart of the sampler."""
     node.supervisor.watch(closely=True)

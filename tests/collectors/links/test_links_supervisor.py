@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from gpumon.model.orders import LinksOrders, Simulation
 from gpumon.model.snapshot import LinksSnapshot
 from gpumon.state.messages import LinksStatus
 from gpumon.supervisor.deadlines import LinksDeadlines
-from gpumon.supervisor.links_supervisor import LinksSupervisor
+from gpumon.supervisor.links_supervisor import MAX_ABANDONED, LinksSupervisor
 from gpumon.supervisor.loop import Loop
 
 ALL = {f"mlx5_{n}" for n in range(8)}
@@ -111,6 +112,24 @@ def test_an_unkillable_child_is_reported_without_retries(watched: SupervisedLink
 
     watched.until(lambda: not watched.state.abandoned)
     watched.until(lambda: watched.devices() == ALL)
+
+
+@pytest.mark.slow
+def test_the_status_shows_that_no_child_is_started(watched: SupervisedLinks, tmp_path: Path) -> None:
+    """After the maximum number of abandoned children, the trouble is reported until a child sends a snapshot."""
+    program, held_pids = build(tmp_path), set[int]()
+    with ExitStack() as holders:
+        for count in range(MAX_ABANDONED):
+            watched.until(lambda: children() - held_pids)
+            (pid,) = children() - held_pids
+            held_pids.add(pid)
+            holders.enter_context(held(program, pid))
+            watched.suffer({f"mlx5_{n}": {"hang": True} for n in range(count + 1)})
+            watched.until(lambda abandoned=count: len(watched.state.abandoned) == abandoned + 1)
+        assert "no links child" in watched.state.trouble
+        watched.suffer({})
+
+    watched.until(lambda: watched.devices() == ALL and not watched.state.trouble)
 
 
 def test_a_dead_child_is_replaced_and_reported(watched: SupervisedLinks) -> None:
