@@ -47,7 +47,7 @@ class Loop:
         self._timers: list[Timer] = []
         self._order = itertools.count()
         self._posted: deque[Callback] = deque()
-        self._running = False
+        self._stopping = False
         self._logged: set[str] = set()
         """Code locations whose exceptions were logged. An exception is logged once per location, because a callback may
         fail every second.
@@ -116,10 +116,10 @@ class Loop:
             raise
 
     def run(self) -> None:
-        """Run the loop until `stop` is called."""
-        self._running = True
-        while self._running:
+        """Run the loop until `stop` is called. Return at once if it was called before."""
+        while not self._stopping:
             self.turn()
+        self._stopping = False
 
     def turn(self) -> None:
         """Wait until a descriptor, a posted callback or a timer is due, and make all calls that are due."""
@@ -153,8 +153,8 @@ class Loop:
         return True
 
     def stop(self) -> None:
-        """Let `run` return after its current turn. Any thread may call `stop`."""
-        self._running = False
+        """Let `run` return after its current turn, or at once if it is called later. Any thread may call `stop`."""
+        self._stopping = True
         self.post(lambda: None)
 
     def _wait(self) -> float | None:

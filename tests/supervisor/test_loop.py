@@ -1,4 +1,4 @@
-"""The main loop: a callback that is unwatched before its turn is not called."""
+"""The main loop: callbacks that are unwatched, callbacks that raise, and a stop before the run."""
 
 from __future__ import annotations
 
@@ -58,3 +58,14 @@ def test_an_error_of_a_callback_does_not_end_the_loop(caplog: pytest.LogCaptureF
     assert [record.message for record in caplog.records] == ["a task of the agent failed: report this bug"]
     os.close(reader)
     os.close(writer)
+
+
+def test_a_stop_before_the_run_ends_the_run() -> None:
+    """SIGTERM may arrive while the agent starts. The next run is not affected."""
+    loop, called = Loop(), list[str]()
+    loop.stop()
+    loop.run()
+    loop.post(lambda: called.append("second run"))
+    loop.post(loop.stop)
+    loop.run()
+    assert called == ["second run"]
