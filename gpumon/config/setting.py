@@ -10,15 +10,17 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from gpumon.model.bus_id import parse_bus_id
+
 NEEDS: Final = "needs"
 """Type of the pydantic error for a setting whose value does not fit another setting. Its context holds the remedy."""
 
 _HOOK = re.compile(r"https?://[^\s/?#]+[^\s#]*")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
-_LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
+_LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>[0-9]{1,5})")
 _NCCL = re.compile(r"NCCL_\w+", re.ASCII)
 _ADAPTER = re.compile(r"[\w.:*?\[\]!-]{1,100}", re.ASCII)
-_GPU = re.compile(r"\d{1,3}|GPU-[0-9a-fA-F-]+|(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+_GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-fA-F-]+")
 
 
 class Section(BaseModel):
@@ -75,7 +77,7 @@ def check_hook(text: str) -> str:
 def check_gpu(value: object) -> object:
     """Return the uuid, PCI bus id or index of a GPU as text; raise ValueError for anything else."""
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or _GPU.fullmatch(text) is None:
+    if not isinstance(text, str) or (_GPU.fullmatch(text) is None and parse_bus_id(text) is None):
         raise ValueError("must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its index")
     return text
 

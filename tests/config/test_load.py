@@ -246,6 +246,13 @@ def test_thousands_of_unknown_names_are_a_short_error(environ: dict[str, str], t
     assert lines[-1] == f"and {5000 - MAX_SHOWN} more problems"
 
 
+@each_case("wrong", ["0000:18:20.0", "0000:18:00.8", "\u0663", "18:00"])
+def test_an_invalid_gpu_to_exclude_is_an_error(environ: dict[str, str], tmp_path: Path, wrong: str) -> None:
+    """A bus id that no device can have, or a number in other digits, would exclude nothing."""
+    (problem,) = complaints(written(tmp_path, f"gpus: {{exclude: ['{wrong}']}}\n"), environ)
+    assert f"its PCI bus id (0000:18:00.0) or its index, not {wrong!r}" in problem
+
+
 def test_plain_scalars_are_text(environ: dict[str, str], tmp_path: Path) -> None:
     """Unlike in YAML 1.1 a PCI address is no sexagesimal number and `off` no truth value."""
     path = written(
