@@ -184,3 +184,9 @@ def test_a_missing_port_keeps_its_role() -> None:
 def test_a_pattern_matches_device_address_or_board(pattern: str, *, expected: bool) -> None:
     """Each form matches whole names, without regard to case; an address without a domain is of domain 0."""
     assert matches((pattern,), "mlx5_an0", "00000002:10:00.0", "MT_0000000838") is expected
+
+
+def test_a_pattern_of_domain_0_matches_no_adapter_behind_vmd() -> None:
+    """The kernel numbers the domains of VMD from 10000 on."""
+    assert matches(("10000:01:*",), "mlx5_0", "00010000:01:00.0", "")
+    assert not matches(("0000:01:*",), "mlx5_0", "00010000:01:00.0", "")
