@@ -110,7 +110,8 @@ async def end_release(request: Request, chosen: Annotated[GpuFilter, Query()]) -
     bus_id = None if chosen.gpu is None else _released_bus_id(request, chosen.gpu)
     await end(request, WindowSelection(kind=WindowKind.RELEASE, bus_id=bus_id, by=client(request)))
     after = _releases(request)
-    if any(window.by == MARKER for window in after.windows):
+    left = (window for window in after.windows if bus_id is None or window.pci_bus_id in {None, bus_id})
+    if any(window.by == MARKER for window in left):
         raise marker_present({"release": after.model_dump(mode="json", exclude_unset=True)})
     return after
 

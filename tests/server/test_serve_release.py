@@ -166,9 +166,17 @@ def test_a_remaining_process_is_named(node: Node, port: int) -> None:
 def test_a_marker_is_not_ended_by_request(node: Node, port: int) -> None:
     """A release by marker file ends only when the file is removed."""
     node.report = released(release(by="marker"))
-    answer = ask(port, PATH, "DELETE", BEARER)
-    assert is_problem(answer, 409)
-    assert "release.marker" in answer.document["remedy"]
+    for query in ("", "?gpu=3"):
+        answer = ask(port, PATH + query, "DELETE", BEARER)
+        assert is_problem(answer, 409)
+        assert "release.marker" in answer.document["remedy"]
+
+
+def test_a_marker_of_another_gpu_is_no_error(node: Node, port: int) -> None:
+    """The release of a GPU is ended although the marker file releases another one."""
+    node.report = released(release(example_parts.bus_id(3), by="marker"))
+    assert ask(port, f"{PATH}?gpu=2", "DELETE", BEARER).status == 200
+    assert is_problem(ask(port, f"{PATH}?gpu=3", "DELETE", BEARER), 409)
 
 
 def test_a_main_loop_that_does_not_respond_is_an_error(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
