@@ -88,12 +88,13 @@ def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: s
         absent = isinstance(error, NoAgentError)
         print(f"gpumon: {error}{f' {NOT_HELD}' if absent else ''}", file=sys.stderr)
         return UNCERTAIN
+    held = holds(response["hold"])
+    if success and not held:
+        print(f"gpumon: the agent answered, and no hold is in force: {NOT_CERTAIN}", file=sys.stderr)
+        return UNCERTAIN
     if args.json:
         print(json.dumps(response, indent=2))
         return 0
-    held = holds(response["hold"])
-    if success and not held:
-        raise ClientError(f"the agent answered, and no hold is in force: {NOT_CERTAIN}")
     remarks = [success, "" if response["stored"] else STORED_LATER]
     print(*filter(None, [*(held or [NO_HOLD]), *remarks]), sep="\n")
     return 0

@@ -147,6 +147,17 @@ def test_an_agent_that_does_not_respond_is_an_error(
     assert "timed out" in capsys.readouterr().err
 
 
+@each_case("form", [[], ["--json"]])
+def test_an_answer_without_a_hold_is_not_certain(
+    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    """The command exits with 1, also with --json, because a probe may start before the job does."""
+    assert node.report.windows == ()
+    assert main(["probe", "hold", *form, *flags]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, "no hold is in force" in captured.err) == ("", True)
+
+
 def test_the_command_starts_and_ends_a_hold(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints two lines, or JSON."""
     node.report = report_with_holds("4711")
