@@ -167,9 +167,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.fleet_profile not in PROFILES:
         raise UserError(f"{args.fleet_profile!r} is no profile; {did_you_mean(args.fleet_profile, PROFILES)}")
     port = args.listen_address.rpartition(":")[2]
-    if not port.isdecimal():
-        raise UserError(f"--listen-address {args.listen_address!r} has no port: write it as 127.0.0.1:20000")
-    if int(port) + args.nodes > MAX_PORT:
+    if not port.isdecimal() or (int(port) == 0 and args.nodes > 1):
+        raise UserError(f"--listen-address {args.listen_address!r} names no first port: write it as 127.0.0.1:20000")
+    if int(port) + args.nodes - 1 > MAX_PORT:
         raise UserError(f"{args.nodes} nodes from port {port} on need ports above {MAX_PORT}: start at a lower port")
     if wrong := simulation_problem(args.fleet_profile, args.scenario):
         raise UserError(wrong)

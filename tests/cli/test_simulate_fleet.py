@@ -84,8 +84,10 @@ def test_the_agents_end_with_the_fleet(tmp_path: Path) -> None:
         ([], "--nodes is missing"),
         (["--nodes=2", "--broken=3"], "--broken 3 is not between 0 and --nodes 2"),
         (["--nodes=2", "--profile=h100x9"], "'h100x9' is no profile; did you mean"),
-        (["--nodes=2", "--listen-address=127.0.0.1"], "has no port"),
+        (["--nodes=2", "--listen-address=127.0.0.1"], "names no first port"),
+        (["--nodes=2", "--listen-address=127.0.0.1:0"], "names no first port"),
         (["--nodes=9", "--listen-address=127.0.0.1:65530"], "ports above 65535"),
+        (["--nodes=6", "--listen-address=127.0.0.1:65530", "--scenario=/no/scenario"], "/no/scenario"),
     ],
 )
 def test_invalid_arguments_name_the_remedy(capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
