@@ -174,7 +174,8 @@ def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
     for name, port in after.items():
         if port.expected is False and name in before and before[name].expected:
             words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}
-            yield LogLine(logging.WARNING, "the port was replaced or accepted as gone and is no longer expected", words)
+            message = "the port is no longer expected: it was replaced, excluded, or accepted as down or gone"
+            yield LogLine(logging.WARNING, message, words)
 
 
 def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[LogLine]:
