@@ -98,10 +98,18 @@ class StoreSection(Section):
         restart=True,
     )
     retention_days: float = setting(
-        90, "Age at which events and probe results are deleted. Counters are kept.", gt=0, restart=True
+        90,
+        "Age at which events, verdict transitions and probe results are deleted. Counters and the probe results of the "
+        "baseline are kept.",
+        gt=0,
+        restart=True,
     )
     retention_rows: int = setting(
-        100_000, "Maximum number of events and of probe results to keep. Counters are kept.", ge=1, restart=True
+        100_000,
+        "Maximum number of events, of verdict transitions and of probe results. Counters and the probe results of the "
+        "baseline are kept.",
+        ge=1,
+        restart=True,
     )
 
 
