@@ -16,9 +16,9 @@ class AuditEntryResponse(ResponseModel):
     request: str = Field(description="Method and path with parameters, the signal, or the marker file.")
     reason: str = Field(description="Reason or note that the client gave; empty without one.")
     client: str = Field(description="`local` for the unix socket, `signal`, `marker`, else the address.")
-    uid: int | None = Field(description="User of a local client, or owner of the marker file; null with a token.")
+    uid: int | None = Field(description="User of a local client, or owner of the marker file; else null.")
     login_uid: int | None = Field(description="User who logged in to the session of a local client, also after sudo.")
-    status: int | None = Field(description="HTTP status of the answer; null for a signal.")
+    status: int | None = Field(description="HTTP status of the answer; null for a signal or the marker file.")
 
     @classmethod
     def from_entry(cls, entry: AuditEntry) -> AuditEntryResponse:
