@@ -40,9 +40,10 @@ def listening_sockets(environ: Mapping[str, str] = os.environ) -> list[socket.so
 
     Child processes do not inherit the sockets.
     """
-    if environ.get("LISTEN_PID") != str(os.getpid()):
+    count, process = environ.get("LISTEN_FDS", ""), environ.get("LISTEN_PID")
+    if not count.isdecimal() or process != str(os.getpid()):
         return []
-    sockets = [socket.socket(fileno=_FIRST + number) for number in range(int(environ.get("LISTEN_FDS", "0")))]
+    sockets = [socket.socket(fileno=_FIRST + number) for number in range(int(count))]
     for held in sockets:
         held.set_inheritable(False)
     return sockets

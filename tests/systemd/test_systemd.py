@@ -61,6 +61,12 @@ def test_without_systemd_nothing_happens(environ: dict[str, str]) -> None:
     assert not systemd.notify("READY=1", environ=environ)
 
 
+@each_case("count", ["many", "-1", "", "1.5"])
+def test_an_invalid_number_of_sockets_is_ignored(count: str) -> None:
+    """The agent then opens its own socket, as without socket activation."""
+    assert systemd.listening_sockets({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": count}) == []
+
+
 @each_case(
     ("environ", "seconds"),
     [
