@@ -63,7 +63,7 @@ def warning(path: Path) -> str | None:
     """Return a warning with a remedy if every user may read or write the token file; None otherwise."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        return f"every user of this host can read the token in {path} (mode {mode:04o}): chmod {MODE:04o} {path}"
+        return f"every user can read or write the token in {path} (mode {mode:04o}): chmod {MODE:04o} {path}"
     return None
 
 

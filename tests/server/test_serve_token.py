@@ -73,3 +73,5 @@ def test_world_readable_token_is_a_warning(tmp_path: Path) -> None:
     assert warning(path) is None
     path.chmod(0o644)
     assert f"chmod 0640 {path}" in (warning(path) or "")
+    path.chmod(0o642)
+    assert "can read or write" in (warning(path) or "")
