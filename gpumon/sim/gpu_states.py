@@ -40,7 +40,7 @@ class GpuStates:
         self._scenario = scenario
         self._time = time
         self._states: dict[int, tuple[float, Scenario, State]] = {}
-        self._courses: dict[int, tuple[Workload, Course]] = {}
+        self._courses: dict[int, tuple[Workload, Identity, Course]] = {}
 
     def tick(self) -> float:
         """Return the time of the driver's latest sample, in seconds since the simulation began."""
@@ -102,12 +102,12 @@ class GpuStates:
     def course(self, gpu: int) -> Course:
         """Return the GPU's power, energy and temperature over time under its workload."""
         scenario = self._scenario()
-        workload = scenario.workloads[gpu]
+        workload, identity = scenario.workloads[gpu], scenario.identities[gpu]
         cached = self._courses.get(gpu)
-        if cached is None or cached[0] is not workload:
-            cached = workload, Course(body(self._profile.board, scenario.identities[gpu]), workload)
+        if cached is None or cached[0] is not workload or cached[1] != identity:
+            cached = workload, identity, Course(body(self._profile.board, identity), workload)
             self._courses[gpu] = cached
-        return cached[1]
+        return cached[2]
 
 
 def _with_thermal_seconds(observed: State, before: State, elapsed: float) -> State:

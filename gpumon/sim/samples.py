@@ -48,7 +48,10 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
     if not array:
         put(size, _UINT, _MAX_SAMPLES)
         return
-    newer = [at for at in _times(node) if at[0] > since][-take(size, _UINT)[0] :]
+    (room,) = take(size, _UINT)
+    if not room:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    newer = [at for at in _times(node) if at[0] > since][-room:]
     if not newer:
         raise Refusal(Code.NOT_FOUND)
     put(size, _UINT, len(newer))

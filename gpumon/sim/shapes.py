@@ -130,11 +130,10 @@ def either(this: Shape, that: Shape) -> Shape:
 
 def code(value: Any, path: Path) -> int:
     """Validate an NVML error code, given as a number or as a name of Code. Return the number."""
-    if isinstance(value, str) and value in Code.__members__:
-        return Code[value]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    number = Code.__members__.get(value, value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ShapeError(path, "must be a return code of NVML other than 0, such as 15 or GPU_IS_LOST")
-    return value
+    return number
 
 
 def fields(shape_by_key: Mapping[str, Shape]) -> Shape:

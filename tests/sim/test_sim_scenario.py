@@ -38,6 +38,7 @@ from gpumon.sim.library import open_node
         ("gpus: {0: {fail_fields: {POWER: 3}}}\n", "unknown field 'POWER'.*POWER_AVERAGE"),
         ("gpus: {0: {xids: [{at: 3}]}}\n", r"gpus\.0\.xids\.0: needs a key 'xid'"),
         ("gpus: {0: {lookup: 0}}\n", "return code of NVML other than 0"),
+        ("gpus: {0: {lookup: SUCCESS}}\n", "return code of NVML other than 0"),
         ("fail: {nvmlDeviceGetNmae: 3}\n", "'nvmlDeviceGetNmae' matches no function"),
         ("hang: nvmlInit\n", "hang: must be a list"),
         ("jobs:\n  - {load: 1}\n  - {gpus: [8]}\n", r":3: jobs\.1\.gpus: no GPU 8; there are 0 to 7"),
