@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpumon.collectors.nvml.field_ids import field_ids
 from gpumon.collectors.nvml.library import UNSUPPORTED
+from gpumon.sim.arrivals import XID
 from gpumon.sim.capture import EVENT, FIELD, Capture, Timeline
 from gpumon.sim.codes import Code
 
@@ -181,7 +182,8 @@ def _memory(capture: Capture) -> str:
 
 
 def _lost_text(capture: Capture) -> str:
-    xids = sorted({answer[3] for _, timeline in capture.questions(EVENT) for answer in timeline.answers})
+    events = (answer for _, timeline in capture.questions(EVENT) for answer in timeline.answers)
+    xids = sorted({data for _, _, event_type, data, *_ in events if event_type & XID})
     counts = capture.timeline("nvmlDeviceGetCount_v2")
     lost = any(answer[0] == Code.GPU_IS_LOST for timeline in capture.answers.values() for answer in timeline.answers)
     text = f"Xids {', '.join(map(str, xids))}; " if xids else ""

@@ -8,12 +8,13 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from recorded import recording, stored
+from recorded import HEADER, recording, stored
 
 from gpumon.model.orders import SimulationError
 from gpumon.sim import capture
-from gpumon.sim.capture import Capture, CapturedQuery, Timeline
+from gpumon.sim.capture import EVENT, Capture, CapturedQuery, Timeline
 from gpumon.sim.open_library import open_simulated
+from gpumon.sim.recording.summary import summary
 
 
 @pytest.fixture
@@ -122,3 +123,11 @@ def test_a_recording_is_not_written_through_a_link(good: Path) -> None:
     good.with_name(f".{good.name}.new").symlink_to(victim)
     capture.write(capture.read(good), good)
     assert victim.read_text() == "secret"
+
+
+def test_the_summary_lists_only_xids_as_xids() -> None:
+    """The data of a MIG change or of another event is no Xid."""
+    events = Timeline()
+    for code, event_type in ((79, 0x8), (0, 0x100), (48, 0x8)):
+        events.add(1.0, (0, "GPU 0", event_type, code, 0, 0), anyway=True)
+    assert "Xids 48, 79; no GPU was lost" in summary(Capture(header=HEADER, answers={CapturedQuery(EVENT): events}))
