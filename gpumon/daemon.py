@@ -68,7 +68,7 @@ class Daemon:
         _create_state_directory(self._configuration.store.path)
         _clean_up_after_previous_agent()
         services = self.services
-        services.persistence.start(services.restore)
+        services.persistence.start(services.restore, on_reopened=lambda: services.notifier.restore(()))
         services.probe.start()
         services.heartbeat.start()
         services.verdict_writer.start()
@@ -78,6 +78,7 @@ class Daemon:
         services.loop.every(BEAT_SECONDS, services.monitor.beat)
         services.loop.every(TICK_SECONDS, self._tick)
         services.http_endpoint.start()
+        services.notifier.start()
         services.schedule.start()
         self._start_watchdog()
         services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))

@@ -80,9 +80,9 @@ class AlertRule:
         return first_step(self.steps)
 
 
-def runbook_url(section: str) -> str:
-    """Return the path of a runbook on the agent."""
-    return f"{RUNBOOKS}/{section}"
+def runbook_url(section: str, base: str = RUNBOOKS) -> str:
+    """Return the URL of a runbook below `base`; by default its path on the agent."""
+    return f"{base.rstrip('/')}/{section}"
 
 
 def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import yaml
 
-from gpumon.health.alert_rules import RUNBOOKS, AlertRule
+from gpumon.health.alert_rules import RUNBOOKS, AlertRule, runbook_url
 from gpumon.health.check_row import split_action
 from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
 from gpumon.health.last_verdicts import JOB, KEEP_SECONDS, LAST_INFO, recording_rules
@@ -98,7 +98,7 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         yield "serial", f'{board}{{{{ . | first | label "serial" }}}}{{{{ end }}}}'
     path = f"{RUNBOOKS}/{rule.section}"
     if runbooks:
-        yield "runbook_url", f"{runbooks.rstrip('/')}/{rule.section}"
+        yield "runbook_url", runbook_url(rule.section, runbooks)
     elif rule.of_fleet or rule.expr == SINGLE_DOWN:
         yield (
             "runbook_url",

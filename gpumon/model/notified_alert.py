@@ -56,3 +56,5 @@ class NotifiedAlert:
     """Seconds since the epoch at which the alert ended; None while it fires."""
     failing_since: float | None = None
     """Seconds since the epoch of the first attempt in an unbroken series of failed ones; None after a success."""
+    refused: bool = False
+    """Whether the receiver refused the message that the alert fires. It then gets no message at the end."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from gpumon.config.configuration_error import did_you_mean
-from gpumon.health.alert_rules import RUNBOOKS, rules
+from gpumon.health.alert_rules import RUNBOOKS, rules, runbook_url
 from gpumon.outputs.runbook import runbooks
 from gpumon.server.context import rendered_documents, sources
 from gpumon.server.page import html, static_files
@@ -31,7 +31,7 @@ def runbook(request: Request, name: str) -> Response:
         raise Problem(404, "Not Found", f"There is no alert {name!r}.", did_you_mean(name, runbooks()))
     base = sources(request).runbook_url
     if base is not None:
-        return RedirectResponse(f"{base.rstrip('/')}/{section}")
+        return RedirectResponse(runbook_url(section, base))
     return Response(
         rendered_documents(request).get(f"runbook {section}", None, lambda: _page(section)), media_type="text/html"
     )

@@ -8,10 +8,11 @@ from functools import partial
 
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.health.alert import FIRING
+from gpumon.health.alert_rules import runbook_url
 from gpumon.health.last_verdicts import JOB
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.receivers import alertmanagers, message_receivers
-from gpumon.services.senders import AlertmanagerSender, Delays, MessageSender, Sender, Write, row_name
+from gpumon.services.senders import AlertmanagerSender, Delays, MessageSender, Sender, Write
 from gpumon.state.report import Report
 from gpumon.store import notified as store_notified
 
@@ -20,7 +21,7 @@ class Notifier:
     """Service that notifies all receivers of the alerts that fire. Use from the loop's thread.
 
     It sends nothing before the stored verdicts are restored and the checks evaluated, because until then the alerts of
-    these verdicts would seem to have ended.
+    these verdicts would seem to have ended. If the store failed, it sends without them, and repeats old messages.
     """
 
     def __init__(
@@ -39,44 +40,42 @@ class Notifier:
         """
         self._labels = {"job": JOB, "instance": address} | dict(section.labels)
         self._runbooks = runbooks
-        self._section = section
-        self._delays = delays or Delays()
         self._latest = latest
         self._write = write
-        self._senders: list[Sender] = []
+        delays = delays or Delays()
+        receivers = message_receivers(section, source=f"gpumon://{self._labels['instance']}")
+        self._senders: list[Sender] = [AlertmanagerSender(each, write, delays) for each in alertmanagers(section)]
+        self._senders += [MessageSender(each, write, delays) for each in receivers]
 
     def restore(self, notified: Iterable[NotifiedAlert]) -> None:
-        """Start the senders. `notified`: all stored rows; those of receivers no longer configured are deleted."""
+        """Pass stored rows to the senders, which store all rows again. Delete those of receivers not configured."""
         by_receiver: dict[str, list[NotifiedAlert]] = {}
         for row in notified:
             by_receiver.setdefault(row.receiver, []).append(row)
-        self._senders = [
-            AlertmanagerSender(receiver, by_receiver.pop(receiver.name, ()), self._write, self._delays)
-            for receiver in alertmanagers(self._section)
-        ]
-        for receiver in message_receivers(self._section, source=f"gpumon://{self._labels['instance']}"):
-            rows = by_receiver.pop(row_name(receiver), ())
-            self._senders.append(MessageSender(receiver, rows, self._write, self._delays))
-        for rows in by_receiver.values():  # receivers that are no longer configured
-            for row in rows:
-                self._write(partial(store_notified.remove, notified=row))
         for sender in self._senders:
-            sender.start()
+            sender.restore(by_receiver.pop(sender.row_name, ()))
+        for row in (row for rows in by_receiver.values() for row in rows):
+            self._write(partial(store_notified.remove, notified=row))
 
     def tick(self) -> None:
         """Pass the alerts that fire now to the senders; during a maintenance, only to those of Alertmanagers.
 
-        Do nothing before the stored verdicts are restored and the checks evaluated, or while an open verdict is not
-        exported yet (Report.hides_verdicts).
+        Do nothing before the stored verdicts are restored (unless the store failed) and the checks evaluated, or while
+        an open verdict is not exported yet (Report.hides_verdicts).
         """
         report = self._latest()
-        if self._senders and report.health.evaluated and report.internal.restored and not report.hides_verdicts:
+        complete = report.internal.restored or report.node.store_up == 0
+        if self._senders and report.health.evaluated and complete and not report.hides_verdicts:
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
             for sender in self._senders:
                 # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An
                 # Alertmanager gets the same end of the alerts from Prometheus.
-                if report.maintenance is None or isinstance(sender, AlertmanagerSender):
-                    sender.update(wanted)
+                paused = report.maintenance is not None and isinstance(sender, MessageSender)
+                sender.update(None if paused else wanted)
+
+    def start(self) -> None:
+        for sender in self._senders:
+            sender.start()
 
     def stop(self) -> None:
         for sender in self._senders:
@@ -113,6 +112,6 @@ def sent_alerts(report: Report, labels: Mapping[str, str], runbooks: str) -> Ite
                 description=alert.description,
                 action=alert.action,
                 serial="" if state is None else state.gpu.serial or "",
-                runbook_url=f"{runbooks}/{alert.runbook_url.rpartition('/')[2]}",
+                runbook_url=runbook_url(alert.runbook_url.rpartition("/")[2], runbooks),
                 since=alert.firing_since or alert.since,
             )

@@ -67,14 +67,19 @@ class Persistence:
         self._left_out = Counter[str]()
         """Number of rows that could not be read at the start, by table. Assigned once, in the writer's thread."""
         self._on_restored: Callable[[StoredState], None] = lambda _: None
+        self._on_reopened: Callable[[], None] = lambda: None
 
-    def start(self, on_restored: Callable[[StoredState], None] = lambda _: None) -> None:
+    def start(
+        self,
+        on_restored: Callable[[StoredState], None] = lambda _: None,
+        on_reopened: Callable[[], None] = lambda: None,
+    ) -> None:
         """Open the store and read its content, both in the store's own thread.
 
-        `on_restored` is called after the Report contains the stored state. Rows past their retention are deleted now
-        and every hour.
+        `on_restored` is called after the Report contains the stored state, and `on_reopened` each time that the store
+        can be written again after a failure. Rows past their retention are deleted now and every hour.
         """
-        self._on_restored = on_restored
+        self._on_restored, self._on_reopened = on_restored, on_reopened
         self._writer.start()
         self._loop.every(PRUNE_SECONDS, self._prune)
 
@@ -161,6 +166,7 @@ class Persistence:
     def _write_everything(self) -> None:
         """Write the whole Report to the reopened store, because its file may have been deleted or replaced."""
         self.writes.write_everything()
+        self._on_reopened()
 
     def _prune(self) -> None:
         self._writer.submit(lambda connection: prune(connection, self._retention, time.time()))

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import EmailMessage
+from email.utils import formatdate, parseaddr
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -26,7 +27,7 @@ from gpumon.outputs.formatting import rfc3339
 from gpumon.services.delivery_error import DeliveryError
 from gpumon.services.nvsentinel import NvSentinel
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 30.0
 _REFUSED = frozenset({400, 413, 422})
 """HTTP statuses with which a receiver rejects the message itself, which is then not sent again. After other statuses,
 such as 401, the message is sent again, because the operator can correct the cause.
@@ -82,7 +83,7 @@ class Webhook:
         state = "firing" if ended is None else "resolved"
         event = {
             "specversion": "1.0",
-            "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.source} {alert.key} {alert.since} {state}")),
+            "id": _message_id(alert, resolved=ended is not None),
             "source": self.source,
             "type": f"io.gpumon.alert.{state}",
             "subject": alert.name,
@@ -137,11 +138,16 @@ class Mail:
                 "an address, the user or the password has characters that SMTP does not allow"
             ) from error
         if refusals:  # not sent again, because the other recipients would get the message twice
-            raise DeliveryError(f"the mail server refused some recipients: {refusals}"[:300], refused=True)
+            raise DeliveryError(f"the mail server refused some recipients: {refusals}"[:300], refused=True, partly=True)
 
     def _message(self, alert: SentAlert, *, resolved: bool) -> EmailMessage:
         message = EmailMessage()
         message["From"], message["To"] = self.sender, ", ".join(self.recipients)
+        domain = parseaddr(self.sender)[1].rpartition("@")[2] or "localhost"
+        message["Date"], message["Message-ID"] = (
+            formatdate(localtime=True),
+            f"<{_message_id(alert, resolved=resolved)}@{domain}>",
+        )
         title, *lines = _lines(alert, resolved=resolved)
         message["Subject"] = " ".join(title.split())
         message.set_content("\n".join((*lines, "", *(f"{name}: {value}" for name, value in alert.labels))))
@@ -252,9 +258,15 @@ def _authorization(token: str) -> Mapping[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
+def _message_id(alert: SentAlert, *, resolved: bool) -> str:
+    """Return an id that is the same when the message is sent again."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{alert.key} {alert.since} {resolved}"))
+
+
 def _lines(alert: SentAlert, *, resolved: bool) -> Iterator[str]:
     """Yield the lines of a message: the title and, if the alert fires, reason, action, serial number and runbook."""
-    yield f"{'RESOLVED' if resolved else 'FIRING'}: {alert.summary}"
+    cluster = "".join(f"{value} " for name, value in alert.labels if name == "cluster")
+    yield f"{'RESOLVED' if resolved else 'FIRING'}: {cluster}{alert.summary}"
     if not resolved:
         yield alert.description
         yield f"Do: {alert.action}"

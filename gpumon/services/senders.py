@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import hashlib
 import logging
 import random
@@ -19,7 +19,7 @@ from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.check_row import Paging
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.receivers import Alertmanager, MessageReceiver
+from gpumon.services.receivers import TIMEOUT_SECONDS, Alertmanager, MessageReceiver
 from gpumon.store import notified as store_notified
 
 log = logging.getLogger("gpumon.notifications")
@@ -46,7 +46,7 @@ class Delays:
     """Minimum and maximum delay, before jitter, until a failed message is sent again. The delay doubles with each
     failure.
     """
-    attempt: float = 30.0
+    attempt: float = TIMEOUT_SECONDS
     """Maximum duration of an attempt to send a message."""
     again: float = 60.0
     """Interval at which alerts that still fire are sent to an Alertmanager again."""
@@ -63,10 +63,11 @@ class Delays:
 class Sender(threading.Thread):
     """A thread that notifies one receiver of the alerts that fire."""
 
-    def __init__(self, name: str, rows: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        """Create the thread for the receiver `name`. `rows`: its stored rows. `write` stores each change of a row."""
+    def __init__(self, name: str, row_name: str, write: Write, delays: Delays) -> None:
+        """Create the thread for the receiver `name`, in the store `row_name`. `write` stores each change of a row."""
         super().__init__(name=f"notify-{name}", daemon=True)
         self.receiver = name
+        self.row_name = row_name
         self.counts = Counter[str]()
         """Notifications by outcome: delivered, refused, failed or dropped."""
         self.problem = "the last attempts before the agent was restarted failed"
@@ -77,20 +78,27 @@ class Sender(threading.Thread):
         self._delays = delays
         self._changed = threading.Condition()
         """Also the lock of the rows, which the loop's thread and this one change."""
-        self._rows = {row.alert.key: row for row in rows}
+        self._rows: dict[str, NotifiedAlert] = {}
         self._write = write
         self._retries: dict[str, tuple[int, float]] = {}
         """Number of failed attempts, and monotonic clock of the next one, by SentAlert.key."""
         self._abandoned: list[threading.Thread] = []
-        """Attempts that did not end in time, such as those to a receiver that answers a byte now and then."""
+        """Attempts that did not end in time and are still running."""
         self._wanted: Wanted | None = None
         self._stopped = False
 
-    def update(self, wanted: Wanted) -> None:
-        """Pass the alerts that fire now to the thread, and return at once."""
+    def restore(self, rows: Iterable[NotifiedAlert]) -> None:
+        """Add stored rows of the receiver, unless the alert has a row already, which is newer. Store all rows again."""
+        with self._changed:
+            self._rows = {row.alert.key: row for row in rows} | self._rows
+            self._wanted = None  # the next update compares the alerts with these rows
+            self._write(partial(store_notified.replace_all, receiver=self.row_name, rows=tuple(self._rows.values())))
+
+    def update(self, wanted: Wanted | None) -> None:
+        """Pass the alerts that fire now to the thread, and return at once. None: send nothing until the next call."""
         with self._changed:
             if wanted != self._wanted:
-                self._wanted = dict(wanted)
+                self._wanted = wanted
                 self._changed.notify()
 
     def stop(self) -> None:
@@ -150,6 +158,8 @@ class Sender(threading.Thread):
         attempt.join(self._delays.attempt)
         if outcome:
             return outcome[0]
+        # The thread ends at the next byte: a receiver that sends one now and then would keep it for hours.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(attempt.ident or 0), ctypes.py_object(TimeoutError))
         self._abandoned.append(attempt)
         return DeliveryError(f"there was no complete answer within {self._delays.attempt:g} s")
 
@@ -166,6 +176,8 @@ class Sender(threading.Thread):
     def _refuse(self, row: NotifiedAlert, error: DeliveryError) -> None:
         alert = row.alert
         self.counts["refused"] += 1
+        if not row.delivered and not error.partly:
+            self._change(row, refused=True)
         if not row.delivered and dict(alert.labels).get("class") != "agent":  # that alert would keep itself alive
             self.refusals = {**self.refusals, alert.key: f"{alert.name} was refused: {error}"}
         details = {"receiver": self.receiver, "alert": alert.name, "error": str(error)}
@@ -211,16 +223,16 @@ class MessageSender(Sender):
     restart (at most MAX_ENDED such alerts).
     """
 
-    def __init__(self, receiver: MessageReceiver, rows: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        super().__init__(receiver.name, rows, write, delays)
+    def __init__(self, receiver: MessageReceiver, write: Write, delays: Delays) -> None:
+        super().__init__(receiver.name, row_name(receiver), write, delays)
         self._receiver = receiver
-        self._row_name = row_name(receiver)
 
-    def update(self, wanted: Wanted) -> None:
-        wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
+    def update(self, wanted: Wanted | None) -> None:
         with self._changed:
-            if wanted != self._wanted:
-                self._observe(wanted)
+            if wanted is not None:
+                wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
+                if wanted != self._wanted:
+                    self._observe(wanted)
             super().update(wanted)
 
     def _observe(self, wanted: Wanted) -> None:
@@ -228,9 +240,11 @@ class MessageSender(Sender):
         for key, alert in wanted.items():
             row = self._rows.get(key)
             if row is None or row.ended is not None:
-                self._change(row or NotifiedAlert(self._row_name, alert, delivered=False), alert=alert, ended=None)
+                self._change(row or NotifiedAlert(self.row_name, alert, delivered=False), alert=alert, ended=None)
         for key, row in list(self._rows.items()):
-            if key not in wanted and row.ended is None:
+            if key not in wanted and row.refused:
+                self._remove(row)
+            elif key not in wanted and row.ended is None:
                 self._change(row, ended=time.time())
         self.refusals = {key: text for key, text in self.refusals.items() if key in wanted}
         waiting = sorted((row for row in self._rows.values() if row.ended and not row.delivered), key=_worst_first)
@@ -255,7 +269,7 @@ class MessageSender(Sender):
             return
         with self._changed:
             current = self._rows.get(row.alert.key, row)  # the alert may have ended, or fire again, since
-            if ended is not None and current.ended is not None:
+            if current.ended is not None and (ended is not None or current.refused):
                 self._remove(current)
             else:
                 self._change(current, delivered=ended is None, failing_since=None)
@@ -267,14 +281,13 @@ def _worst_first(row: NotifiedAlert) -> tuple[int, float]:
 
 
 def row_name(receiver: MessageReceiver) -> str:
-    """Return the name by which the store has the rows of a receiver. It contains a hash of the URL, if there is one.
+    """Return the name by which the store has the rows of a receiver.
 
-    A receiver whose URL was changed therefore has no rows, and is notified of all firing alerts again.
+    It contains a hash of the configured URL, or of the path of the URL's file, which may be unreadable now. A receiver
+    with another URL therefore has no rows, and is notified of all firing alerts.
     """
-    with contextlib.suppress(DeliveryError):
-        if receiver.url is not None:
-            return f"{receiver.name} {hashlib.sha256(receiver.url.read().encode()).hexdigest()[:16]}"
-    return receiver.name
+    url = receiver.url and str(receiver.url.file or receiver.url.value)
+    return f"{receiver.name} {hashlib.sha256(url.encode()).hexdigest()[:16]}" if url else receiver.name
 
 
 class AlertmanagerSender(Sender):
@@ -284,8 +297,10 @@ class AlertmanagerSender(Sender):
     the store has one row, with the time of the first failure.
     """
 
-    def __init__(self, receiver: Alertmanager, rows: Iterable[NotifiedAlert], write: Write, delays: Delays) -> None:
-        super().__init__(receiver.name, rows, write, delays)
+    def __init__(self, receiver: Alertmanager, write: Write, delays: Delays) -> None:
+        # After a failure it must soon get the alerts again, because it resolves them after `lapse`.
+        retry = delays.retry[0], min(delays.retry[1], delays.again / 4)
+        super().__init__(receiver.name, receiver.name, write, replace(delays, retry=retry))
         self._receiver = receiver
         self._sent: dict[str, SentAlert] = {}
         self._ended: dict[str, tuple[SentAlert, float]] = {}

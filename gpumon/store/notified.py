@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from gpumon.model.notified_alert import NotifiedAlert
@@ -20,6 +21,13 @@ def put(connection: sqlite3.Connection, notified: NotifiedAlert) -> None:
     """Insert or replace the row of this receiver and alert."""
     row = notified.receiver, notified.alert.key, json.dumps(asdict(notified))
     connection.execute("INSERT OR REPLACE INTO notified VALUES (?, ?, ?)", row)
+
+
+def replace_all(connection: sqlite3.Connection, receiver: str, rows: Iterable[NotifiedAlert]) -> None:
+    """Delete all rows of a receiver, and insert these."""
+    connection.execute("DELETE FROM notified WHERE receiver = ?", (receiver,))
+    for row in rows:
+        put(connection, row)
 
 
 def remove(connection: sqlite3.Connection, notified: NotifiedAlert) -> None:

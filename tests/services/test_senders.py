@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from email import message_from_string
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,9 @@ class Kept:
         self.changed = threading.Condition()
 
     def __call__(self, work: Any) -> None:
+        if work.func is notified.replace_all:
+            self.rows = {row.alert.key: row for row in work.keywords["rows"]}
+            return
         row: NotifiedAlert = work.keywords["notified"]
         removed = work.func is notified.remove
         with self.changed:
@@ -93,7 +99,9 @@ def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[Me
     kept = Kept()
     [receiver] = message_receivers(section, source="gpumon://gpu-17:17400")
     kept.rows = {alert.key: NotifiedAlert(row_name(receiver), alert) for alert in known}
-    return MessageSender(receiver, kept.rows.values(), kept, QUICK), kept
+    sender = MessageSender(receiver, kept, QUICK)
+    sender.restore(kept.rows.values())
+    return sender, kept
 
 
 @contextlib.contextmanager
@@ -108,6 +116,32 @@ def server_without_smtp() -> Iterator[int]:
 
         threading.Thread(target=greet, daemon=True).start()
         yield server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def trickling_server(repaired: threading.Event) -> Iterator[int]:
+    """Run a server that answers a byte now and then, for ever; connections after `repaired` get a complete answer."""
+    stopped = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            if repaired.is_set():
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                return
+            while not stopped.wait(0.01):
+                connection.sendall(b"H")
+
+    def serve(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
+        yield server.getsockname()[1]
+        stopped.set()
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def mails(port: int, *to: str) -> NotificationsSection:
@@ -173,6 +207,23 @@ def test_a_refused_message_is_counted_and_not_sent_again() -> None:
     assert sender.counts == {"refused": 1, "delivered": 1}
 
 
+def test_a_receiver_that_refused_an_alert_does_not_get_its_end() -> None:
+    """Neither if the alert ends later, nor after a restart in between."""
+    for restarted in (False, True):
+        with http_inbox(400) as inbox:
+            sender, kept = message_sender(NotificationsSection(webhook_url=inbox.url))
+            with sending(sender):
+                sender.update(WANTED)
+                assert kept.wait_for_changes(1)
+                if restarted:
+                    sender.stop()
+                    rows = tuple(kept.rows.values())
+                    sender, kept = message_sender(NotificationsSection(webhook_url=inbox.url))
+                    sender.restore(rows)
+                sender.update({})
+            assert (kept.rows, inbox.received) == ({}, [])
+
+
 def test_a_restart_neither_repeats_nor_loses_a_message() -> None:
     """An alert that the receiver knows is not sent again; if it ended meanwhile, it is resolved."""
     with http_inbox() as inbox:
@@ -214,6 +265,33 @@ def test_slack_gets_reason_action_and_runbook(tmp_path: Path) -> None:
         "Serial number: 1650",
         f"Runbook: {LOST.runbook_url}",
     ]
+
+
+def test_the_title_names_the_cluster_if_the_alert_has_that_label(tmp_path: Path) -> None:
+    """Because two clusters may have hosts of the same name. The annotations stay those of Prometheus."""
+    east = replace(LOST, labels=tuple(sorted({**LABELS, "cluster": "east"}.items())))
+    with http_inbox() as inbox, mail_inbox() as mailbox:
+        (tmp_path / "url").write_text(inbox.url)
+        for section in (NotificationsSection(slack_url_file=tmp_path / "url"), mails(mailbox.port, "a@example.com")):
+            [receiver] = message_receivers(section, source="")
+            receiver.deliver(east, ended=None)
+        [message], [mail] = inbox.wait_for(1), mailbox.wait_for(1)
+    title = "FIRING: east gpu-17: GPU 3: The GPU fell off the bus. Xid 79."
+    assert message["text"].splitlines()[0] == title
+    assert f"Subject: {title}" in mail.replace("\r\n ", " ")
+    assert east.annotations == LOST.annotations
+
+
+def test_a_mail_has_a_date_and_an_id_that_a_repetition_shares() -> None:
+    """Mail programs show one of two mails with the same id. The mail about the end has another."""
+    with mail_inbox() as inbox:
+        [receiver] = message_receivers(mails(inbox.port, "oncall@example.com"), source="")
+        for ended in (None, None, LOST.since + 60):
+            receiver.deliver(LOST, ended=ended)
+        first, repeated, resolved = (message_from_string(mail) for mail in inbox.wait_for(3))
+    assert first["Message-ID"] == repeated["Message-ID"] != resolved["Message-ID"]
+    assert re.fullmatch(r"<[0-9a-f-]{36}@localhost>", first["Message-ID"])
+    assert parsedate_to_datetime(first["Date"]).tzinfo is not None
 
 
 def test_a_mail_is_retried_after_a_passing_refusal_and_dropped_after_a_lasting_one() -> None:
@@ -290,7 +368,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_notifications(caplog: pyt
                 raise KeyError("odd")
 
     kept = Kept()
-    sender = MessageSender(Odd(), (), kept, QUICK)
+    sender = MessageSender(Odd(), kept, QUICK)
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for_changes(1)
@@ -329,7 +407,7 @@ def test_a_message_that_always_fails_holds_up_no_other() -> None:
     """The other alerts of the receiver are delivered, and the failing one is a problem all the same."""
     receiver, kept = Receiver(), Kept()
     receiver.failing = {"4"}
-    sender = MessageSender(receiver, (), kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK)
     with sending(sender):
         sender.update({LOST.key: LOST, OTHER.key: OTHER})
         assert kept.wait_for(lambda: bool(kept.rows[LOST.key].delivered and kept.rows[OTHER.key].failing_since))
@@ -343,14 +421,15 @@ def test_what_began_and_ended_while_the_receiver_was_away_is_sent_after_a_restar
     """A receiver that was away gets both messages, from a sender that knows only what is stored."""
     receiver, kept = Receiver(), Kept()
     receiver.away.set()
-    sender = MessageSender(receiver, (), kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK)
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
         sender.update({})
     assert not kept.rows[LOST.key].delivered
     receiver.away.clear()
-    again = MessageSender(receiver, tuple(kept.rows.values()), kept, QUICK)
+    again = MessageSender(receiver, kept, QUICK)
+    again.restore(tuple(kept.rows.values()))
     with sending(again):
         again.update({})
         assert kept.wait_for(lambda: not kept.rows)
@@ -362,7 +441,8 @@ def test_a_failing_receiver_still_fails_after_a_restart() -> None:
     receiver, kept = Receiver(), Kept()
     row = NotifiedAlert(row_name(receiver), LOST, delivered=False, failing_since=1.0)
     kept.rows = {LOST.key: row}
-    sender = MessageSender(receiver, (row,), kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK)
+    sender.restore((row,))
     assert len(list(sender.problems())) == 1
     with sending(sender):
         sender.update(WANTED)
@@ -376,7 +456,8 @@ def test_an_alertmanager_that_failed_before_the_restart_fails_until_it_answers()
         [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
         kept, row = Kept(), NotifiedAlert(receiver.name, ALL, failing_since=1.0)
         kept.rows = {ALL.key: row}
-        sender = AlertmanagerSender(receiver, (row,), kept, QUICK)
+        sender = AlertmanagerSender(receiver, kept, QUICK)
+        sender.restore((row,))
         assert len(list(sender.problems())) == 1
         with sending(sender):
             sender.update({})
@@ -389,7 +470,7 @@ def test_an_attempt_that_does_not_end_is_a_failure() -> None:
     """A receiver that never completes its answer fails; the attempts that have not ended are bounded."""
     receiver, kept = Receiver(), Kept()
     receiver.hangs = True
-    sender = MessageSender(receiver, (), kept, replace(QUICK, attempt=0.01))
+    sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.01))
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
@@ -398,6 +479,69 @@ def test_an_attempt_that_does_not_end_is_a_failure() -> None:
         receiver.hangs = False
         receiver.released.set()
         assert kept.wait_for_changes(1)
+
+
+def test_attempts_that_got_a_byte_now_and_then_do_not_block_a_repaired_receiver() -> None:
+    """An attempt that is abandoned ends, so that any number may follow."""
+    repaired = threading.Event()
+    with trickling_server(repaired) as port:
+        [receiver] = message_receivers(NotificationsSection(webhook_url=f"http://127.0.0.1:{port}/"), source="")
+        kept = Kept()
+        sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.1))
+        with sending(sender):
+            sender.update(WANTED)
+            eventually(lambda: sender.counts["failed"] > MAX_ABANDONED)
+            repaired.set()
+            assert kept.wait_for_changes(1)
+
+
+def test_a_paused_sender_sends_nothing() -> None:
+    """It does not send what waits for its receiver either. The next update continues it."""
+    receiver, kept = Receiver(), Kept()
+    receiver.away.set()
+    sender = MessageSender(receiver, kept, QUICK)
+    with http_inbox() as inbox, sending(sender):
+        [alertmanager] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
+        other = AlertmanagerSender(alertmanager, Kept(), QUICK)
+        sender.update(WANTED)
+        assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
+        sender.update(None)
+        with sending(other):
+            other.update(WANTED)
+            inbox.wait_for(2)
+            receiver.away.clear()
+            inbox.wait_for(len(inbox.received) + 5)  # meanwhile the first sender would have sent
+        assert receiver.got == []
+        sender.update(dict(WANTED))
+        assert kept.wait_for_changes(1)
+
+
+def test_rows_are_stored_again_when_the_store_can_be_written_again() -> None:
+    """All of the receiver: those whose write failed, and those that the reopened store lacks."""
+    receiver, kept = Receiver(), Kept()
+    sender = MessageSender(receiver, kept, QUICK)
+    with sending(sender):
+        sender.update(WANTED)
+        assert kept.wait_for_changes(1)
+        rows, kept.rows = kept.rows, {}
+        sender.restore(())
+        assert kept.rows == rows
+        sender.update(WANTED)
+    assert receiver.got == [("3", False)]
+
+
+def test_rows_that_are_read_late_do_not_replace_newer_ones() -> None:
+    """A store that was read after the first message has older rows of this alert, and the only rows of others."""
+    receiver, kept = Receiver(), Kept()
+    sender = MessageSender(receiver, kept, QUICK)
+    with sending(sender):
+        sender.update(WANTED)
+        assert kept.wait_for_changes(1)
+        name = row_name(receiver)
+        sender.restore([NotifiedAlert(name, LOST, delivered=False), NotifiedAlert(name, OTHER)])
+        sender.update(WANTED)
+        assert kept.wait_for(lambda: OTHER.key not in kept.rows)
+    assert receiver.got == [("3", False), ("4", True)]
 
 
 def test_of_too_many_ended_alerts_the_oldest_mild_ones_are_dropped() -> None:
@@ -409,7 +553,7 @@ def test_of_too_many_ended_alerts_the_oldest_mild_ones_are_dropped() -> None:
         for more in [mild if number else {}]
     ]
     receiver, kept = Receiver(), Kept()
-    sender = MessageSender(receiver, (), kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK)
     sender.update({alert.key: alert for alert in alerts})
     sender.update({})
     assert sender.counts == {"dropped": 3}
@@ -435,11 +579,30 @@ def test_another_url_is_another_receiver_in_the_store() -> None:
     assert not any("s3cret" in name for name in names)
 
 
+def test_the_name_in_the_store_does_not_need_the_secret(tmp_path: Path) -> None:
+    """The rows are found although the file of the URL is unreadable at the start."""
+    [receiver] = message_receivers(NotificationsSection(slack_url_file=tmp_path / "url"), source="")
+    missing = row_name(receiver)
+    (tmp_path / "url").write_text("http://one.example/s3cret")
+    assert missing == row_name(receiver) != receiver.name
+
+
+def test_an_alertmanager_is_tried_again_before_it_resolves_alerts() -> None:
+    """However long the delays of other receivers are."""
+    with http_inbox(500) as inbox:
+        [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
+        sender = AlertmanagerSender(receiver, Kept(), replace(QUICK, retry=(600.0, 600.0)))
+        with sending(sender):
+            sender.update(WANTED)
+            inbox.wait_for(1)
+    assert sender.counts["failed"] == 1
+
+
 def test_an_alertmanager_gets_alerts_again_and_then_as_resolved() -> None:
     """A firing alert is sent at an interval with an end in the future; an ended one some time later with its end."""
     with http_inbox(500) as inbox:
         [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
-        sender = AlertmanagerSender(receiver, (), Kept(), QUICK)
+        sender = AlertmanagerSender(receiver, Kept(), QUICK)
         with sending(sender):
             sender.update(WANTED)
             first, again = inbox.wait_for(2)[:2]

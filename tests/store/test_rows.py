@@ -226,3 +226,6 @@ def test_messages_that_wait_for_a_receiver_are_read_as_they_were_written(tmp_pat
         assert set(read(store, notified.read)) == {ended, other}
         write(store, notified.remove, ended)
         assert read(store, notified.read) == (other,)
+        write(store, notified.replace_all, "webhook 1", [ended])
+        write(store, notified.replace_all, "slack 2", [])
+        assert read(store, notified.read) == (ended,)
