@@ -45,7 +45,9 @@ class Notifier:
         delays = delays or Delays()
         receivers = message_receivers(section, source=f"gpumon://{self._labels['instance']}")
         self._senders: list[Sender] = [AlertmanagerSender(each, write, delays) for each in alertmanagers(section)]
-        self._senders += [MessageSender(each, write, delays) for each in receivers]
+        self._senders += [
+            MessageSender(each, write, delays, lambda: latest().maintenance is not None) for each in receivers
+        ]
 
     def restore(self, notified: Iterable[NotifiedAlert]) -> None:
         """Pass stored rows to the senders, which store all rows again. Delete those of receivers not configured."""
@@ -70,8 +72,8 @@ class Notifier:
             for sender in self._senders:
                 # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An
                 # Alertmanager gets the same end of the alerts from Prometheus.
-                paused = report.maintenance is not None and isinstance(sender, MessageSender)
-                sender.update(None if paused else wanted)
+                if report.maintenance is None or isinstance(sender, AlertmanagerSender):
+                    sender.update(wanted)
 
     def start(self) -> None:
         for sender in self._senders:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import EmailMessage
-from email.utils import formatdate, parseaddr
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -143,11 +143,8 @@ class Mail:
     def _message(self, alert: SentAlert, *, resolved: bool) -> EmailMessage:
         message = EmailMessage()
         message["From"], message["To"] = self.sender, ", ".join(self.recipients)
-        domain = parseaddr(self.sender)[1].rpartition("@")[2] or "localhost"
-        message["Date"], message["Message-ID"] = (
-            formatdate(localtime=True),
-            f"<{_message_id(alert, resolved=resolved)}@{domain}>",
-        )
+        message["Date"], message_id = formatdate(localtime=True), _message_id(alert, resolved=resolved)
+        message["Message-ID"] = f"<{message_id}@gpumon>"
         title, *lines = _lines(alert, resolved=resolved)
         message["Subject"] = " ".join(title.split())
         message.set_content("\n".join((*lines, "", *(f"{name}: {value}" for name, value in alert.labels))))

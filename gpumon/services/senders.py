@@ -94,11 +94,11 @@ class Sender(threading.Thread):
             self._wanted = None  # the next update compares the alerts with these rows
             self._write(partial(store_notified.replace_all, receiver=self.row_name, rows=tuple(self._rows.values())))
 
-    def update(self, wanted: Wanted | None) -> None:
-        """Pass the alerts that fire now to the thread, and return at once. None: send nothing until the next call."""
+    def update(self, wanted: Wanted) -> None:
+        """Pass the alerts that fire now to the thread, and return at once."""
         with self._changed:
             if wanted != self._wanted:
-                self._wanted = wanted
+                self._wanted = dict(wanted)
                 self._changed.notify()
 
     def stop(self) -> None:
@@ -223,16 +223,17 @@ class MessageSender(Sender):
     restart (at most MAX_ENDED such alerts).
     """
 
-    def __init__(self, receiver: MessageReceiver, write: Write, delays: Delays) -> None:
+    def __init__(self, receiver: MessageReceiver, write: Write, delays: Delays, paused: Callable[[], bool]) -> None:
+        """Create the thread. While `paused` returns True, it begins no attempt."""
         super().__init__(receiver.name, row_name(receiver), write, delays)
         self._receiver = receiver
+        self._paused = paused
 
-    def update(self, wanted: Wanted | None) -> None:
+    def update(self, wanted: Wanted) -> None:
+        wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
         with self._changed:
-            if wanted is not None:
-                wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
-                if wanted != self._wanted:
-                    self._observe(wanted)
+            if wanted != self._wanted:
+                self._observe(wanted)
             super().update(wanted)
 
     def _observe(self, wanted: Wanted) -> None:
@@ -258,6 +259,8 @@ class MessageSender(Sender):
             waiting = (row for row in self._rows.values() if not row.delivered or row.ended is not None)
             pending = sorted(waiting, key=_worst_first)
         due = [row for row in pending if not self._delay(row)]
+        if due and self._paused():
+            return self._delays.retry[0]
         if due:
             self._deliver(due[0])
             return 0.0
@@ -281,10 +284,9 @@ def _worst_first(row: NotifiedAlert) -> tuple[int, float]:
 
 
 def row_name(receiver: MessageReceiver) -> str:
-    """Return the name by which the store has the rows of a receiver.
+    """Return the name by which the store has the rows of a receiver, with a hash of the URL or of its file's path.
 
-    It contains a hash of the configured URL, or of the path of the URL's file, which may be unreadable now. A receiver
-    with another URL therefore has no rows, and is notified of all firing alerts.
+    The file may be unreadable now. A receiver with another URL has no rows, and is notified of all firing alerts.
     """
     url = receiver.url and str(receiver.url.file or receiver.url.value)
     return f"{receiver.name} {hashlib.sha256(url.encode()).hexdigest()[:16]}" if url else receiver.name

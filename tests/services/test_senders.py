@@ -99,7 +99,7 @@ def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[Me
     kept = Kept()
     [receiver] = message_receivers(section, source="gpumon://gpu-17:17400")
     kept.rows = {alert.key: NotifiedAlert(row_name(receiver), alert) for alert in known}
-    sender = MessageSender(receiver, kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK, bool)
     sender.restore(kept.rows.values())
     return sender, kept
 
@@ -290,7 +290,7 @@ def test_a_mail_has_a_date_and_an_id_that_a_repetition_shares() -> None:
             receiver.deliver(LOST, ended=ended)
         first, repeated, resolved = (message_from_string(mail) for mail in inbox.wait_for(3))
     assert first["Message-ID"] == repeated["Message-ID"] != resolved["Message-ID"]
-    assert re.fullmatch(r"<[0-9a-f-]{36}@localhost>", first["Message-ID"])
+    assert re.fullmatch(r"<[0-9a-f-]{36}@gpumon>", first["Message-ID"])
     assert parsedate_to_datetime(first["Date"]).tzinfo is not None
 
 
@@ -368,7 +368,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_notifications(caplog: pyt
                 raise KeyError("odd")
 
     kept = Kept()
-    sender = MessageSender(Odd(), kept, QUICK)
+    sender = MessageSender(Odd(), kept, QUICK, bool)
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for_changes(1)
@@ -407,7 +407,7 @@ def test_a_message_that_always_fails_holds_up_no_other() -> None:
     """The other alerts of the receiver are delivered, and the failing one is a problem all the same."""
     receiver, kept = Receiver(), Kept()
     receiver.failing = {"4"}
-    sender = MessageSender(receiver, kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK, bool)
     with sending(sender):
         sender.update({LOST.key: LOST, OTHER.key: OTHER})
         assert kept.wait_for(lambda: bool(kept.rows[LOST.key].delivered and kept.rows[OTHER.key].failing_since))
@@ -421,14 +421,14 @@ def test_what_began_and_ended_while_the_receiver_was_away_is_sent_after_a_restar
     """A receiver that was away gets both messages, from a sender that knows only what is stored."""
     receiver, kept = Receiver(), Kept()
     receiver.away.set()
-    sender = MessageSender(receiver, kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK, bool)
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
         sender.update({})
     assert not kept.rows[LOST.key].delivered
     receiver.away.clear()
-    again = MessageSender(receiver, kept, QUICK)
+    again = MessageSender(receiver, kept, QUICK, bool)
     again.restore(tuple(kept.rows.values()))
     with sending(again):
         again.update({})
@@ -441,7 +441,7 @@ def test_a_failing_receiver_still_fails_after_a_restart() -> None:
     receiver, kept = Receiver(), Kept()
     row = NotifiedAlert(row_name(receiver), LOST, delivered=False, failing_since=1.0)
     kept.rows = {LOST.key: row}
-    sender = MessageSender(receiver, kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK, bool)
     sender.restore((row,))
     assert len(list(sender.problems())) == 1
     with sending(sender):
@@ -470,7 +470,7 @@ def test_an_attempt_that_does_not_end_is_a_failure() -> None:
     """A receiver that never completes its answer fails; the attempts that have not ended are bounded."""
     receiver, kept = Receiver(), Kept()
     receiver.hangs = True
-    sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.01))
+    sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.01), bool)
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
@@ -487,7 +487,7 @@ def test_attempts_that_got_a_byte_now_and_then_do_not_block_a_repaired_receiver(
     with trickling_server(repaired) as port:
         [receiver] = message_receivers(NotificationsSection(webhook_url=f"http://127.0.0.1:{port}/"), source="")
         kept = Kept()
-        sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.1))
+        sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.1), bool)
         with sending(sender):
             sender.update(WANTED)
             eventually(lambda: sender.counts["failed"] > MAX_ABANDONED)
@@ -496,30 +496,34 @@ def test_attempts_that_got_a_byte_now_and_then_do_not_block_a_repaired_receiver(
 
 
 def test_a_paused_sender_sends_nothing() -> None:
-    """It does not send what waits for its receiver either. The next update continues it."""
-    receiver, kept = Receiver(), Kept()
+    """It does not send what waits for its receiver either, until the pause ends."""
+    receiver, kept, paused = Receiver(), Kept(), threading.Event()
     receiver.away.set()
-    sender = MessageSender(receiver, kept, QUICK)
-    with http_inbox() as inbox, sending(sender):
-        [alertmanager] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
-        other = AlertmanagerSender(alertmanager, Kept(), QUICK)
+    asked = threading.Semaphore(0)
+
+    def is_paused() -> bool:
+        asked.release()
+        return paused.is_set()
+
+    sender = MessageSender(receiver, kept, QUICK, is_paused)
+    with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
-        sender.update(None)
-        with sending(other):
-            other.update(WANTED)
-            inbox.wait_for(2)
-            receiver.away.clear()
-            inbox.wait_for(len(inbox.received) + 5)  # meanwhile the first sender would have sent
+        paused.set()
+        while asked.acquire(blocking=False):
+            pass
+        assert all(asked.acquire(timeout=60) for _ in range(2))  # an attempt that began before has ended
+        receiver.away.clear()
+        assert all(asked.acquire(timeout=60) for _ in range(5))
         assert receiver.got == []
-        sender.update(dict(WANTED))
+        paused.clear()
         assert kept.wait_for_changes(1)
 
 
 def test_rows_are_stored_again_when_the_store_can_be_written_again() -> None:
     """All of the receiver: those whose write failed, and those that the reopened store lacks."""
     receiver, kept = Receiver(), Kept()
-    sender = MessageSender(receiver, kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK, bool)
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for_changes(1)
@@ -533,7 +537,7 @@ def test_rows_are_stored_again_when_the_store_can_be_written_again() -> None:
 def test_rows_that_are_read_late_do_not_replace_newer_ones() -> None:
     """A store that was read after the first message has older rows of this alert, and the only rows of others."""
     receiver, kept = Receiver(), Kept()
-    sender = MessageSender(receiver, kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK, bool)
     with sending(sender):
         sender.update(WANTED)
         assert kept.wait_for_changes(1)
@@ -553,7 +557,7 @@ def test_of_too_many_ended_alerts_the_oldest_mild_ones_are_dropped() -> None:
         for more in [mild if number else {}]
     ]
     receiver, kept = Receiver(), Kept()
-    sender = MessageSender(receiver, kept, QUICK)
+    sender = MessageSender(receiver, kept, QUICK, bool)
     sender.update({alert.key: alert for alert in alerts})
     sender.update({})
     assert sender.counts == {"dropped": 3}
