@@ -16,6 +16,9 @@ from gpumon.services.senders import AlertmanagerSender, Delays, MessageSender, S
 from gpumon.state.report import Report
 from gpumon.store import notified as store_notified
 
+STORE_GRACE_SECONDS = 30.0
+"""Seconds for which a store that failed at the start is waited for: a full disk must not suppress a message."""
+
 
 class Notifier:
     """Service that notifies all receivers of the alerts that fire. Use from the loop's thread.
@@ -45,9 +48,7 @@ class Notifier:
         delays = delays or Delays()
         receivers = message_receivers(section, source=f"gpumon://{self._labels['instance']}")
         self._senders: list[Sender] = [AlertmanagerSender(each, write, delays) for each in alertmanagers(section)]
-        self._senders += [
-            MessageSender(each, write, delays, lambda: latest().maintenance is not None) for each in receivers
-        ]
+        self._senders += [MessageSender(each, write, delays, lambda: bool(latest().maintenance)) for each in receivers]
 
     def restore(self, notified: Iterable[NotifiedAlert]) -> None:
         """Pass stored rows to the senders, which store all rows again. Delete those of receivers not configured."""
@@ -62,12 +63,17 @@ class Notifier:
     def tick(self) -> None:
         """Pass the alerts that fire now to the senders; during a maintenance, only to those of Alertmanagers.
 
-        Do nothing before the stored verdicts are restored (unless the store failed) and the checks evaluated, or while
-        an open verdict is not exported yet (Report.hides_verdicts).
+        Do nothing before the stored verdicts are restored and the checks evaluated, or while an open verdict is not
+        exported yet (Report.hides_verdicts). A store that failed is not waited for after STORE_GRACE_SECONDS.
         """
         report = self._latest()
-        complete = report.internal.restored or report.node.store_up == 0
-        if self._senders and report.health.evaluated and complete and not report.hides_verdicts:
+        failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
+        if (
+            self._senders
+            and report.health.evaluated
+            and (report.internal.restored or failed)
+            and not report.hides_verdicts
+        ):
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
             for sender in self._senders:
                 # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An

@@ -220,11 +220,10 @@ class MessageSender(Sender):
 
     Alerts with the label page=never are not sent. The store has a row for each alert from its start until its last
     message is sent, so that an alert that began and ended while the receiver was away is sent later, also after a
-    restart (at most MAX_ENDED such alerts).
+    restart (at most MAX_ENDED such alerts). While `paused` returns True, no attempt begins.
     """
 
     def __init__(self, receiver: MessageReceiver, write: Write, delays: Delays, paused: Callable[[], bool]) -> None:
-        """Create the thread. While `paused` returns True, it begins no attempt."""
         super().__init__(receiver.name, row_name(receiver), write, delays)
         self._receiver = receiver
         self._paused = paused

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +27,25 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     one.simulate({"idle": True})
     yield one
     one.stop()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a small disk."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Write a file that takes the whole disk."""
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    return filler
 
 
 def configure(agent: Agent, **notifications: object) -> str:
@@ -105,3 +128,27 @@ def test_a_restarted_agent_neither_repeats_nor_resolves_an_alert(agent: Agent) -
         ("firing", "1"),
         ("firing", "0"),
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_an_agent_with_a_full_disk_sends_and_later_stores_what_it_sent(agent: Agent, disk: Path) -> None:
+    """Whether the disk is full at the start or later: after space is freed, a restart repeats no message."""
+    database = disk / "gpumon.db"
+    with http_inbox() as inbox:
+        filler = fill(disk)
+        agent.launch(configure(agent, webhook_url=inbox.url), f"--store.path={database}")
+        agent.simulate(LOST)
+        inbox.wait_for(1)
+        filler.unlink()
+        eventually(lambda: agent.log.read_text().count("the store can be written again") == 1, within=120)
+        filler = fill(disk)
+        agent.simulate({"idle": True, "gpus": {1: {"lost": True}, 0: {"lost": True}}})
+        events = inbox.wait_for(2)
+        eventually(lambda: agent.metrics().value("gpumon_store_up") == 0)
+        filler.unlink()
+        eventually(lambda: agent.log.read_text().count("the store can be written again") == 2, within=120)
+        agent.stop()
+    assert [event["data"]["labels"]["gpu"] for event in events] == ["1", "0"]
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        documents = connection.execute("SELECT json_extract(document, '$.delivered') FROM notified").fetchall()
+    assert documents == [(1,), (1,)]
