@@ -68,12 +68,7 @@ class Notifier:
         """
         report = self._latest()
         failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
-        if (
-            self._senders
-            and report.health.evaluated
-            and (report.internal.restored or failed)
-            and not report.hides_verdicts
-        ):
+        if report.health.evaluated and (report.internal.restored or failed) and not report.hides_verdicts:
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
             for sender in self._senders:
                 # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An
