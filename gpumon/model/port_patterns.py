@@ -22,8 +22,8 @@ class PortPatterns:
 def matches(patterns: Collection[str], device: str, bus_id: str, board: str) -> bool:
     """Return True if a pattern matches the device name, the PCI address `bus_id` or the board id, ignoring case.
 
-    A PCI address without wildcards may have any form (see `parse_bus_id`). With wildcards, its domain has 8 digits, or as
-    many as in the kernel's form.
+    A PCI address without wildcards may have any form (see `parse_bus_id`). With wildcards, its domain has 8 digits, or
+    as many as in the kernel's form.
     """
     addresses = (bus_id, bus_id[:4].lstrip("0") + bus_id[4:])  # 00010000:01:00.0 is 10000:01:00.0 in the kernel's form
     names = [name.lower() for name in (device, board, *addresses) if name]

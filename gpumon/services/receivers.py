@@ -153,11 +153,14 @@ class Mail:
     @contextlib.contextmanager
     def _connect(self) -> Iterator[smtplib.SMTP]:
         host, _, port = self.server.rpartition(":")
-        kind = smtplib.SMTP_SSL if self.tls == "tls" else smtplib.SMTP
-        server = kind(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS)
+        address, context = (host.strip("[]"), int(port)), ssl.create_default_context()
+        if self.tls == "tls":
+            server: smtplib.SMTP = smtplib.SMTP_SSL(*address, timeout=TIMEOUT_SECONDS, context=context)
+        else:
+            server = smtplib.SMTP(*address, timeout=TIMEOUT_SECONDS)
         try:
             if self.tls == "starttls":
-                server.starttls(context=ssl.create_default_context())
+                server.starttls(context=context)
             if self.user is not None and (password := self.password.read()):
                 server.login(self.user, password)
             yield server
