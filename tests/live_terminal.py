@@ -8,7 +8,7 @@ import select
 import subprocess
 import termios
 
-from gpumon.cli.watch import LEAVE
+from gpumon.cli.live_view import LEAVE
 
 
 class Terminal:

@@ -12,7 +12,7 @@ import time
 from gpumon import log
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.cli.watch import in_color
+from gpumon.cli.live_view import in_color
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import initial_report, links_orders, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration

@@ -10,7 +10,7 @@ from functools import partial
 from gpumon import DEFAULT_PORT
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
-from gpumon.cli.watch import add_watch_flag, in_color, watch
+from gpumon.cli.live_view import add_watch_flag, in_color, watch
 from gpumon.outputs import terminal
 
 

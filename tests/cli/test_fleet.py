@@ -14,8 +14,8 @@ from agents import free_port
 from each_case import each_case
 from live_terminal import Terminal
 
+from gpumon.cli.live_view import ENTER
 from gpumon.cli.main import main
-from gpumon.cli.watch import ENTER
 
 FLEET = (sys.executable, "-m", "gpumon", "fleet")
 
