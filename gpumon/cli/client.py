@@ -101,7 +101,7 @@ class Client:
         try:
             return self._exchange("GET", path)
         except (OSError, http.client.HTTPException) as error:
-            raise ClientError(f"no response from {self._shown} to GET {path}: {error}") from error
+            raise ClientError(f"no response from {self._shown_address} to GET {path}: {error}") from error
 
     def change(self, method: str, path: str, members: Collection[str]) -> Any:
         """Send a request that changes the agent's state and return the JSON object of the response.
@@ -109,7 +109,7 @@ class Client:
         Raise ClientError if the request fails, the object lacks one of `members`, or a URL is asked without a token.
         """
         if not isinstance(self.address, Path) and self.token_file is None:
-            raise ClientError(f"a change at {self._shown} needs a token: give its file with --token-file.")
+            raise ClientError(f"a change at {self._shown_address} needs a token: give its file with --token-file.")
         return self._ask(method, path, members)
 
     def _ask(self, method: str, path: str, members: Collection[str]) -> Any:
@@ -120,18 +120,19 @@ class Client:
             kind = NoAgentError if isinstance(error, (ConnectionRefusedError, FileNotFoundError)) else ClientError
             if isinstance(error, (ssl.SSLError, ConnectionResetError)) and str(self.address).startswith("https:"):
                 raise ClientError(
-                    f"no TLS connection with {self._shown} ({error}). Name the CA of its certificate in SSL_CERT_FILE. "
-                    "If it requires a client certificate, run the command on its host: the unix socket needs none."
+                    f"no TLS connection with {self._shown_address} ({error}). Name the CA of its certificate in "
+                    "SSL_CERT_FILE. If it requires a client certificate, run the command on its host: the unix socket "
+                    "needs none."
                 ) from error
             raise kind(
-                f"no agent answers at {self._shown} ({error.strerror or error}). Start it (systemctl start gpumon), "
-                "or name it with --socket or --url. `gpumon check` shows its last verdicts."
+                f"no agent answers at {self._shown_address} ({error.strerror or error}). Start it (systemctl start "
+                "gpumon), or name it with --socket or --url. `gpumon check` shows its last verdicts."
             ) from error
         except (http.client.HTTPException, _NotGpumonError) as error:
             what = str(error) if isinstance(error, _NotGpumonError) else type(error).__name__
             raise ClientError(
-                f"the server at {self._shown} is not gpumon, or has another version ({method} {path}: {what}). "
-                "After an upgrade restart the agent."
+                f"the server at {self._shown_address} is not gpumon, or has another version ({method} {path}: "
+                f"{what}). After an upgrade restart the agent."
             ) from error
 
     def _exchange(self, method: str, path: str) -> Answer:
@@ -161,7 +162,7 @@ class Client:
         return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
     @property
-    def _shown(self) -> str:
+    def _shown_address(self) -> str:
         """Return the address without the user and password of a URL."""
         scheme, slashes, rest = str(self.address).rpartition("//")
         return str(self.address) if isinstance(self.address, Path) else f"{scheme}{slashes}{rest.rpartition('@')[2]}"

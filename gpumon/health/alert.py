@@ -76,7 +76,7 @@ def update_alerts(
     active.
     """
     before = {alert.identity: alert for alert in previous}
-    names = ((state.index, name) for state in gpus for name in (state.uuid, state.unnamed))
+    names = ((state.index, name) for state in gpus for name in (state.uuid, state.pci_name))
     labels = {name: (("gpu", str(index)), ("uuid", name)) for index, name in names}
     active = {
         alert.identity: alert

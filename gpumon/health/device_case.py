@@ -109,7 +109,7 @@ class PortCase(_DeviceCase):
         return record is not None and record.expected is False
 
     @property
-    def wired(self) -> bool:
+    def should_be_up(self) -> bool:
         """Return whether the port should be up, as its record states.
 
         If the record does not state it, return whether the port was ever used (PortReading.used).

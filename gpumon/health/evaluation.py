@@ -303,7 +303,7 @@ def _without_evaluation(
     The check of such a verdict is disabled, or its device is absent. The time for which a device is absent is counted
     in `pending`. `checks`: names of the evaluated checks. `waiting`: pending findings of the previous evaluation.
     """
-    names = {state.unnamed: state.uuid for state in facts.gpus}
+    names = {state.pci_name: state.uuid for state in facts.gpus}
     present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in device_cases(facts).ports)}
     for key, verdict in verdicts.items():
         if verdict.check not in checks:

@@ -25,12 +25,12 @@ def repairs_since_run(
     transitions: Iterable[VerdictTransition],
     *,
     wall: Callable[[float], float],
-    since: Callable[[VerdictTransition], float],
+    wall_time: Callable[[VerdictTransition], float],
 ) -> Iterator[RepairSinceRun]:
     """Yield the repairs of each GPU since the last run that used it: replacement, reset, or the clearing of a failure.
 
     `runs`: complete runs, newest last; if the last one used no GPU, yield nothing. `wall` converts a boot clock time to
-    seconds since the epoch, and `since` returns the time of a transition in seconds since the epoch.
+    seconds since the epoch, and `wall_time` returns the time of a transition in seconds since the epoch.
     """
     if not runs or not runs[-1].conditions.gpus:
         return
@@ -52,7 +52,7 @@ def repairs_since_run(
         if (
             repaired
             and transition.verdict.device in uuids
-            and since(transition) > (_last_run_end(runs, transition.verdict.device) or runs[-1].ended)
+            and wall_time(transition) > (_last_run_end(runs, transition.verdict.device) or runs[-1].ended)
         ):
             yield RepairSinceRun(transition.verdict.device, "a GPU was repaired")
 

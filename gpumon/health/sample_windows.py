@@ -56,7 +56,7 @@ class WindowSeries(NamedTuple):
         return float(sum(map(mul, self.values, self.counts))) / sum(self.counts)
 
     @property
-    def covered(self) -> float:
+    def covered_seconds(self) -> float:
         """Return the seconds between the first point and the last."""
         return self.last_at - self.first_at
 
@@ -68,7 +68,7 @@ class WindowSeries(NamedTuple):
         """Return the seconds of the window that the points cover; 0 if its last 2 * STEP seconds have no point."""
         if self.end - self.last_at > 2 * STEP:
             return 0.0
-        return min(window.seconds, self.covered + STEP)
+        return min(window.seconds, self.covered_seconds + STEP)
 
 
 class CounterGrowth(NamedTuple):

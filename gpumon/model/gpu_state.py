@@ -71,7 +71,7 @@ class GpuState:
     """Bytes moved by each NVLink in both directions, by link number. Read only while a probe runs; not exported."""
 
     @property
-    def unnamed(self) -> str:
+    def pci_name(self) -> str:
         """Return the substitute for the uuid, `pci-<bus id>`, that is used until the uuid has been read."""
         return f"{UNNAMED}{self.bus_id.lower()}"
 

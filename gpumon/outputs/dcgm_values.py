@@ -56,7 +56,7 @@ def recent_xids(report: Report, state: GpuState) -> Values:
 
 def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
     """Return the last burst of each Xid of a GPU in the Report, without those before the agent's first start."""
-    names = {state.uuid, state.unnamed}
+    names = {state.uuid, state.pci_name}
     own = (event for event in report.events if event.kind == XID and event.device in names and not event.historical)
     return list({event.code: event for event in own}.values())
 
@@ -66,7 +66,7 @@ def health_status(report: Report, state: GpuState) -> Values:
 
     Omit a watch whose health is unknown, for example because the GPU has a fault.
     """
-    own = [verdict for verdict in report.health.verdicts if verdict.device in {state.uuid, state.unnamed}]
+    own = [verdict for verdict in report.health.verdicts if verdict.device in {state.uuid, state.pci_name}]
     for watch, subjects in WATCHES.items():
         verdicts = [verdict for verdict in own if SUBJECT_OF.get(verdict.check) in subjects]  # the worst first
         level, check = (verdicts[0].level, verdicts[0].check) if verdicts else (OK, "")

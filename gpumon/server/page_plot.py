@@ -84,7 +84,7 @@ class Plot:
     tick: int = TICK
 
     @property
-    def banded(self) -> bool:
+    def has_bands(self) -> bool:
         return any(item.bands for item in self.series)
 
 

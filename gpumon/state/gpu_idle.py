@@ -54,7 +54,7 @@ def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
     return sum(gains) / reading.watched if gains else None
 
 
-def own_memory(gpu: Gpu) -> float | None:
+def memory_in_use(gpu: Gpu) -> float | None:
     """Return the bytes of GPU memory in use; None on Grace hosts, whose kernel also keeps other pages in GPU memory."""
     return None if is_coherent(gpu.name or "") else gpu.memory_used_bytes
 
@@ -68,7 +68,7 @@ def is_in_use(gpu: Gpu, moved: float | None) -> bool:
     return bool(
         gpu.processes
         or max(gpu.utilization_ratio or 0.0, gpu.memory_utilization_ratio or 0.0) > IDLE_UTILIZATION
-        or (own_memory(gpu) or 0.0) > idle_bytes(exact=gpu.memory_reserved_bytes is not None)
+        or (memory_in_use(gpu) or 0.0) > idle_bytes(exact=gpu.memory_reserved_bytes is not None)
         or (moved or 0.0) > IDLE_TRAFFIC
     )
 

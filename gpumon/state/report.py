@@ -158,7 +158,7 @@ class Report:
 
     def _placed_verdicts(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
         """Yield the label values, joined by commas, and the verdict itself, for each verdict that may be exported."""
-        places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.unnamed)}
+        places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.pci_name)}
         for verdict in verdicts:
             if verdict.device in places or not self._may_be_renamed(verdict.device):
                 yield f"{verdict.check},{_place(verdict.device, places)}", verdict

@@ -284,7 +284,7 @@ def test_baseline_is_a_band() -> None:
         assert len(item.line.split()) == 6
     assert abs(drawn.series[0].label - drawn.series[1].label) >= LABEL_DISTANCE
     assert drawn.size == "8 GiB"
-    assert drawn.banded
+    assert drawn.has_bands
     alike = plot(
         [
             run | {"measurements": [one | {"busbw_bytes_per_second": 1e11} for one in run["measurements"]]}

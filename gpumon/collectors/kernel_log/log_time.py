@@ -32,7 +32,7 @@ class KernelClock:
             ahead = min(ahead, self._ahead + (now - self._measured_at) * DRIFT)
         self._ahead, self._measured_at = ahead, now
 
-    def at(self, seconds: float) -> float:
+    def to_boot_clock(self, seconds: float) -> float:
         """Return CLOCK_BOOTTIME for a time stamp of the kernel log, both in seconds.
 
         The result is never in the future.

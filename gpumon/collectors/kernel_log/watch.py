@@ -130,13 +130,13 @@ class KernelLogWatch:
 
     def _observation(self, errors: list[tuple[Record, Line]], *, historical: bool) -> ErrorObservation:
         (first, _), (last, line) = errors[0], errors[-1]
-        at = self._clock.at(last.seconds)
+        at = self._clock.to_boot_clock(last.seconds)
         return ErrorObservation(
             kind=line.kind,
             code=line.code,
             bus_id=line.bus_id,
             at=at,
-            since=min(at, self._clock.at(first.seconds)),
+            since=min(at, self._clock.to_boot_clock(first.seconds)),
             wall=self._wall() - (self._now() - at),
             source=KMSG,
             times=len(errors),

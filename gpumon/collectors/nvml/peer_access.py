@@ -30,12 +30,12 @@ class PeerAccess:
     """Reads the peer access of all pairs of GPUs, some pairs at each poll."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Access] = {}
+        self._access: dict[str, Access] = {}
         self._steps: Iterator[None] = iter(())
 
     def begin(self, devices: Mapping[str, Device]) -> None:
         """Begin a new reading of all pairs of these GPUs, which calls of `take` carry out. `devices` is by UUID."""
-        self._found = {uuid: {} for uuid in devices}
+        self._access = {uuid: {} for uuid in devices}
         self._steps = self._read(list(devices.items()))
 
     def take(self) -> Mapping[str, Access]:
@@ -48,8 +48,8 @@ class PeerAccess:
         for _ in self._steps:
             if boot_clock() > until:
                 return {}
-        found, self._found = self._found, {}
-        return found
+        access, self._access = self._access, {}
+        return access
 
     def _read(self, devices: Sequence[tuple[str, Device]]) -> Iterator[None]:
         for (uuid, device), (other_uuid, other) in combinations(devices, 2):
@@ -60,7 +60,7 @@ class PeerAccess:
                     access[capability] = status
                 yield
             if access:
-                self._found[uuid][other_uuid] = self._found[other_uuid][uuid] = access
+                self._access[uuid][other_uuid] = self._access[other_uuid][uuid] = access
 
 
 def _status(device: Device, other: Device, number: int) -> str | None:

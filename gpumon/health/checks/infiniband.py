@@ -81,7 +81,7 @@ def port_down(port: PortCase) -> Finding | None:
         return PASSED if port.port.driver == EFA else None
     if up:
         return PASSED
-    if not port.wired:
+    if not port.should_be_up:
         return None if port.has_verdict("ib_port_down") else PASSED
     return fail("The port is down.", Action.INSPECT)
 

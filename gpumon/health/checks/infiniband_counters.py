@@ -138,7 +138,7 @@ def _gains(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
 
 def _is_hour_covered(port: PortCase) -> bool:
     symbol_errors = [series for series in port.series(ERRORS_HOUR) if series.labels["kind"] == "symbol_error"]
-    return any(series.covered >= ERRORS_HOUR.seconds - _SLACK for series in symbol_errors)
+    return any(series.covered_seconds >= ERRORS_HOUR.seconds - _SLACK for series in symbol_errors)
 
 
 _DOWN: dict[str, Where] = dict.fromkeys(

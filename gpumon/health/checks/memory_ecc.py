@@ -90,7 +90,7 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
     series = [each for each in gpu.series(_RATE) if each.labels["severity"] == "corrected"]
     if not series:
         return PASSED
-    covered = max(each.covered for each in series)
+    covered = max(each.covered_seconds for each in series)
     if covered < _SHORTEST:
         return None
     rate = sum(each.gain for each in series) / covered

@@ -96,7 +96,7 @@ def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -
     load = gpu.series(BUSY) or gpu.series(SM_BUSY)
     if busy is None or not now or not load or not values or load[0].mean < busy:
         return None
-    covered = min(load[0].covered, values[0].covered) >= window.seconds - _SLACK
+    covered = min(load[0].covered_seconds, values[0].covered_seconds) >= window.seconds - _SLACK
     return max(values[0].values) if covered else None
 
 

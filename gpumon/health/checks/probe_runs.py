@@ -130,10 +130,10 @@ def _repairs(facts: Facts) -> Iterator[RepairSinceRun]:
     """Yield the repairs of GPUs since the last complete run that used them."""
     measured = [run for run in all_reduce_runs(facts) if run.outcome in DECISIVE]
 
-    def since(transition: VerdictTransition) -> float:
+    def wall_time(transition: VerdictTransition) -> float:
         return facts.now.wall - facts.age(transition)
 
-    yield from repairs_since_run(measured, facts.gpus, facts.transitions, wall=facts.wall, since=since)
+    yield from repairs_since_run(measured, facts.gpus, facts.transitions, wall=facts.wall, wall_time=wall_time)
 
 
 CHECKS: tuple[Check, ...] = (

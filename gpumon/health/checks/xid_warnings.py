@@ -85,8 +85,8 @@ def storm(gpu: GpuCase) -> Finding | None:
         return OFF
     if not gpu.growth(_LINES):
         return PASSED  # nearly always; reading the series of every code is costly
-    series = [each for each in gpu.series(_LINES) if each.gain > 0 and each.covered >= _SHORTEST]
-    rates = {int(each.labels["xid"]): each.gain / each.covered * MINUTE for each in series}
+    series = [each for each in gpu.series(_LINES) if each.gain > 0 and each.covered_seconds >= _SHORTEST]
+    rates = {int(each.labels["xid"]): each.gain / each.covered_seconds * MINUTE for each in series}
     code = max(rates, key=lambda each: rates[each], default=None)
     if code is None or rates[code] <= limit:
         return PASSED

@@ -89,12 +89,12 @@ def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names
         return None
     ranks = tuple(sorted(map(run_pass.plan.gpus.index, common)))
     if len(common) == TWO:
-        others = "they" if len(blamed) != 1 else " and ".join(names.of(rank) for rank in ranks)
+        others = "they" if len(blamed) != 1 else " and ".join(names.rank_name(rank) for rank in ranks)
     else:
         others = f"it and {len(own)} others"
     if blamed:
         return replace(blame, sentence=f"{blame.sentence}: {others} {words}")
-    two = f"{' and '.join(map(names.of, ranks))} stand{'' if len(common) == TWO else 's'} out"
+    two = f"{' and '.join(map(names.rank_name, ranks))} stand{'' if len(common) == TWO else 's'} out"
     return _Blame(ranks=ranks, sentence=f"{blame.sentence}; but {two}: {others} {words}")
 
 
@@ -107,14 +107,14 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
         return blame
     if not blame.ranks and len(odd) == 1:
         [(gpu, words)] = odd.items()
-        sentence = f"{blame.sentence}; but {names.of_gpu(gpu)} stands out: {words[0]}"
+        sentence = f"{blame.sentence}; but {names.gpu_name(gpu)} stands out: {words[0]}"
         return _Blame(ranks=(run_pass.plan.gpus.index(gpu),), sentence=sentence)
     causes = {rank: odd[run_pass.plan.gpus[rank]][0] for rank in blame.ranks if run_pass.plan.gpus[rank] in odd}
     if not causes:
         return blame
     if len(blame.ranks) == 1:
         return replace(blame, sentence=f"{blame.sentence}: {causes[blame.ranks[0]]}")
-    causes_text = "; ".join(f"of {names.of(rank)}, {word}" for rank, word in causes.items())
+    causes_text = "; ".join(f"of {names.rank_name(rank)}, {word}" for rank, word in causes.items())
     return replace(blame, sentence=f"{blame.sentence}: {causes_text}")
 
 
@@ -126,14 +126,15 @@ def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
     """
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
-        named = " and ".join(names.of(rank) for rank in wrong)
+        named = " and ".join(names.rank_name(rank) for rank in wrong)
         return _Blame(ranks=wrong, sentence=f"The wrong data is that of {named}", wrong=True)
     if len(run_pass.steps) == len(run_pass.plan.measures):
         return None
     if run_pass.plan.ranks == 1:
-        return _Blame(ranks=(0,), sentence=f"Only {names.of(0)} took part")
+        return _Blame(ranks=(0,), sentence=f"Only {names.rank_name(0)} took part")
     slow = _slowest_rank(run_pass)
-    return _Blame(ranks=slow, sentence=f"{names.of(slow[0])} is slower than the others" if slow else NO_SINGLE_RANK)
+    sentence = f"{names.rank_name(slow[0])} is slower than the others" if slow else NO_SINGLE_RANK
+    return _Blame(ranks=slow, sentence=sentence)
 
 
 def _slowest_rank(run_pass: Pass) -> tuple[int, ...]:
@@ -279,15 +280,15 @@ class _Names:
         self._gpus = run_pass.plan.gpus
         self._observations = observations
 
-    def of(self, rank: int) -> str:
-        return self.of_gpu(self._gpus[rank]) if self._gpus else f"rank {rank}"
+    def rank_name(self, rank: int) -> str:
+        return self.gpu_name(self._gpus[rank]) if self._gpus else f"rank {rank}"
 
-    def of_gpu(self, uuid: str) -> str:
+    def gpu_name(self, uuid: str) -> str:
         return name(uuid, self._observations)
 
 
 def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: _Names) -> str:
-    named = [names.of(rank) for rank in ranks]
+    named = [names.rank_name(rank) for rank in ranks]
     if any(any(pair.spoilt) for pair in measured):
         return f"Wrong data comes from {' and from '.join(named)}"
     if not named:
@@ -300,7 +301,7 @@ def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: _Name
 def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: _Names) -> str:
     if run_pass.plan.ranks == TWO:
         return "The slow one of two ranks cannot be located"
-    named = [names.of(rank) for rank in ranks]
+    named = [names.rank_name(rank) for rank in ranks]
     if len(named) == 1:
         return f"{named[0]} is slow with every other"
     if named:
@@ -321,7 +322,7 @@ def _peer_access(run_pass: Pass, pair: Pair, observations: Observations) -> Mapp
 
 def _access_sentences(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
     for ends, words in lacks.items():
-        yield f"{' and '.join(map(names.of_gpu, ends))} {words}, by NVML."
+        yield f"{' and '.join(map(names.gpu_name, ends))} {words}, by NVML."
 
 
 def _unreachable_sentences(measured: Sequence[Pair], names: _Names) -> Iterator[str]:
@@ -332,5 +333,5 @@ def _unreachable_sentences(measured: Sequence[Pair], names: _Names) -> Iterator[
     if any(pair.direct for pair in measured):
         for pair in measured:
             if pair.direct is False:
-                a, b = map(names.of, pair.ranks)
+                a, b = map(names.rank_name, pair.ranks)
                 yield f"{a} and {b} cannot access each other's memory, as other pairs can."

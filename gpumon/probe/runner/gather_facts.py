@@ -10,7 +10,7 @@ from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.runner import host_memory
 from gpumon.probe.runner.process_marks import process_names
-from gpumon.state.gpu_idle import own_memory
+from gpumon.state.gpu_idle import memory_in_use
 from gpumon.state.report import Report
 
 
@@ -82,7 +82,7 @@ def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simula
         holders=() if simulated else process_names(state.pids or ()),
         foreign=foreign,
         utilization=None if own else gpu.utilization_ratio,
-        memory_used=own_memory(gpu),
+        memory_used=memory_in_use(gpu),
         memory_free=gpu.memory_free_bytes,
         memory_exact=gpu.memory_reserved_bytes is not None,
         traffic=None if own else state.traffic,

@@ -47,7 +47,7 @@ class Remains:
         """Return new Remains with these GPUs, and the pids of the ranks that ended on them, added."""
         return Remains(self.gpus | frozenset(gpus), self.pids | pids)
 
-    def without(self, gpus: Collection[str]) -> Remains:
+    def remove(self, gpus: Collection[str]) -> Remains:
         """Return new Remains without these GPUs. NVML must no longer list a rank on them."""
         rest = self.gpus - frozenset(gpus)
         return Remains(rest, self.pids) if rest else Remains()
@@ -132,7 +132,7 @@ class GpuVisibility:
         """
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
-            self.remains = self.remains.without(gpus)
+            self.remains = self.remains.remove(gpus)
         return remaining
 
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:

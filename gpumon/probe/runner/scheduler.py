@@ -162,6 +162,6 @@ def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) 
         report.gpus,
         report.health.history,
         wall=lambda moment: wall - at + moment,
-        since=lambda ruling: ruling.wall,
+        wall_time=lambda ruling: ruling.wall,
     )
     return any(not is_partial(facts) or repair.uuid in usable_gpus(facts) for repair in repairs)

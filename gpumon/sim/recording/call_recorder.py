@@ -114,7 +114,7 @@ class CallRecorder:
         finally:
             self._suspended = False
 
-    def find(self, what: str, bus_id: str, answer: str) -> None:
+    def record_finding(self, what: str, bus_id: str, answer: str) -> None:
         """Write an observation about the driver to the call log: the question `what`, a GPU's bus id, the answer."""
         self._notes.write("finding", what, bus_id, answer)
 

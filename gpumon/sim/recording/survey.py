@@ -119,7 +119,9 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids
     _links(library, handle, bus_id, ids)
     _migs(library, handle, bus_id)
     with recorder.suspend():
-        recorder.find("ECC and NVLink fields in one batch", bus_id, _mixed_batches(library, handle, bus_id, ids))
+        recorder.record_finding(
+            "ECC and NVLink fields in one batch", bus_id, _mixed_batches(library, handle, bus_id, ids)
+        )
 
 
 def _questions() -> Iterator[tuple[str, Values]]:

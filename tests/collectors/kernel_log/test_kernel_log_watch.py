@@ -175,10 +175,10 @@ def test_clock_drift_is_corrected() -> None:
         now[0] = 1000 + 86400.0 * day
         clock.measure(now[0] - 3.0 * day)
 
-    assert clock.at(now[0] - 300.0) == pytest.approx(now[0], abs=4.0)
+    assert clock.to_boot_clock(now[0] - 300.0) == pytest.approx(now[0], abs=4.0)
     now[0] += 3600.0
     clock.measure(now[0] - 3600.0 - 297.0)  # read an hour late
-    assert clock.at(now[0] - 3600.0 - 297.0) == pytest.approx(now[0] - 3600.0, abs=4.0)
+    assert clock.to_boot_clock(now[0] - 3600.0 - 297.0) == pytest.approx(now[0] - 3600.0, abs=4.0)
 
 
 def test_a_host_without_a_log_reports_no_record(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def test_the_repair_of_a_port_asks_for_no_run() -> None:
         failed = verdict._replace(device=device)
         cleared = VerdictTransition(failed, VerdictChange.CLEARED, ward.wall + 1, cleared_by=Clearance.OPERATOR)
         found = repairs_since_run(
-            report.probe.ran, report.gpus, [cleared], wall=float, since=lambda transition: transition.wall
+            report.probe.ran, report.gpus, [cleared], wall=float, wall_time=lambda transition: transition.wall
         )
         return [repair.uuid for repair in found]
 
