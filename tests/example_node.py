@@ -111,12 +111,12 @@ def _compared(one: Measurement) -> Comparison:
         algorithm=one.algorithm,
         dtype=one.dtype,
         bytes=one.bytes,
-        busbw=one.busbw_bytes_per_second,
-        baseline=usual,
-        spread=2.5e9,
+        busbw_bytes_per_second=one.busbw_bytes_per_second,
+        baseline_bytes_per_second=usual,
+        spread_bytes_per_second=2.5e9,
         runs=30,
         runs_needed=5,
-        expected=source,
+        expected_bytes_per_second=source,
         source="NVIDIA/nccl#2140",
     )
 

@@ -57,7 +57,7 @@ class RankBehaviour:
     """Returns whether the path between two ranks is slow."""
     wrong: bool = False
     """True if sums are wrong."""
-    spoilt: int | None = None
+    faulty_sender: int | None = None
     """Rank that sends wrong data to all others; None: no single rank."""
     stage: str = "end"
     """Stage of the ranks when the run ends."""
@@ -187,11 +187,11 @@ class _Ranks:
 
     def _exchanged(self, rank: int, peer: int, step: Pairs) -> Sized:
         bandwidth = USUAL / 4 if self.behaviour.slow(rank, peer) else USUAL
-        spoilt = self.behaviour.spoilt if self.behaviour.wrong else None
+        faulty_sender = self.behaviour.faulty_sender if self.behaviour.wrong else None
         return Sized(
             seconds=(step.bytes / bandwidth,) * step.operations,
-            wrong=WRONG_ELEMENTS if peer == spoilt else 0,
-            spoilt=WRONG_ELEMENTS if rank == spoilt else 0,
+            wrong=WRONG_ELEMENTS if peer == faulty_sender else 0,
+            wrong_send_elements=WRONG_ELEMENTS if rank == faulty_sender else 0,
         )
 
 
@@ -215,7 +215,7 @@ LESS = RankBehaviour(share=0.88)
 """Less than this host's baseline, and not less than published results."""
 WITHOUT_SHARP = RankBehaviour(share=0.7, algorithms=("default",))
 UNCONFIRMED = RankBehaviour(share=0.5, repeated=1.0)
-WRONG_GPU = RankBehaviour(wrong=True, spoilt=BLAMED)
+WRONG_GPU = RankBehaviour(wrong=True, faulty_sender=BLAMED)
 WRONG = RankBehaviour(wrong=True)
 BROKEN = RankBehaviour(
     stage="measure", error="NCCL error: unhandled system error", ending=Ending(duration=9, first_failed=1)

@@ -30,7 +30,7 @@ PORT_COLUMNS = {
     "state": "STATE",
     "role": "ROLE",
     "link_layer": "LINK LAYER",
-    "gigabits_per_second": "GBIT/S",
+    "port_speed_bytes_per_second": "GBIT/S",
     "pci_bus_id": "PCI BUS ID",
     "board": "BOARD",
     "firmware": "FIRMWARE",
@@ -70,4 +70,6 @@ def _table(titles: Mapping[str, str], items: Iterable[Document]) -> list[str]:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ABSENT
+    if name == "port_speed_bytes_per_second":
+        return str(round(value * 8 / 1e9))
     return str(value)[:10] if name.startswith(("first_", "last_")) else str(value)

@@ -34,7 +34,7 @@ def comparison(run: Document, measurement: Document) -> Document | None:
 def baseline_ratio(run: Document, measurement: Document) -> float | None:
     """Return a measured bus bandwidth divided by this host's median at the time of the run; None without a median."""
     compared = comparison(run, measurement)
-    baseline = None if compared is None else compared["baseline"]
+    baseline = None if compared is None else compared["baseline_bytes_per_second"]
     return float(measurement["busbw_bytes_per_second"]) / baseline if baseline else None
 
 

@@ -40,14 +40,16 @@ def comparison_sentence(comparison: Comparison) -> str:
 
     If the bandwidth is too low compared with one of them, the end of the sentence names that one.
     """
-    busbw, low = comparison.busbw, comparison.low
+    busbw, low = comparison.busbw_bytes_per_second, comparison.below_reference
     references = [
-        _share_of(busbw, comparison.baseline, f"this host's median of {comparison.runs} runs"),
-        _share_of(busbw, comparison.best, f"its best median, until {comparison.best_date}") if low == "drift" else "",
-        _share_of(busbw, comparison.expected, comparison.source),
+        _share_of(busbw, comparison.baseline_bytes_per_second, f"this host's median of {comparison.runs} runs"),
+        _share_of(busbw, comparison.best_bytes_per_second, f"its best median, until {comparison.best_date}")
+        if low == "drift"
+        else "",
+        _share_of(busbw, comparison.expected_bytes_per_second, comparison.source),
     ]
     texts = [text for text in references if text]
-    if comparison.baseline is None:
+    if comparison.baseline_bytes_per_second is None:
         texts.append(f"no baseline yet ({comparison.runs} of {comparison.runs_needed} runs)")
     below = f": low against {low}" if low else ""
     return f"{_name(comparison)} at {size(comparison.bytes)}: {bandwidth(busbw)}, {', '.join(texts)}{below}"
@@ -107,8 +109,8 @@ def _ending(result: ProbeResult) -> str:
 
 
 def _location_lines(location: Location, result: ProbeResult) -> Iterator[str]:
-    if location.sentence not in result.hint:
-        yield location.sentence
+    if location.message not in result.hint:
+        yield location.message
     yield from location.evidence
     ranks = sorted({rank for pair in location.pairs for rank in pair.ranks})
     if 2 < len(ranks) <= _MAX_RANKS:
@@ -128,6 +130,9 @@ def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair], numbers
     for row in ranks:
         row_pairs = (pairs.get((min(row, column), max(row, column))) for column in ranks)
         cells = (
-            "-" if pair is None else f"{pair.bandwidth / 1e9:.2f}{'!' if any(pair.wrong) else ''}" for pair in row_pairs
+            "-"
+            if pair is None
+            else f"{pair.bandwidth_bytes_per_second / 1e9:.2f}{'!' if any(pair.wrong_elements) else ''}"
+            for pair in row_pairs
         )
         yield f"{numbers[row]:6}" + "".join(f"{cell:>8}" for cell in cells)

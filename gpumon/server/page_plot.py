@@ -138,13 +138,13 @@ def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str
     most_common = Counter(kind for run in runs if (kind := _kind(run))).most_common(1)
     for run, x in zip(runs, positions, strict=True):
         for name, measurement in largest(run).items():
-            usual = comparison(run, measurement) or {"baseline": None, "spread": None}
+            usual = comparison(run, measurement) or {}
             point = _Point(
                 run=run,
                 x=x,
                 value=float(measurement["busbw_bytes_per_second"]),
-                median=usual["baseline"],
-                spread=usual["spread"] or 0.0,
+                median=usual.get("baseline_bytes_per_second"),
+                spread=usual.get("spread_bytes_per_second") or 0.0,
                 comparable=_kind(run) == most_common[0][0],
             )
             by_algorithm.setdefault(name, []).append(point)

@@ -64,15 +64,17 @@ def ratio(run: Document, measurement: Document) -> tuple[str, str]:
     Return two empty strings if there is no median.
     """
     compared = comparison(run, measurement)
-    if compared is None or not compared["baseline"]:
+    if compared is None or not compared["baseline_bytes_per_second"]:
         return "", ""
-    return share(compared["busbw"] / compared["baseline"]), "warning" if compared["low"] else ""
+    part = compared["busbw_bytes_per_second"] / compared["baseline_bytes_per_second"]
+    return share(part), "warning" if compared["below_reference"] else ""
 
 
 def comparisons(run: Document) -> list[tuple[str, str]]:
     """Return, for each comparison of a run with reference values, a sentence and its CSS class ("" or "warning")."""
     return [
-        (f"{comparison_sentence(Comparison(**item))}.", "warning" if item["low"] else "") for item in run["comparisons"]
+        (f"{comparison_sentence(item)}.", "warning" if item.below_reference else "")
+        for item in (Comparison(**compared) for compared in run["comparisons"])
     ]
 
 
@@ -101,8 +103,8 @@ def pairs(run: Document, report: Document) -> list[PairRow]:
     ranks = sorted({rank for both in by_ranks for rank in both})
     if not 2 < len(ranks) <= MAX_RANKS:
         return []
-    faster_half = sorted((pair["bandwidth"] for pair in by_ranks.values()), reverse=True)[: -(-len(by_ranks) // 2)]
-    usual = statistics.median(faster_half)
+    ordered = sorted((pair["bandwidth_bytes_per_second"] for pair in by_ranks.values()), reverse=True)
+    usual = statistics.median(ordered[: -(-len(ordered) // 2)])
     names = [_rank(rank, run, report) for rank in ranks]
     return [
         PairRow(name=name, cells=tuple(_cells(row, ranks, names, by_ranks, usual)))
@@ -153,8 +155,9 @@ def _cells(
         if pair is None:
             yield PairCell(text="")
             continue
-        wrong, part = sum(pair["wrong"]), pair["bandwidth"] / usual
+        wrong, measured = sum(pair["wrong_elements"]), pair["bandwidth_bytes_per_second"]
+        part = measured / usual
         tone = "down" if wrong else "erring" if part < SLOW else "ok"
-        title = f"{row_name} and {name}: {bandwidth(pair['bandwidth'])}, {share(part)} of the median"
+        title = f"{row_name} and {name}: {bandwidth(measured)}, {share(part)} of the median"
         title += f", {wrong} wrong elements" if wrong else ""
-        yield PairCell(text=f"{pair['bandwidth'] / 1e9:.3g}{'!' if wrong else ''}", tone=tone, title=title)
+        yield PairCell(text=f"{measured / 1e9:.3g}{'!' if wrong else ''}", tone=tone, title=title)

@@ -5,10 +5,31 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpumon.store import APPLICATION_ID
 from gpumon.store.store_error import StoreError, damage_error
+
+_RENAMED_IN_RESULTS = {
+    **{name: f"{name}_bytes_per_second" for name in ("busbw", "baseline", "spread", "best", "expected", "bandwidth")},
+    "low": "below_reference",
+    "sentence": "message",
+    "wrong": "wrong_elements",
+    "spoilt": "wrong_send_elements",
+}
+"""New names of members of stored probe results, by the names that migration 6 replaces."""
+
+
+def _with_new_names(column: str, names: Mapping[str, str]) -> str:
+    """Return an SQL expression for the compact JSON in `column` with these members renamed.
+
+    A string in JSON cannot contain `"name":`, because its quotation marks are escaped.
+    """
+    for old, new in names.items():
+        column = f"""replace({column}, '"{old}":', '"{new}":')"""
+    return column
+
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -191,6 +212,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
     ("DELETE FROM notified", "ALTER TABLE notified RENAME COLUMN alert TO document"),
+    (
+        "ALTER TABLE probe_runs RENAME COLUMN document TO result",
+        "UPDATE probe_runs SET result = " + _with_new_names("result", _RENAMED_IN_RESULTS),  # noqa: S608 - our own names
+    ),
 )
 
 

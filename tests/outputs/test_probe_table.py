@@ -56,9 +56,15 @@ def test_comparisons_are_sentences() -> None:
         " 99 % of 480 GB/s (NVIDIA/nccl#2140)"
     ) in table(OK).splitlines()
     young = Comparison(
-        collective="all_reduce", algorithm="ring", dtype="bfloat16", bytes=1 << 30, busbw=3e11, runs=2, runs_needed=5
+        collective="all_reduce",
+        algorithm="ring",
+        dtype="bfloat16",
+        bytes=1 << 30,
+        busbw_bytes_per_second=3e11,
+        runs=2,
+        runs_needed=5,
     )
-    low = replace(young, dtype="float32", baseline=4e11, runs=9, low="baseline")
+    low = replace(young, dtype="float32", baseline_bytes_per_second=4e11, runs=9, below_reference="baseline")
     lines = table(replace(OK, comparisons=(young, low))).splitlines()
     assert "# all_reduce, ring, bfloat16 at 1 GiB: 300 GB/s, no baseline yet (2 of 5 runs)" in lines
     assert (
@@ -69,11 +75,11 @@ def test_comparisons_are_sentences() -> None:
 def test_location_is_shown_below_the_table() -> None:
     """It has what the hint lacks, and the bandwidth of each pair; wrong data is marked."""
     pairs = tuple(
-        Pair(ranks=(a, b), bandwidth=1e9 if b == 2 else 2e10, wrong=(0, int(b == 2)))
+        Pair(ranks=(a, b), bandwidth_bytes_per_second=1e9 if b == 2 else 2e10, wrong_elements=(0, int(b == 2)))
         for b in range(3)
         for a in range(b)
     )
-    location = Location(sentence="rank 2 is slow with every other.", ranks=(2,), pairs=pairs, evidence=("It was hot.",))
+    location = Location(message="rank 2 is slow with every other.", ranks=(2,), pairs=pairs, evidence=("It was hot.",))
     result = replace(OK, outcome="degraded", reason="baseline", hint="It is low.", location=location)
     lines = table(result).splitlines()
     start = lines.index("# degraded: baseline, after 11.4 s")
@@ -94,8 +100,8 @@ def test_location_is_shown_below_the_table() -> None:
 
 def test_pairs_of_a_partial_run_have_gpu_indexes() -> None:
     """Rank 0 of GPUs 4 to 7 is GPU 4."""
-    pairs = tuple(Pair(ranks=(a, b), bandwidth=1e9) for b in range(4) for a in range(b))
-    lines = table(replace(SOME, location=Location(sentence="GPU 5.", pairs=pairs))).splitlines()
+    pairs = tuple(Pair(ranks=(a, b), bandwidth_bytes_per_second=1e9) for b in range(4) for a in range(b))
+    lines = table(replace(SOME, location=Location(message="GPU 5.", pairs=pairs))).splitlines()
     assert lines[0].startswith("# all-reduce, nccl, 4 of 8 GPUs (4 to 7), NVIDIA")
     assert lines[-4].split()[:2] == ["#", "4"]
     assert lines[-5].split() == ["#", "4", "5", "6", "7"]

@@ -78,23 +78,23 @@ def compare_with(
 def test_a_host_has_a_median_after_five_good_runs() -> None:
     """A host with fewer than five good runs has no baseline, and the comparison gives the number of missing runs."""
     few = compare_with(state_after(*map(run, range(ENOUGH_RUNS - 1))), 1e9)
-    assert (few.baseline, few.runs, few.runs_needed, few.low) == (None, 4, 5, "")
+    assert (few.baseline_bytes_per_second, few.runs, few.runs_needed, few.below_reference) == (None, 4, 5, "")
     rates = (440e9, 445e9, 450e9, 455e9, 460e9)
     enough = compare_with(state_after(*(run(number, rate) for number, rate in enumerate(rates))), 400e9)
-    assert (enough.baseline, enough.runs, enough.low) == (450e9, 5, "baseline")
-    assert enough.spread == pytest.approx(1.4826 * 5e9)
+    assert (enough.baseline_bytes_per_second, enough.runs, enough.below_reference) == (450e9, 5, "baseline")
+    assert enough.spread_bytes_per_second == pytest.approx(1.4826 * 5e9)
 
 
 def test_low_bandwidth_is_below_the_floor_and_beyond_the_spread() -> None:
     """A bandwidth is low if it is below the share of the median and outside the spread of earlier runs."""
     steady = state_after(*(run(number, 450e9) for number in range(5)))
-    assert compare_with(steady, 406e9).low == ""
-    assert compare_with(steady, 404e9).low == "baseline"
-    assert compare_with(steady, 404e9, floors=Floors(baseline=0.8)).low == ""
-    assert compare_with(steady, 1e9, floors=Floors(baseline=0.0)).low == ""
+    assert compare_with(steady, 406e9).below_reference == ""
+    assert compare_with(steady, 404e9).below_reference == "baseline"
+    assert compare_with(steady, 404e9, floors=Floors(baseline=0.8)).below_reference == ""
+    assert compare_with(steady, 1e9, floors=Floors(baseline=0.0)).below_reference == ""
     scattered = state_after(*(run(number, 450e9 + 20e9 * (number - 2)) for number in range(5)))
-    assert compare_with(scattered, 404e9).low == ""
-    assert compare_with(scattered, 404e9, floors=Floors(spreads=1.0)).low == "baseline"
+    assert compare_with(scattered, 404e9).below_reference == ""
+    assert compare_with(scattered, 404e9, floors=Floors(spreads=1.0)).below_reference == "baseline"
 
 
 @each_case(
@@ -111,7 +111,7 @@ def test_changed_conditions_start_a_new_median(conditions: Conditions, versions:
     """A change of driver, model, GPU count or library starts a new median and is reported."""
     state = state_after(*map(run, range(10)))
     fresh = compare_with(state, 1e9, conditions=conditions, versions=versions)
-    assert (fresh.baseline, fresh.runs, fresh.low) == (None, 0, "")
+    assert (fresh.baseline_bytes_per_second, fresh.runs, fresh.below_reference) == (None, 0, "")
     judge = replace(judge_with(state), conditions=conditions)
     assert judge.changed_conditions(2, versions)
     assert judge.changed_conditions(2, VERSIONS) == "" or conditions != HERE
@@ -204,7 +204,7 @@ def test_skipped_and_degraded_runs_do_not_displace_the_median() -> None:
     state = state_after(*good, *degraded, *skips)
     assert len(state.history) == MAX_RESULTS
     assert state.ran[-1] == degraded[-1]
-    assert compare_with(state, 200e9).low == "baseline"
+    assert compare_with(state, 200e9).below_reference == "baseline"
 
 
 def test_runs_under_other_conditions_do_not_displace_the_median() -> None:

@@ -57,8 +57,8 @@ class Host:
         result = ProbeResult(
             id=f"r{self.runs}",
             probe=PROBE.name,
-            outcome="degraded" if comparison.low else "ok",
-            reason=comparison.low,
+            outcome="degraded" if comparison.below_reference else "ok",
+            reason=comparison.below_reference,
             started=self.wall,
             backend="nccl",
             ranks=2,
@@ -75,7 +75,7 @@ class Host:
         """Return the first low comparison while the bandwidth declines by this share each week."""
         for number in range(28 * weeks):
             comparison = self.run(FIRST * (1 - weekly) ** (number / 28))
-            if comparison.low:
+            if comparison.below_reference:
                 return comparison
         pytest.fail("no run was low")
 
@@ -106,14 +106,14 @@ def test_a_decline_of_one_percent_a_week_is_reported() -> None:
     """A run is low with reason "drift" when it is 10% below the best median, and remains low."""
     host = Host()
     low = host.decline_until_low()
-    assert low.low == "drift"
-    assert low.baseline is not None
-    assert low.best is not None
-    assert low.busbw > 0.98 * low.baseline
-    assert low.busbw == pytest.approx(0.9 * low.best, rel=0.01)
-    assert low.best == pytest.approx(FIRST, rel=0.01)
+    assert low.below_reference == "drift"
+    assert low.baseline_bytes_per_second is not None
+    assert low.best_bytes_per_second is not None
+    assert low.busbw_bytes_per_second > 0.98 * low.baseline_bytes_per_second
+    assert low.busbw_bytes_per_second == pytest.approx(0.9 * low.best_bytes_per_second, rel=0.01)
+    assert low.best_bytes_per_second == pytest.approx(FIRST, rel=0.01)
     assert low.best_date == "2026-01-08"
-    assert host.run(low.busbw).low == "drift"
+    assert host.run(low.busbw_bytes_per_second).below_reference == "drift"
 
 
 def test_the_best_median_survives_a_restart() -> None:
@@ -121,15 +121,19 @@ def test_the_best_median_survives_a_restart() -> None:
     host = Host()
     before = host.decline_until_low()
     host.restart()
-    after = host.run(before.busbw)
-    assert (after.low, after.best, after.best_date) == ("drift", before.best, before.best_date)
+    after = host.run(before.busbw_bytes_per_second)
+    assert (after.below_reference, after.best_bytes_per_second, after.best_date) == (
+        "drift",
+        before.best_bytes_per_second,
+        before.best_date,
+    )
 
 
 def test_there_is_no_best_before_a_whole_window() -> None:
     """There is no best median before a whole window of runs."""
     host = Host()
-    assert [host.run(FIRST).best for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
-    assert host.run(FIRST).best == FIRST
+    assert [host.run(FIRST).best_bytes_per_second for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
+    assert host.run(FIRST).best_bytes_per_second == FIRST
 
 
 def test_a_faster_host_has_a_higher_best_median() -> None:
@@ -137,7 +141,7 @@ def test_a_faster_host_has_a_higher_best_median() -> None:
     host = Host()
     for busbw in (*(FIRST,) * 40, *(500e9,) * 40, 900e9):
         host.run(busbw)
-    assert host.run(500e9).best == 500e9
+    assert host.run(500e9).best_bytes_per_second == 500e9
 
 
 def test_a_cleared_slowness_restarts_median_and_best() -> None:
@@ -145,14 +149,19 @@ def test_a_cleared_slowness_restarts_median_and_best() -> None:
     host = Host()
     low = host.decline_until_low()
     host.clear()
-    fresh = host.run(low.busbw)
-    assert (fresh.low, fresh.baseline, fresh.best, fresh.runs) == ("", None, None, 0)
+    fresh = host.run(low.busbw_bytes_per_second)
+    assert (fresh.below_reference, fresh.baseline_bytes_per_second, fresh.best_bytes_per_second, fresh.runs) == (
+        "",
+        None,
+        None,
+        0,
+    )
     host.report = replace(host.report, health=Health())
     host.restart()
     assert host.judge().conditions.accepted
-    assert [host.run(low.busbw).low for _ in range(MAX_RUNS)] == [""] * MAX_RUNS
-    assert host.run(low.busbw).best == pytest.approx(low.busbw)
-    assert host.decline_until_low(weekly=0.02).low == "drift"
+    assert [host.run(low.busbw_bytes_per_second).below_reference for _ in range(MAX_RUNS)] == [""] * MAX_RUNS
+    assert host.run(low.busbw_bytes_per_second).best_bytes_per_second == pytest.approx(low.busbw_bytes_per_second)
+    assert host.decline_until_low(weekly=0.02).below_reference == "drift"
 
 
 def test_a_cleared_slowness_is_reported_as_a_changed_condition() -> None:
@@ -168,7 +177,7 @@ def test_the_hint_of_a_drift_names_the_best_median() -> None:
     """The hint of a drift gives the best median and the date of its last run."""
     host = Host()
     low = host.decline_until_low()
-    seconds = 20 * (GIB / low.busbw,)
+    seconds = 20 * (GIB / low.busbw_bytes_per_second,)
     accounts = [
         Account(
             progress=Progress(rank=rank, stage="end", ratio=1.0),

@@ -170,9 +170,7 @@ HOT = {"held_seconds": {"hw_thermal": 3.0}}
 def test_a_slow_gpu_is_named_with_its_findings() -> None:
     """The sentence names index, UUID and main cause of the slow GPU; the evidence has all findings."""
     location = location_of(pass_over_pairs((ODD,)), observations(**HOT, pcie_width=8.0))
-    assert location.sentence == (
-        "GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware)."
-    )
+    assert location.message == ("GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware).")
     assert (location.ranks, location.gpus) == ((3,), ("GPU-3",))
     assert location.evidence == (
         "GPU 3 (GPU-3): its clocks were held down by heat (hardware).",
@@ -184,7 +182,7 @@ def test_a_slow_path_is_explained_by_a_finding_of_either_end() -> None:
     """The sentence for a slow path has the finding of either of its two GPUs."""
     location = location_of(pass_over_pairs((1, ODD)), observations(links_down=["4"]))
     assert location.ranks == (1, 3)
-    assert location.sentence == (
+    assert location.message == (
         "Only the path between GPU 1 (GPU-1) and GPU 3 (GPU-3) is slow: of GPU 3 (GPU-3), its NVLink 4 is down."
     )
 
@@ -198,17 +196,17 @@ def test_a_gpu_with_a_finding_is_named_if_no_pair_differs(ranks: int) -> None:
     )
     location = location_of(pass_over_pairs(ranks=ranks), hot)
     assert location.ranks == (ranks - 1,)
-    assert location.sentence.endswith("stands out: its clocks were held down by heat (hardware).")
+    assert location.message.endswith("stands out: its clocks were held down by heat (hardware).")
     both = location_of(pass_over_pairs(ranks=ranks), dict.fromkeys(GPUS[:ranks], observations(**HOT)[GPUS[ODD]]))
     assert both.ranks == ()
-    assert "cannot be located" in both.sentence
+    assert "cannot be located" in both.message
     assert len(both.evidence) == ranks
 
 
 def test_a_finding_of_another_gpu_is_evidence_only() -> None:
     """A finding of another GPU is in the evidence and not in the sentence."""
     location = location_of(pass_over_pairs((0,)), observations(**HOT))
-    assert location.sentence == "GPU 0 (GPU-0) is slow with every other."
+    assert location.message == "GPU 0 (GPU-0) is slow with every other."
     assert location.evidence == ("GPU 3 (GPU-3): its clocks were held down by heat (hardware).",)
 
 
@@ -220,7 +218,7 @@ def test_wrong_data_is_not_explained_by_a_cause_of_slowness() -> None:
         for account in run_pass.accounts
     ]
     location = location_of(replace(run_pass, accounts=accounts), observations(**HOT))
-    assert location.sentence == "Every exchange of wrong data is one with GPU 3 (GPU-3)."
+    assert location.message == "Every exchange of wrong data is one with GPU 3 (GPU-3)."
     assert len(location.evidence) == 1
 
 
@@ -261,13 +259,13 @@ def test_missing_peer_access_explains_a_slow_path(
         ((), (1, 3), f"{NO_PAIR}; but GPU 1 (GPU-1) and GPU 3 (GPU-3) stand out: they {{}}."),
     ):
         location = location_of(pass_over_pairs(slow), samples)
-        assert (location.ranks, location.sentence) == (ranks, sentence.format(words))
+        assert (location.ranks, location.message) == (ranks, sentence.format(words))
         assert f"GPU 1 (GPU-1) and GPU 3 (GPU-3) {words}, by NVML." in location.evidence
         assert {pair.ranks: pair.peer_access for pair in location.pairs} == {
             pair.ranks: CUT if pair.ranks == (1, 3) else ALL for pair in location.pairs
         }
     other = location_of(pass_over_pairs((0, 2)), samples)
-    assert other.sentence == "Only the path between GPU 0 (GPU-0) and GPU 2 (GPU-2) is slow."
+    assert other.message == "Only the path between GPU 0 (GPU-0) and GPU 2 (GPU-2) is slow."
 
 
 @pytest.mark.parametrize(
@@ -283,7 +281,7 @@ def test_a_gpu_without_any_peer_access_is_named_alone(slow: tuple[int, ...], sen
         pass_over_pairs(slow), add_samples({}, samples_with_access(1.0, {(n, 3): CUT for n in range(3)}))
     )
     assert (location.ranks, len(location.evidence)) == ((3,), 3)
-    assert location.sentence == sentence.format(*([LACK] if slow else [NO_PAIR, LACK]))
+    assert location.message == sentence.format(*([LACK] if slow else [NO_PAIR, LACK]))
 
 
 def test_peer_access_that_is_missing_by_design_is_no_evidence() -> None:
@@ -301,7 +299,7 @@ def test_peer_access_that_is_missing_by_design_is_no_evidence() -> None:
     twice = location_of(
         pass_over_pairs(), add_samples(add_samples({}, samples_with_access(0.0, {})), samples_with_access(1.0, square))
     )
-    assert (twice.ranks, twice.sentence, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
+    assert (twice.ranks, twice.message, len(twice.evidence)) == ((), f"{NO_PAIR}.", 2)
 
 
 def test_the_hint_of_a_failed_run_has_the_findings() -> None:
@@ -435,9 +433,9 @@ def comparison(algorithm: str, busbw: float, usual: float | None) -> Comparison:
         algorithm=algorithm,
         dtype="float32",
         bytes=1 << 30,
-        busbw=busbw,
-        baseline=usual,
-        low=low,
+        busbw_bytes_per_second=busbw,
+        baseline_bytes_per_second=usual,
+        below_reference=low,
     )
 
 

@@ -92,7 +92,7 @@ def test_a_default_as_slow_as_the_ring_has_lost_nvlink_sharp(model: str, healthy
     for default, message in ((healthy, ""), (lost, LOST)):
         both = [make_measurement(size, default), make_measurement(size, lost, algorithm="ring")]
         comparisons = [judge.compare(measurement, ranks=8, versions={}) for measurement in both]
-        assert [comparison.low for comparison in comparisons] == ["expected" if message else "", ""]
+        assert [comparison.below_reference for comparison in comparisons] == ["expected" if message else "", ""]
         assert compare_algorithms(comparisons) == message
 
 
@@ -147,7 +147,7 @@ def low_reason(busbw: float, floors: Floors) -> str:
         return figure(H200, 8, measurement)
 
     judge = Judge(probe="allreduce", backend="nccl", expected=expected, floors=floors)
-    return judge.compare(make_measurement(GIB, busbw), ranks=8, versions={}).low
+    return judge.compare(make_measurement(GIB, busbw), ranks=8, versions={}).below_reference
 
 
 def test_an_h200_host_that_lost_nvlink_sharp_is_slow() -> None:

@@ -14,7 +14,15 @@ from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 
 STEPS = (Measure(collective="all_reduce", sizes=(1024, 4096)), Pairs(bytes=4096, rounds=rounds(4)))
 SIZED = {"step": 0, "bytes": 1024, "seconds": [1e-3] * 20, "wrong": 0}
-PAIR = {"step": 1, "peer": 3, "bytes": 4096, "seconds": [1e-3] * 8, "wrong": 0, "spoilt": 2, "direct": True}
+PAIR = {
+    "step": 1,
+    "peer": 3,
+    "bytes": 4096,
+    "seconds": [1e-3] * 8,
+    "wrong": 0,
+    "wrong_send_elements": 2,
+    "direct": True,
+}
 PLACE = {"stage": "measure", "step": 0, "size": 1, "sizes": 2, "bytes": 4096, "operation": 10, "operations": 20}
 HUGE = 10**3999
 
@@ -51,7 +59,7 @@ def test_frames_in_order_make_the_account_of_a_rank() -> None:
         (0, 1024): (1e-3,) * 20,
         (0, 4096): (1.0,),
     }
-    assert [(*place, sized.spoilt, sized.direct) for place, sized in account.pairs.items()] == [
+    assert [(*place, sized.wrong_send_elements, sized.direct) for place, sized in account.pairs.items()] == [
         (1, peer, 2, True) for peer in (1, 2, 3)
     ]
 

@@ -28,8 +28,10 @@ Seconds = Callable[[int, int], float]
 Wrong = Callable[[int, int], int]
 
 
-def pass_over_pairs(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, spoilt: int | None = None) -> Pass:
-    """Return a pass over all pairs. `wrong(a, b)` counts wrong elements from a to b; `spoilt` sent wrong data."""
+def pass_over_pairs(
+    ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 0, faulty_sender: int | None = None
+) -> Pass:
+    """Return a pass over all pairs. `wrong(a, b)` counts wrong elements from a to b, which `faulty_sender` sent."""
     plan = make_plans(PROBES["allreduce"], [f"GPU-{n}" for n in range(ranks)], python="python3")[0]
     step = Pairs(bytes=BYTES, rounds=rounds(ranks))
     return Pass(
@@ -42,7 +44,7 @@ def pass_over_pairs(ranks: int, seconds: Seconds, wrong: Wrong = lambda _a, _b: 
                     (0, peer): Sized(
                         seconds=(seconds(min(rank, peer), max(rank, peer)),) * 8,
                         wrong=wrong(peer, rank),
-                        spoilt=int(rank == spoilt),
+                        wrong_send_elements=int(rank == faulty_sender),
                     )
                     for peer in range(ranks)
                     if peer != rank
@@ -127,7 +129,7 @@ def test_a_gpu_without_nvlinks_among_three_is_not_named(links: tuple[tuple[int, 
     """A GPU that has no NVLinks by design is not named as slow."""
     location = locate_among_three(noisy_seconds(0, 0.05, slow_rank(2, 10.0)), *links)
     assert location.ranks == ()
-    assert location.sentence == f"GPU 2 (GPU-2) is slow with every other{AS_BUILT}."
+    assert location.message == f"GPU 2 (GPU-2) is slow with every other{AS_BUILT}."
 
 
 def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
@@ -139,7 +141,7 @@ def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
         (usual_seconds, (), f"{NO_PAIR}."),
     ):
         location = location_of(replace(pass_over_pairs(4, seconds), plan=plan))
-        assert (location.ranks, location.gpus, location.sentence) == (ranks, (), sentence)
+        assert (location.ranks, location.gpus, location.message) == (ranks, (), sentence)
 
 
 @pytest.mark.parametrize("times", [2.0, 1.2])
@@ -158,7 +160,7 @@ def test_no_rank_is_named_if_no_pair_differs(ranks: int) -> None:
         for slower in (lambda *_: 1.0, lambda a, b: 1.0 if a // 2 == b // 2 else 4.0):
             location = location_of(pass_over_pairs(ranks, noisy_seconds(seed, 0.1, slower)))
             assert location.ranks == (), (seed, location)
-            assert "cannot be located" in location.sentence
+            assert "cannot be located" in location.message
 
 
 def pair_seconds(times: dict[tuple[int, int], float]) -> Seconds:
@@ -203,9 +205,9 @@ def usual_seconds(_a: int, _b: int) -> float:
 
 def test_a_rank_that_sent_wrong_data_is_named() -> None:
     """A rank whose data was wrong before it was sent is named."""
-    location = location_of(pass_over_pairs(4, usual_seconds, lambda a, _: int(a == 2), spoilt=2))
+    location = location_of(pass_over_pairs(4, usual_seconds, lambda a, _: int(a == 2), faulty_sender=2))
     assert location.ranks == (2,)
-    assert location.sentence == "Wrong data comes from GPU GPU-2."
+    assert location.message == "Wrong data comes from GPU GPU-2."
 
 
 @each_case(
@@ -224,7 +226,7 @@ def test_the_common_end_of_all_wrong_data_is_named(wrong: Wrong, named: tuple[in
     """The rank, or the path, that all wrong exchanges have in common is named."""
     location = location_of(pass_over_pairs(4, usual_seconds, wrong))
     assert location.ranks == named, location
-    assert ("cannot be located" in location.sentence) == (not named)
+    assert ("cannot be located" in location.message) == (not named)
 
 
 def test_wrong_sums_without_wrong_pairs_name_no_rank() -> None:
@@ -234,7 +236,7 @@ def test_wrong_sums_without_wrong_pairs_name_no_rank() -> None:
     sizes = {(1, size): Sized(seconds=(USUAL,) * 20, wrong=1) for size in measure.sizes}
     accounts = [replace(account, sizes=sizes) for account in run_pass.accounts]
     location = location_of(replace(run_pass, steps=(*run_pass.steps, measure), accounts=accounts))
-    assert (location.ranks, location.sentence) == ((), f"{PAIRS_CORRECT}.")
+    assert (location.ranks, location.message) == ((), f"{PAIRS_CORRECT}.")
 
 
 def test_a_slow_pair_is_measured_again_before_it_is_named() -> None:
@@ -270,10 +272,10 @@ def test_the_fastest_of_several_tries_counts() -> None:
             for account, again in zip(first.accounts, second.accounts, strict=True)
         ]
         merged = pairs(replace(fast, steps=[*fast.steps, *fast.steps], accounts=accounts))
-        assert {pair.ranks: pair.bandwidth for pair in merged} == dict.fromkeys(
+        assert {pair.ranks: pair.bandwidth_bytes_per_second for pair in merged} == dict.fromkeys(
             [(0, 1), (0, 2), (1, 2)], pytest.approx(BYTES / USUAL)
         )
-        assert {pair.ranks: pair.wrong for pair in merged} == {(0, 1): (1, 0), (0, 2): (1, 0), (1, 2): (0, 0)}
+        assert {pair.ranks: pair.wrong_elements for pair in merged} == {(0, 1): (1, 0), (0, 2): (1, 0), (1, 2): (0, 0)}
 
 
 def test_an_unexplained_slow_pair_is_measured_until_the_limit() -> None:
@@ -340,8 +342,8 @@ def test_a_slow_or_wrong_copy_names_its_gpu() -> None:
     """Copies need no pairs: the GPU that is slow or has wrong data is named."""
     assert locate(copy_pass(USUAL, USUAL, 3 * USUAL, repeated=False)) is None
     assert location_of(copy_pass(USUAL, USUAL, 3 * USUAL)).ranks == (2,)
-    assert location_of(copy_pass(USUAL, 3 * USUAL, 3 * USUAL)).sentence == f"{NO_SINGLE_RANK}."
+    assert location_of(copy_pass(USUAL, 3 * USUAL, 3 * USUAL)).message == f"{NO_SINGLE_RANK}."
     assert location_of(copy_pass(USUAL, 3 * USUAL)).ranks == (1,)
-    assert location_of(copy_pass(USUAL)).sentence == "Only GPU GPU-0 took part."
+    assert location_of(copy_pass(USUAL)).message == "Only GPU GPU-0 took part."
     assert location_of(copy_pass(USUAL, USUAL, wrong=1, repeated=False)).ranks == (1,)
     assert next_step(copy_pass(USUAL, USUAL, wrong=1, repeated=False), JUDGE) is None

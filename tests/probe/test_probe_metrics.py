@@ -89,7 +89,12 @@ def test_a_skip_counts_by_reason_and_changes_no_time() -> None:
 def test_measurements_are_those_of_the_last_run() -> None:
     """Metrics of an algorithm or a backend disappear when a run no longer measures it."""
     compared = Comparison(
-        collective="all_reduce", algorithm="default", dtype="float32", bytes=1 << 30, busbw=3.0, baseline=2.0
+        collective="all_reduce",
+        algorithm="default",
+        dtype="float32",
+        bytes=1 << 30,
+        busbw_bytes_per_second=3.0,
+        baseline_bytes_per_second=2.0,
     )
     default = fold_result(INITIAL, replace(OK, comparisons=(compared,)))
     assert default.baseline_ratio == {"nccl,default": 1.5}

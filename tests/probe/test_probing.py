@@ -724,10 +724,10 @@ def test_a_slow_gpu_is_named_with_its_findings_in_the_reports(bench: Bench) -> N
     assert (result.outcome, result.reason) == ("degraded", "expected"), result
     assert result.location is not None
     assert result.location.gpus == ("GPU-3",)
-    assert result.location.sentence == (
+    assert result.location.message == (
         "GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware)."
     )
-    assert result.hint.endswith(result.location.sentence)
+    assert result.hint.endswith(result.location.message)
 
 
 # Progress

@@ -336,12 +336,16 @@ def test_pairs_are_a_matrix(node: Node, port: int) -> None:
     """By GPU; slow pairs and wrong data are marked."""
     sentence = "GPU 2 is slow with every other."
     pairs = tuple(
-        Pair(ranks=(a, b), bandwidth=9e10 if b == 2 else 3.6e11, wrong=(0, 5 * (b == 3 and a == 0)))
+        Pair(
+            ranks=(a, b),
+            bandwidth_bytes_per_second=9e10 if b == 2 else 3.6e11,
+            wrong_elements=(0, 5 * (b == 3 and a == 0)),
+        )
         for b in range(4)
         for a in range(b)
         if a != 2
     )
-    location = Location(sentence=sentence, ranks=(2,), pairs=pairs, evidence=("GPU 2 was hot.",))
+    location = Location(message=sentence, ranks=(2,), pairs=pairs, evidence=("GPU 2 was hot.",))
     run = replace(example.run(), outcome="degraded", reason="baseline", hint=f"Low. {sentence}", location=location)
     html = page(node, port, replace(samples.healthy(), probe=end_run(ProbeState(), run)))
     section = html[html.index('<section id="probe"') :]

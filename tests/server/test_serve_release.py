@@ -158,7 +158,7 @@ def test_a_remaining_process_is_named(node: Node, port: int) -> None:
     answer = ask(port, f"{PATH}?for_seconds=300", "POST", BEARER)
     assert is_problem(answer, 409)
     assert STUCK.description in answer.document["detail"]
-    assert answer.document["holders"] == [{"pid": 4711, "what": STUCK.description, "stuck": True}]
+    assert answer.document["holders"] == [{"pid": 4711, "message": STUCK.description, "stuck": True}]
     assert answer.document["release"]["windows"]
     assert "reboot it" in answer.document["remedy"]
 

@@ -100,7 +100,7 @@ def test_an_incomplete_effect_is_an_error(node: Node, port: int) -> None:
         answer = ask(port, f"{PATH}?kind={kind}&for_seconds=60", "POST", BEARER)
         assert is_problem(answer, 409), kind
         assert answer.document["title"] == title
-        assert answer.document["holders"] == [{"pid": 4711, "what": "sampler 4711", "stuck": True}]
+        assert answer.document["holders"] == [{"pid": 4711, "message": "sampler 4711", "stuck": True}]
     node.let_go = RequestResult(refused="Too long.", remedy="Ask for less.")
     answer = ask(port, f"{PATH}?kind=maintenance&for_seconds=60&reason=fans", "POST", BEARER)
     assert is_problem(answer, 400)

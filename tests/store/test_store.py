@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -20,11 +21,11 @@ from sample_events import change, error_event
 from stores import read, write
 
 from gpumon.model.error_event import XID, ErrorChange, ErrorCounter, LogPosition
-from gpumon.probe.core.result import ProbeResult, from_document, to_document
+from gpumon.probe.core.result import Location, Pair, ProbeResult, from_document, to_document
 from gpumon.store import error_events, probe_runs
 from gpumon.store.probe_runs import MAX_BASELINE_RUNS, ProbeCounters, RunQuery
 from gpumon.store.retention import DAY, Retention, prune
-from gpumon.store.schema import MIGRATIONS
+from gpumon.store.schema import MIGRATIONS, migrate
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
 
@@ -168,12 +169,44 @@ def test_an_unreadable_run_is_omitted_and_logged(path: Path, broken: str, caplog
         write(store, probe_runs.record, run)
         write(store, probe_runs.record, replace(run, id="r2"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as damaged:
-        damaged.execute("UPDATE probe_runs SET document = replace(document, ?, ?) WHERE id != 'r2'", BROKEN[broken])
+        damaged.execute("UPDATE probe_runs SET result = replace(result, ?, ?) WHERE id != 'r2'", BROKEN[broken])
     with Store.open(path) as store:
         assert [run.id for run in read(store, probe_runs.read_recent, newest=4, each=1)] == ["r2"]
         assert [run.id for run in read(store, probe_runs.find, RunQuery()).results] == ["r2"]
         assert read(store, probe_runs.find, RunQuery(id=broken)).results == ()
     assert [record.__dict__["row"] for record in caplog.records] == [broken]
+
+
+def test_results_of_an_earlier_schema_are_read(path: Path) -> None:
+    """A migration renames the members of stored results, and no text in them."""
+    compared = {"collective": "all_reduce", "algorithm": "ring", "dtype": "float32", "bytes": 1024, "busbw": 9.0}
+    pairs = [{"ranks": [0, 1], "bandwidth": 8.0, "wrong": [1, 0], "spoilt": [0, 1]}]
+    earlier = {
+        "comparisons": [{**compared, "baseline": 10.0, "spread": 1.0, "best": 12.0, "expected": 11.0, "low": "drift"}],
+        "location": {"sentence": "GPU 1 is slow.", "pairs": pairs},
+        "log": 'rank 0: {"low":1}',
+    }
+    run = result(1)
+    with (
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("gpumon.store.schema.MIGRATIONS", MIGRATIONS[:5])
+        migrate(connection, path)
+        document = json.dumps({**to_document(run), **earlier}, separators=(",", ":"))
+        row = (run.id, run.probe, run.started, run.outcome, document)
+        connection.execute("INSERT INTO probe_runs (id, probe, started, outcome, document) VALUES (?, ?, ?, ?, ?)", row)
+    with Store.open(path) as store:
+        [stored] = read(store, probe_runs.find, RunQuery(id=run.id)).results
+    [comparison] = stored.comparisons
+    assert (comparison.busbw_bytes_per_second, comparison.usual) == (9.0, 12.0)
+    assert (comparison.baseline_bytes_per_second, comparison.spread_bytes_per_second) == (10.0, 1.0)
+    assert comparison.expected_bytes_per_second == 11.0
+    assert stored.log == earlier["log"]
+    assert stored.location == Location(
+        message="GPU 1 is slow.",
+        pairs=(Pair(ranks=(0, 1), bandwidth_bytes_per_second=8.0, wrong_elements=(1, 0), wrong_send_elements=(0, 1)),),
+    )
 
 
 def test_retention_bounds_rows_but_not_counters(path: Path) -> None:

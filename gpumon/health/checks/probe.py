@@ -90,27 +90,28 @@ def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
 
 
 def _slow_finding(last: ProbeResult, whose: str) -> Finding:
-    low = [comparison for comparison in last.comparisons if comparison.low]
+    low = [comparison for comparison in last.comparisons if comparison.below_reference]
     if not low:
         return warn(f"{whose} is slow: {last.reason or 'no figure to compare with'}.", Action.INSPECT, at=last.ended)
     worst = [comparison for comparison in low if comparison.algorithm == low[0].algorithm][
         -1
     ]  # of the first algorithm, as in the result
-    usual = worst.usual or worst.busbw
-    reference = _REFERENCES[worst.low].format(date=worst.best_date)
-    where = f" {last.location.sentence}" if last.location is not None else ""
+    busbw = worst.busbw_bytes_per_second
+    usual = worst.usual or busbw
+    reference = _REFERENCES[worst.below_reference].format(date=worst.best_date)
+    where = f" {last.location.message}" if last.location is not None else ""
     reason = (
-        f"{whose} ({worst.algorithm}) measured {worst.busbw / 1e9:.0f} GB/s twice: {worst.busbw / usual:.0%} of "
+        f"{whose} ({worst.algorithm}) measured {busbw / 1e9:.0f} GB/s twice: {busbw / usual:.0%} of "
         f"{usual / 1e9:.0f} GB/s, {reference}.{where}"
     )
     return warn(
         reason,
         Action.INSPECT,
         at=last.ended,
-        busbw_bytes_per_second=worst.busbw,
+        busbw_bytes_per_second=busbw,
         usual_bytes_per_second=usual,
-        busbw_ratio=worst.busbw / usual,
-        low=worst.low,
+        busbw_ratio=busbw / usual,
+        below_reference=worst.below_reference,
     )
 
 
@@ -141,7 +142,7 @@ def wrong_sums(facts: Facts) -> Finding | None:
     result = _node_result(facts, "allreduce_wrong", "wrong")
     if not isinstance(result, ProbeResult):
         return result
-    where = f" {result.location.sentence}" if result.location is not None else ""
+    where = f" {result.location.message}" if result.location is not None else ""
     reason = f"The all-reduce computed wrong sums without an error: silent data corruption.{where}"
     return fail(reason, Action.INSPECT, at=result.ended, wrong_elements=float(result.wrong_elements or 0))
 

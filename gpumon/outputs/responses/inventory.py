@@ -79,7 +79,7 @@ class InventoryPortResponse(ResponseModel):
         description="`fabric` or `other`, as in /api/v1/ports, when it was last present."
     )
     link_layer: str
-    gigabits_per_second: int | None = Field(description="Speed of the port when it was last up.")
+    port_speed_bytes_per_second: int | None = Field(description="Speed of the port when it was last up.")
     pci_bus_id: str | None = Field(description="Current or last PCI address.")
     board: str | None
     firmware: str | None
@@ -95,7 +95,7 @@ class InventoryPortResponse(ResponseModel):
             state=state,
             role=record.role,
             link_layer=record.link_layer,
-            gigabits_per_second=None if record.speed is None else round(record.speed * 8 / 1e9),
+            port_speed_bytes_per_second=None if record.speed is None else round(record.speed),
             pci_bus_id=record.bus_id or None,
             board=record.board or None,
             firmware=record.firmware or None,

@@ -56,33 +56,41 @@ class ConditionsResponse(_RunPart):
 
 
 class ComparisonResponse(_RunPart):
-    """One measurement and its reference values, in bytes per second."""
+    """One measurement and its reference values."""
 
     collective: str
     algorithm: str
     dtype: str
     bytes: int
-    busbw: Number
-    baseline: Number | None = Field(description="Median of this host's runs under the same conditions.")
-    spread: Number | None = Field(description="Spread of those runs: 1.48 times the median absolute deviation.")
+    busbw_bytes_per_second: Number
+    baseline_bytes_per_second: Number | None = Field(
+        description="Median of this host's runs under the same conditions."
+    )
+    spread_bytes_per_second: Number | None = Field(
+        description="Spread of those runs: 1.48 times the median absolute deviation."
+    )
     runs: int = Field(description="Number of earlier runs that the median is of.")
-    best: Number | None = Field(description="Highest median of 30 runs under these conditions.")
+    best_bytes_per_second: Number | None = Field(description="Highest median of 30 runs under these conditions.")
     best_date: str = Field(description="UTC date of the newest of those runs; empty if there are too few.")
     runs_needed: int = Field(
         description="Runs that a baseline needs. Another driver, NCCL, setting, torch or GPU starts a new baseline."
     )
-    expected: Number | None = Field(description="Published figure for this hardware.")
+    expected_bytes_per_second: Number | None = Field(description="Published figure for this hardware.")
     source: str = Field(description="Source of the published figure.")
-    low: str = Field(description="Reference that it falls short of: baseline, drift (best), expected, or empty.")
+    below_reference: str = Field(
+        description="Reference that it falls short of: baseline, drift (the best median), expected, or empty."
+    )
 
 
 class PairResponse(_RunPart):
     """The result of sending data between two ranks while no other rank sends."""
 
     ranks: list[int]
-    bandwidth: Number = Field(description="Bandwidth of the pair in bytes per second, in each direction.")
-    wrong: list[int] = Field(description="Wrong elements received from the first and from the second rank.")
-    spoilt: list[int] = Field(description="Wrong elements in the send buffer of the first and of the second rank.")
+    bandwidth_bytes_per_second: Number = Field(description="Bandwidth of the pair in each direction.")
+    wrong_elements: list[int] = Field(description="Wrong elements received from the first and from the second rank.")
+    wrong_send_elements: list[int] = Field(
+        description="Wrong elements in the send buffer of the first and of the second rank."
+    )
     direct: bool | None = Field(description="Whether each rank can access the other's memory; null on the CPU.")
     peer_access: dict[str, str] | None = Field(description="Peer access by capability, as NVML reports it.")
 
@@ -90,7 +98,7 @@ class PairResponse(_RunPart):
 class LocationResponse(_RunPart):
     """The suspected location of a fault, with the evidence."""
 
-    sentence: str
+    message: str
     ranks: list[int]
     gpus: list[str]
     pairs: list[PairResponse]

@@ -29,12 +29,12 @@ class HolderResponse(ResponseModel):
     """A process of the agent that has, or may have, a GPU open."""
 
     pid: int
-    what: str = Field(description="The process, and the call on the GPU that it is in.")
+    message: str = Field(description="The process, and the call on the GPU that it is in.")
     stuck: bool = Field(description="Whether SIGKILL does not end the process.")
 
     @classmethod
     def from_holder(cls, holder: DeviceHolder) -> HolderResponse:
-        return cls(pid=holder.pid, what=holder.description, stuck=holder.stuck)
+        return cls(pid=holder.pid, message=holder.description, stuck=holder.stuck)
 
 
 class ReleaseWindowResponse(RequestedResponse):

@@ -44,8 +44,8 @@ class Floors:
 
     baseline: float = 0.9
     spreads: float = 4.0
-    """A bandwidth below the share `baseline` is too low only if it is also this many spreads (`Comparison.spread`)
-    below the median. Results vary more on some hosts than on others.
+    """A bandwidth below the share `baseline` is too low only if it is also this many spreads below the median
+    (`Comparison.spread_bytes_per_second`). Results vary more on some hosts than on others.
     """
     expected: float = 0.85
 
@@ -87,17 +87,17 @@ class Judge:
             algorithm=measurement.algorithm,
             dtype=measurement.dtype,
             bytes=measurement.bytes,
-            busbw=measurement.busbw_bytes_per_second,
-            baseline=median,
-            spread=spread,
+            busbw_bytes_per_second=measurement.busbw_bytes_per_second,
+            baseline_bytes_per_second=median,
+            spread_bytes_per_second=spread,
             runs=len(past),
-            best=best,
+            best_bytes_per_second=best,
             best_date=date,
             runs_needed=ENOUGH_RUNS,
-            expected=figure,
+            expected_bytes_per_second=figure,
             source=source,
         )
-        return replace(comparison, low=_low_figure(comparison, self.floors))
+        return replace(comparison, below_reference=_low_figure(comparison, self.floors))
 
     def changed_conditions(self, ranks: int, versions: Mapping[str, str]) -> str:
         """Return a phrase on the conditions that have changed since earlier runs; "" if no run had other conditions.
@@ -136,7 +136,7 @@ def _best_median(
     `median`: median of the newest MAX_RUNS runs; None if there are fewer runs.
     """
     medians = [
-        (comparison.best, comparison.best_date)
+        (comparison.best_bytes_per_second, comparison.best_date)
         for run in alike
         for comparison in run.comparisons
         if comparison.key == measurement.key
@@ -221,12 +221,17 @@ def _low_figure(comparison: Comparison, floors: Floors) -> str:
 
     "baseline" is the median of this host's earlier runs, "drift" its best median, and "expected" the published figure.
     """
-    own = {"baseline": comparison.baseline, "drift": comparison.best}
+    own = {"baseline": comparison.baseline_bytes_per_second, "drift": comparison.best_bytes_per_second}
     for name, usual in own.items():
-        if usual is None or comparison.spread is None:
+        if usual is None or comparison.spread_bytes_per_second is None:
             continue
-        if comparison.busbw < min(floors.baseline * usual, usual - floors.spreads * comparison.spread):
+        if comparison.busbw_bytes_per_second < min(
+            floors.baseline * usual, usual - floors.spreads * comparison.spread_bytes_per_second
+        ):
             return name
-    if comparison.expected is not None and comparison.busbw < floors.expected * comparison.expected:
+    if (
+        comparison.expected_bytes_per_second is not None
+        and comparison.busbw_bytes_per_second < floors.expected * comparison.expected_bytes_per_second
+    ):
         return "expected"
     return ""

@@ -100,7 +100,7 @@ def _hint(
     """
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *finding_sentences(observations)))
-    where = location.sentence if location is not None else ""
+    where = location.message if location is not None else ""
     left_out = _unmeasured_sizes(plan) if verdict.outcome in DECISIVE else ""
     return " ".join(filter(None, (verdict.hint, algorithm_hint, where, left_out, verdict.remedy)))
 
@@ -250,7 +250,7 @@ def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
 def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
     """Return a sentence that explains why there is no median of this host's earlier runs yet; empty if there is one."""
     first = passes[0]
-    without = [comparison for comparison in comparisons(first, judge) if comparison.baseline is None]
+    without = [comparison for comparison in comparisons(first, judge) if comparison.baseline_bytes_per_second is None]
     if not without:
         return ""
     comparison = without[-1]
@@ -273,18 +273,18 @@ def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
 
 
 def _degraded_verdict(comparison: Comparison) -> _Verdict:
-    usual = comparison.usual or comparison.busbw
+    usual = comparison.usual or comparison.busbw_bytes_per_second
     whose = {
         "baseline": "this host's own median",
         "drift": f"this host's best median, in runs up to {comparison.best_date}; it has fallen slowly since",
         "expected": comparison.source,
-    }[comparison.low]
+    }[comparison.below_reference]
     hint = (
         f"{comparison.collective} ({comparison.algorithm}) of {comparison.bytes} bytes measured "
-        f"{comparison.busbw / 1e9:.2f} GB/s twice: "
-        f"{comparison.busbw / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
+        f"{comparison.busbw_bytes_per_second / 1e9:.2f} GB/s twice: "
+        f"{comparison.busbw_bytes_per_second / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
     )
-    return _Verdict(outcome="degraded", reason=comparison.low, hint=hint)
+    return _Verdict(outcome="degraded", reason=comparison.below_reference, hint=hint)
 
 
 def _is_complete(run_pass: Pass) -> bool:

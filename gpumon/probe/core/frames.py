@@ -44,7 +44,7 @@ class Sized:
     seconds: tuple[float, ...]
     """Duration of each timed operation in seconds, in order."""
     wrong: int
-    spoilt: int = 0
+    wrong_send_elements: int = 0
     """Number of wrong elements in the send buffer of this rank. It is counted in pair exchanges only."""
     direct: bool | None = None
     """Whether CUDA reports direct access to the peer GPU's memory. It is None for a collective and on the CPU."""
@@ -160,8 +160,12 @@ def _parse_sized(frame: Mapping[str, Any], max_operations: int) -> Sized:
         raise ValueError(f"seconds is no list of 1 to {max_operations}")
     if not all(type(duration) in {int, float} and MIN_SECONDS <= duration <= MAX_SECONDS for duration in seconds):
         raise ValueError("seconds contains an invalid time")
-    spoilt = _integer(frame, "spoilt") if "spoilt" in frame else 0
-    return Sized(seconds=tuple(map(float, seconds)), wrong=_integer(frame, "wrong"), spoilt=spoilt, direct=direct)
+    return Sized(
+        seconds=tuple(map(float, seconds)),
+        wrong=_integer(frame, "wrong"),
+        wrong_send_elements=_integer(frame, "wrong_send_elements") if "wrong_send_elements" in frame else 0,
+        direct=direct,
+    )
 
 
 def _fold_step_end(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:

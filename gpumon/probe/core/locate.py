@@ -60,7 +60,7 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
     lacks = missing_access({uuid: observations[uuid] for uuid in run_pass.plan.gpus if uuid in observations})
     blame = _with_access(run_pass, blame, lacks, names) or _with_cause(run_pass, blame, findings(observations), names)
     return Location(
-        sentence=f"{blame.sentence}.",
+        message=f"{blame.sentence}.",
         ranks=blame.ranks,
         gpus=tuple(run_pass.plan.gpus[rank] for rank in blame.ranks) if run_pass.plan.gpus else (),
         pairs=tuple(replace(pair, peer_access=_peer_access(run_pass, pair, observations)) for pair in measured),
@@ -154,7 +154,7 @@ def _slowest_rank(run_pass: Pass) -> tuple[int, ...]:
 def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations: Observations) -> _Blame | None:
     if run_pass.plan.probe.alone or not measured:
         return _blame_independent_rank(run_pass, names) if run_pass.plan.probe.alone else None
-    if any(any(pair.wrong) for pair in measured):
+    if any(any(pair.wrong_elements) for pair in measured):
         ranks = _wrong_ranks(measured, run_pass.plan.ranks)
         return _Blame(ranks=ranks, sentence=_wrong_sentence(ranks, measured, names), wrong=True)
     if any(measurement.wrong_elements for measurement in measurements(run_pass)):
@@ -199,9 +199,9 @@ def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
 
     The faster half is used because with 4 ranks one slow rank slows half of all pairs.
     """
-    ordered = sorted((pair.bandwidth for pair in measured), reverse=True)
+    ordered = sorted((pair.bandwidth_bytes_per_second for pair in measured), reverse=True)
     usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
-    return tuple(pair.ranks for pair in measured if pair.bandwidth < SLOW * usual)
+    return tuple(pair.ranks for pair in measured if pair.bandwidth_bytes_per_second < SLOW * usual)
 
 
 def _pairs_below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
@@ -209,8 +209,8 @@ def _pairs_below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
 
     The widest gap has the lowest ratio of the lower to the higher bandwidth. Return () if this ratio is at least SLOW.
     """
-    ordered = sorted(measured, key=lambda pair: pair.bandwidth)
-    ratios = [lower.bandwidth / upper.bandwidth for lower, upper in pairwise(ordered)]
+    ordered = sorted(measured, key=lambda pair: pair.bandwidth_bytes_per_second)
+    ratios = [lower.bandwidth_bytes_per_second / upper.bandwidth_bytes_per_second for lower, upper in pairwise(ordered)]
     widest = min(ratios, default=1.0)
     return tuple(pair.ranks for pair in ordered[: ratios.index(widest) + 1]) if widest < SLOW else ()
 
@@ -228,8 +228,8 @@ def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in measured)):
-        own = [pair.bandwidth for pair in measured if set(suspects) <= set(pair.ranks)]
-        others = [pair.bandwidth for pair in measured if not set(suspects) <= set(pair.ranks)]
+        own = [pair.bandwidth_bytes_per_second for pair in measured if set(suspects) <= set(pair.ranks)]
+        others = [pair.bandwidth_bytes_per_second for pair in measured if not set(suspects) <= set(pair.ranks)]
         if _is_apart(own, others):
             return suspects
     return ()
@@ -250,9 +250,9 @@ def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     to every other rank, the ranks that received wrong data from every other rank, the rank that took part in every
     wrong transfer.
     """
-    spoilt = {rank for pair in measured for rank, own in zip(pair.ranks, pair.spoilt, strict=True) if own}
-    if spoilt:
-        return tuple(sorted(spoilt))
+    senders = {rank for pair in measured for rank, own in zip(pair.ranks, pair.wrong_send_elements, strict=True) if own}
+    if senders:
+        return tuple(sorted(senders))
     ways = {way for pair in measured for way in _wrong_directions(pair)}
     if len({frozenset(way) for way in ways}) == 1:
         return tuple(sorted(next(iter(ways))))
@@ -267,9 +267,9 @@ def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 
 def _wrong_directions(pair: Pair) -> Iterator[tuple[int, int]]:
     a, b = pair.ranks
-    if pair.wrong[0]:
+    if pair.wrong_elements[0]:
         yield a, b
-    if pair.wrong[1]:
+    if pair.wrong_elements[1]:
         yield b, a
 
 
@@ -289,7 +289,7 @@ class _Names:
 
 def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: _Names) -> str:
     named = [names.rank_name(rank) for rank in ranks]
-    if any(any(pair.spoilt) for pair in measured):
+    if any(any(pair.wrong_send_elements) for pair in measured):
         return f"Wrong data comes from {' and from '.join(named)}"
     if not named:
         return "Several ranks exchange wrong data: its source cannot be located"

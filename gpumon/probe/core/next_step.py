@@ -48,7 +48,7 @@ def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
     measured = pairs(run_pass)
     slow, named = set(slow_pairs(measured)), set(culprits(measured, run_pass.plan.ranks))
     max_tries = TRIES if named and all(named <= set(pair) for pair in slow) else MAX_TRIES
-    if not slow or len(tries) >= max_tries or any(any(pair.wrong) for pair in measured):
+    if not slow or len(tries) >= max_tries or any(any(pair.wrong_elements) for pair in measured):
         return None
     rounds_left = (tuple(pair for pair in together if pair in slow) for together in tries[0].rounds)
     return replace(tries[0], rounds=tuple(filter(None, rounds_left)))
@@ -61,7 +61,7 @@ def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Com
     is too low.
     """
     compared = _compare(run_pass, measurements(run_pass), judge)
-    return tuple(comparison for comparison in compared if comparison.low or not low)
+    return tuple(comparison for comparison in compared if comparison.below_reference or not low)
 
 
 def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | None:
@@ -73,7 +73,7 @@ def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | No
     low = [
         comparison.bytes
         for comparison in _compare(run_pass, step_measurements(run_pass, number, step), judge)
-        if comparison.low
+        if comparison.below_reference
     ]
     if not low:
         return None

@@ -33,11 +33,11 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
     bandwidth of neither is too low.
     """
     default, ring = _largest_comparisons(compared)
-    if default is None or ring is None or not (default.low or ring.low):
+    if default is None or ring is None or not (default.below_reference or ring.below_reference):
         return ""
-    if ring.low:
-        return LINKS if default.low else HIDDEN
-    if default.busbw > LEVEL * ring.busbw:
+    if ring.below_reference:
+        return LINKS if default.below_reference else HIDDEN
+    if default.busbw_bytes_per_second > LEVEL * ring.busbw_bytes_per_second:
         return NOT_LINKS
     usual, usual_ring = _usual_bandwidth(default), _usual_bandwidth(ring)
     if usual_ring is None:
@@ -54,7 +54,7 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
     default, ring = _largest_comparisons(compared)
     if default is None or ring is None or default.bytes != ring.bytes:
         return ""
-    expected, measured = gain(default.bytes), default.busbw / ring.busbw
+    expected, measured = gain(default.bytes), default.busbw_bytes_per_second / ring.busbw_bytes_per_second
     return (
         ""
         if expected is None or measured > (1 + expected) / 2
@@ -73,4 +73,11 @@ def _largest_comparisons(compared: Sequence[Comparison]) -> tuple[Comparison | N
 
 
 def _usual_bandwidth(comparison: Comparison) -> float | None:
-    return next((figure for figure in (comparison.baseline, comparison.expected) if figure is not None), None)
+    return next(
+        (
+            figure
+            for figure in (comparison.baseline_bytes_per_second, comparison.expected_bytes_per_second)
+            if figure is not None
+        ),
+        None,
+    )

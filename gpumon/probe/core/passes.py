@@ -145,9 +145,9 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
     slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     return Pair(
         ranks=ranks,
-        bandwidth=step.bytes / min(slower),
-        wrong=(at_b.wrong, at_a.wrong),
-        spoilt=(at_a.spoilt, at_b.spoilt),
+        bandwidth_bytes_per_second=step.bytes / min(slower),
+        wrong_elements=(at_b.wrong, at_a.wrong),
+        wrong_send_elements=(at_a.wrong_send_elements, at_b.wrong_send_elements),
         direct=None if at_a.direct is None or at_b.direct is None else at_a.direct and at_b.direct,
     )
 
@@ -159,9 +159,9 @@ def _faster_pair(before: Pair | None, after: Pair) -> Pair:
     """
     if before is None:
         return after
-    (a, b), (c, d) = before.wrong, before.spoilt
+    (a, b), (c, d) = before.wrong_elements, before.wrong_send_elements
     return replace(
-        max(before, after, key=lambda pair: pair.bandwidth),
-        wrong=(a + after.wrong[0], b + after.wrong[1]),
-        spoilt=(c + after.spoilt[0], d + after.spoilt[1]),
+        max(before, after, key=lambda pair: pair.bandwidth_bytes_per_second),
+        wrong_elements=(a + after.wrong_elements[0], b + after.wrong_elements[1]),
+        wrong_send_elements=(c + after.wrong_send_elements[0], d + after.wrong_send_elements[1]),
     )

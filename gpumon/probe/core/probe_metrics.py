@@ -89,8 +89,8 @@ def _fold_success(metrics: AllReduce, result: ProbeResult) -> AllReduce:
         busbw_bytes_per_second=_latest(result, lambda each: {str(each.bytes): each.busbw_bytes_per_second}),
         algbw_bytes_per_second=_latest(result, lambda each: {str(each.bytes): each.algbw_bytes_per_second}),
         latency_seconds=_latest(result, _latency),
-        baseline_ratio=_ratios(result, lambda comparison: comparison.baseline),
-        expected_ratio=_ratios(result, lambda comparison: comparison.expected),
+        baseline_ratio=_ratios(result, lambda comparison: comparison.baseline_bytes_per_second),
+        expected_ratio=_ratios(result, lambda comparison: comparison.expected_bytes_per_second),
     )
 
 
@@ -121,7 +121,7 @@ def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) ->
     largest = {
         comparison.algorithm: comparison for comparison in sorted(compared, key=lambda comparison: comparison.bytes)
     }
-    figures = {name: (comparison.busbw, usual(comparison)) for name, comparison in largest.items()}
+    figures = {name: (comparison.busbw_bytes_per_second, usual(comparison)) for name, comparison in largest.items()}
     return {
         KEY_SEPARATOR.join((result.backend, name)): busbw / usually
         for name, (busbw, usually) in figures.items()

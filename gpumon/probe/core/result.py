@@ -82,27 +82,25 @@ class Comparison:
     algorithm: str
     dtype: str
     bytes: Count
-    busbw: Figure
-    baseline: Figure | None = None
+    busbw_bytes_per_second: Figure
+    baseline_bytes_per_second: Figure | None = None
     """Median of this host's earlier runs under the same conditions; None if there are too few."""
-    spread: Figure | None = None
-    """Spread of the runs in `baseline`: 1.48 times their median absolute deviation; None without a baseline."""
+    spread_bytes_per_second: Figure | None = None
+    """Spread of the runs in the baseline: 1.48 times their median absolute deviation; None without a baseline."""
     runs: Count = 0
-    """Number of earlier runs under the same conditions, from which `baseline` is computed."""
-    best: Figure | None = None
+    """Number of earlier runs under the same conditions, from which the baseline is computed."""
+    best_bytes_per_second: Figure | None = None
     """Highest median of 30 successive runs of this host under the same conditions; None if there were fewer runs."""
     best_date: str = ""
-    """UTC date of the newest of the runs from which `best` is computed; empty if `best` is None."""
+    """UTC date of the newest of the runs from which the best median is computed; empty if that is None."""
     runs_needed: Count = 0
     """Number of earlier runs that are necessary for a baseline."""
-    expected: Figure | None = None
+    expected_bytes_per_second: Figure | None = None
     """Published bus bandwidth for this hardware; None if there is none."""
     source: str = ""
     """Source of the published figure."""
-    low: str = ""
-    """Reference below which the measurement is too low: baseline, expected, or drift (see `best`); empty if it is
-    not low.
-    """
+    below_reference: str = ""
+    """Reference that the measurement falls short of: baseline, expected, or drift (the best median); empty if none."""
 
     @property
     def key(self) -> tuple[str, str, str, int]:
@@ -111,9 +109,13 @@ class Comparison:
 
     @property
     def usual(self) -> float | None:
-        """Return the reference figure that `low` names; None if the measurement is not low."""
-        figures = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
-        return figures.get(self.low)
+        """Return the reference figure that `below_reference` names; None if it names none."""
+        figures = {
+            "baseline": self.baseline_bytes_per_second,
+            "drift": self.best_bytes_per_second,
+            "expected": self.expected_bytes_per_second,
+        }
+        return figures.get(self.below_reference)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +123,12 @@ class Pair:
     """The measured exchange of data between two ranks, during which neither exchanges data with another rank."""
 
     ranks: tuple[Count, Count]
-    bandwidth: Figure
+    bandwidth_bytes_per_second: Figure
     """Bytes per second in each direction, in the fastest exchange of the pair."""
-    wrong: tuple[Count, Count] = (0, 0)
+    wrong_elements: tuple[Count, Count] = (0, 0)
     """Number of wrong elements in the data that the second rank received from the first, and in the opposite direction.
     """
-    spoilt: tuple[Count, Count] = (0, 0)
+    wrong_send_elements: tuple[Count, Count] = (0, 0)
     """Number of wrong elements in the send buffers of the first and of the second rank."""
     direct: bool | None = None
     """Whether both GPUs can access each other's memory according to CUDA; None on the CPU."""
@@ -138,7 +140,7 @@ class Pair:
 class Location:
     """The location of a fault: one or more ranks, a path between two ranks, or neither if it cannot be located."""
 
-    sentence: str
+    message: str
     ranks: tuple[Count, ...] = ()
     """Ranks to blame. Two ranks may also denote the path between them. Empty if the fault cannot be located."""
     gpus: tuple[str, ...] = ()

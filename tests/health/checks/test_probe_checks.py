@@ -23,12 +23,12 @@ LOW = Comparison(
     algorithm="default",
     dtype="float32",
     bytes=1 << 30,
-    busbw=380e9,
-    baseline=475e9,
-    spread=1e9,
+    busbw_bytes_per_second=380e9,
+    baseline_bytes_per_second=475e9,
+    spread_bytes_per_second=1e9,
     runs=30,
     runs_needed=5,
-    low="baseline",
+    below_reference="baseline",
 )
 
 
@@ -58,7 +58,7 @@ class Probed(Ward):
         hint: str = "",
     ) -> Probed:
         """A run has ended, just now. `blames`: the GPUs that it was traced to; `on`: how many took part."""
-        located = None if blames is None else Location(sentence="GPU so and so.", gpus=self.uuids(*blames))
+        located = None if blames is None else Location(message="GPU so and so.", gpus=self.uuids(*blames))
         gpus = self.uuids(*range(on)) if backend == "nccl" else ()
         result = ProbeResult(
             id=f"run-{self.at}",
@@ -109,14 +109,20 @@ def test_a_slow_run_is_a_warning_until_a_run_is_ok() -> None:
 
 def test_a_slow_drift_is_compared_with_the_best_runs() -> None:
     """The reason names the best bandwidth and its date, not the median, which fell with it."""
-    drift = replace(LOW, baseline=385e9, best=475e9, best_date="2026-05-01", low="drift")
+    drift = replace(
+        LOW,
+        baseline_bytes_per_second=385e9,
+        best_bytes_per_second=475e9,
+        best_date="2026-05-01",
+        below_reference="drift",
+    )
     verdict = Probed().ran("degraded", "drift", low=drift).go_on().verdict("allreduce_slow")
     assert verdict is not None
     assert verdict.reason == (
         "The all-reduce (default) measured 380 GB/s twice: 80% of 475 GB/s, reached by this host in runs up to "
         "2026-05-01; it has fallen slowly since."
     )
-    assert verdict.evidence["low"] == "drift"
+    assert verdict.evidence["below_reference"] == "drift"
 
 
 def test_a_slow_run_is_cleared_by_name_only() -> None:

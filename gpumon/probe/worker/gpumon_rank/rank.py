@@ -158,8 +158,11 @@ class Rank:
         for _ in range(step["warm_ups"]):
             operate()
         seconds = [self._stopwatch.time(operate) for _ in range(step["operations"])]
-        wrong, spoilt = pattern.count_wrong(received, peer), pattern.count_wrong(out, self._rank)
-        figures = {"seconds": seconds, "wrong": wrong, "spoilt": spoilt, "direct": self._has_direct_access(peer)}
+        wrong = {
+            "wrong": pattern.count_wrong(received, peer),
+            "wrong_send_elements": pattern.count_wrong(out, self._rank),
+        }
+        figures = {"seconds": seconds, **wrong, "direct": self._has_direct_access(peer)}
         self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], **figures)
 
     def _has_direct_access(self, peer: int) -> Optional[bool]:  # noqa: UP045 - Python 3.9
