@@ -13,10 +13,11 @@ from serving import BEARER, TOKEN, Node, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.health.expectation import Basis, Expectation
+from gpumon.model.port_record import PortRecord
 from gpumon.model.request_result import RequestResult
 from gpumon.model.snapshot import GUEST
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.outputs.inventory_table import GPU_COLUMNS
+from gpumon.outputs.inventory_table import GPU_COLUMNS, render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.report import Report
@@ -123,3 +124,25 @@ def test_the_inventory_of_a_guest_has_the_possible_count() -> None:
     report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
     shown = InventoryResponse.from_report(report).document()
     assert (shown["place"], shown["gpus_expected"], shown["gpus_possible"]) == ("guest", 2, 8)
+
+
+def test_port_speeds_are_bytes_in_the_api_and_gigabits_in_the_table() -> None:
+    """The API has bytes per second; the table has Gbit/s, and n/a for a port that was never up."""
+    record = PortRecord(
+        identity="a/1",
+        device="mlx5_20",
+        port="1",
+        bus_id="",
+        guid="",
+        link_layer="InfiniBand",
+        board="",
+        firmware="",
+        first_wall=WALL,
+        last_wall=WALL,
+        expected=True,
+    )
+    report = samples.healthy()
+    ports = replace(report.internal.ports, records={"a/1": replace(record, speed=50e9), "b/1": record})
+    document = InventoryResponse.from_report(replace(report, internal=replace(report.internal, ports=ports))).document()
+    assert [port["port_speed_bytes_per_second"] for port in document["ports"]] == [50_000_000_000, None]
+    assert [line.split()[5] for line in render_inventory(document).splitlines()[-2:]] == ["400", "n/a"]

@@ -79,7 +79,9 @@ class InventoryPortResponse(ResponseModel):
         description="`fabric` or `other`, as in /api/v1/ports, when it was last present."
     )
     link_layer: str
-    port_speed_bytes_per_second: int | None = Field(description="Speed of the port when it was last up.")
+    port_speed_bytes_per_second: int | None = Field(
+        description="Highest speed of the port per direction, or a lower one that an operator accepted."
+    )
     pci_bus_id: str | None = Field(description="Current or last PCI address.")
     board: str | None
     firmware: str | None
