@@ -1,4 +1,7 @@
-"""Schema of the store, as a list of migrations. To change the schema, add a migration; never edit a released one."""
+"""Schema of the store, as a list of migrations. To change the schema, add a migration; never edit a released one.
+
+Each migration changes at least one CREATE statement, because `migrate` applies nothing if the schema is complete.
+"""
 
 from __future__ import annotations
 
