@@ -155,9 +155,9 @@ def _restart(count: Count, fallen: float | None, raw: float | None, width: float
     if last is None or fallen is None or raw is None:
         return count
     if _has_wrapped(last, fallen, width):
-        return Count(count.total + raw + width - last, raw)
+        return Count(count.total + (raw + width - last), raw)
     restarted_at = 0.0 if fallen < last * RESET_SHARE else fallen
-    return Count(count.total + raw - restarted_at, raw)
+    return Count(count.total + (raw - restarted_at), raw)
 
 
 def was_reset(before: Count, after: Count) -> bool:
