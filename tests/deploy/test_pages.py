@@ -27,11 +27,20 @@ every_page = each_case("page", PAGES, ids=[page.name for page in PAGES])
 
 @every_page
 def test_links_have_a_target(page: Path) -> None:
-    """Every relative link is a file or folder of this repository."""
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    """Every relative link is a file or folder of this repository, and its anchor is a heading of that page."""
+    links = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", page.read_text(encoding="utf-8"))
     assert links or page.name != "README.md"
-    for link in links:
-        assert re.match(r"https?://", link) or (page.parent / link).exists(), link
+    for link, anchor in links:
+        if not re.match(r"https?://", link):
+            target = page.parent / link if link else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub derives them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @every_page
