@@ -234,10 +234,16 @@ def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
                 words |= {"cleared_by": transition.cleared_by or ""} | (
                     {"note": transition.note} if transition.note else {}
                 )
-                yield LogLine(logging.INFO, f"verdict cleared: {verdict.reason}", words)
+                yield LogLine(logging.INFO, f"verdict cleared: {_prefix(words)}{verdict.reason}", words)
             else:
                 level = _VERDICT_LEVELS.get(verdict.level, logging.INFO)
-                yield LogLine(level, f"verdict {verdict.level.word}: {verdict.reason}", words)
+                yield LogLine(level, f"verdict {verdict.level.word}: {_prefix(words)}{verdict.reason}", words)
+
+
+def _prefix(words: Mapping[str, object]) -> str:
+    """Return the name of the device in these log fields, followed by a colon; an empty string for the node."""
+    device = f"GPU {words['gpu']}" if "gpu" in words else words.get("device")
+    return f"{device}: " if device else ""
 
 
 def _broken_checks(before: Report, after: Report) -> Iterator[LogLine]:

@@ -72,6 +72,7 @@ def test_an_alert_is_logged_when_it_fires_and_when_it_resolves() -> None:
 
     (verdict,) = changes(healthy(), wrong)
     assert (verdict.fields["gpu"], verdict.fields["device"]) == (1, "GPU-1")
+    assert verdict.message == f"verdict fail: GPU 1: {raised.verdict.reason}"
     (line,) = changes(wrong, firing)
     assert (line.fields["rule"], line.fields["label_gpu"]) == ("GpuXidCritical", "1")
     assert log_lines(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]
