@@ -63,7 +63,7 @@ class Step:
             f"{self.rules:.2f} s",
             f"{self.missed:.0f}",
             f"{median(self.board) * 1e3:.0f}, {self.board_p95 * 1e3:.0f} ms",
-            f"{self.fleet_cores:.2f}, {self.other_cores:.2f}",
+            f"{self.fleet_cores:.2f}, {max(0.0, self.other_cores):.2f}",
         )
         return f"| {' | '.join(cells)} |"
 
@@ -190,5 +190,5 @@ ADVICE = """\
 `sample_limit` rejects a page as a whole: a fuse, not a quota. The shipped 3,000 for `/metrics` is {times} times a
 healthy node; the 10,000 for `/metrics/links` covers every profile. `gpumon_exposed_series` is the present number on
 `/metrics`; `metrics.detailed` adds half as many again. Faults add some: six different Xids on each GPU of an h100x8
-turn its 752 series into 854.
+add about 110 series.
 """

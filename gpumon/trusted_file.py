@@ -37,7 +37,8 @@ def read(path: StrPath, max_bytes: int) -> bytes:
             raise UntrustedFileError("is not a regular file")
         if status.st_uid not in {0, owner, os.geteuid()}:
             raise UntrustedFileError(
-                f"belongs to uid {status.st_uid}, not to root or to the owner of its folder (uid {owner})"
+                f"belongs to uid {status.st_uid}, not to root, to this user (uid {os.geteuid()}) or to the owner of its"
+                f" folder (uid {owner})"
             )
         if status.st_size > max_bytes:
             raise UntrustedFileError(f"has more than {max_bytes} bytes")

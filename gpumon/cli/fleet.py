@@ -38,7 +38,7 @@ def add(parser: CommandParser) -> None:
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token for Prometheus, or for the agents"
     )
-    parser.add_argument("--tls", action="store_true", help="the agents of --hosts speak TLS")
+    parser.add_argument("--tls", action="store_true", help="the agents of --hosts use TLS")
     parser.add_argument("--group", default=ALL, help="group of the inventory (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     add_watch_flag(parser)
@@ -86,7 +86,12 @@ def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
     """Yield a summary line and, if there are problems, a table with one line per problem. Cut lines to `width`."""
     worst = {problem.node: problem.level for problem in reversed(state.problems)}  # a node's first problem is the worst
     counts = [f"{list(worst.values()).count(level)} {level}" for level in LEVELS if level in worst.values()]
-    yield ", ".join([f"{len(state.nodes)} nodes: {len(set(state.nodes) - set(worst))} ok", *counts])
+    yield ", ".join(
+        [
+            f"{len(state.nodes)} node{'' if len(state.nodes) == 1 else 's'}: {len(set(state.nodes) - set(worst))} ok",
+            *counts,
+        ]
+    )
     now, cells = time.time(), [["NODE", "DEVICE", "VERDICT", "FOR", "DO", "DRAINED", "OWNER", "REASON"]]
     for node, device, level, reason, action, since, owner in state.problems:
         age = ABSENT if since is None else duration(now - since)

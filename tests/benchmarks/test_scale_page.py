@@ -33,6 +33,11 @@ def test_paper_is_in_proportion_to_the_largest_fleet_without_loss() -> None:
     assert "above 3,300 nodes" in text
 
 
+def test_cores_of_other_processes_are_not_negative() -> None:
+    """Rounding errors of the difference between the machine's cores and the measured ones are shown as 0."""
+    assert replace(STEP, other_cores=-0.001).line().endswith("| 0.30, 0.00 |")
+
+
 def test_a_run_without_loss_states_why_it_ended() -> None:
     """If no step lost anything, the page states why no larger fleet was measured, not that it found the limit."""
     text = page([STEP], "With 2,000, it ended.", (750, 850), "h100x8", 2)

@@ -26,7 +26,7 @@ def test_a_live_view_ends_with_q_and_restores_the_terminal(tmp_path: Path) -> No
     hosts.write_text(f"127.0.0.1:{free_port()}\n")
     terminal = Terminal(*FLEET, "--hosts", str(hosts), "--watch", "100ms")
     terminal.wait_for("no answer")
-    terminal.wait_for("1 nodes", times=3)
+    terminal.wait_for("1 node: ", times=3)
     assert terminal.press("q") == 0
     assert terminal.shown.startswith(ENTER)
     assert termios.tcgetattr(terminal.keyboard) == terminal.before
