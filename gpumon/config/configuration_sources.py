@@ -1,7 +1,7 @@
 """Merges the sources of the configuration (defaults, file, environment, flags) and keeps the origin of each value.
 
-pydantic validates the merged values. pydantic-settings would merge them too, but loses the file and line of a mistake,
-and costs 4 MB and 100 ms in every command.
+pydantic validates the merged values. pydantic-settings would merge them too, but loses the line of a mistake, and its
+import takes 80 ms in every command.
 """
 
 from __future__ import annotations
