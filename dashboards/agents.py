@@ -88,7 +88,7 @@ DASHBOARD = Dashboard(
                 ),
                 stat(
                     "Notifications that an agent could not deliver, 24 hours?",
-                    "Of agents that notify by themselves (docs/notifications.md). n/a: none does.",
+                    "Agents with receivers of their own (docs/notifications.md). n/a: no agent has one.",
                     f"round(sum(increase({_UNDELIVERED}[1d])))",
                     colors={None: "green", 1: "red"},
                     **_STAT,

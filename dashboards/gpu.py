@@ -1,4 +1,4 @@
-"""DASHBOARD: one GPU over time, with every metric of it (tests/dashboards/gpu_metrics.py lists the exceptions)."""
+"""DASHBOARD: one GPU over time, with every metric of it (tests/dashboards/test_dashboards.py lists the exceptions)."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ DASHBOARD = Dashboard(
                 ),
                 table(
                     "Which NVLinks are down?",
-                    "Of the GPUs that answer. From /metrics/links, which is scraped once a minute.",
+                    "GPUs that answer, from /metrics/links (scraped once a minute).",
                     [
                         stated(
                             f"{biggest(f'{EACH_GPU}, link', series('gpumon_nvlink_up'))} == 0",

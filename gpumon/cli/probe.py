@@ -41,7 +41,8 @@ def add(parser: CommandParser) -> None:
     for name, probe in PROBES.items():
         action = parser.add_action(
             name,
-            f"run the probe {probe.name} now and wait (exit code: 0 ok, 1 any other outcome, 2 no agent, 3 skipped)",
+            f"run the probe {probe.name} now and wait "
+            "(exit code: 0 ok, 1 any other outcome, 2 no agent, or refused, 3 skipped)",
             f"gpumon probe {name}",
             f"gpumon probe {name} --json",
         )

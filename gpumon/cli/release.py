@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(*releases(response["windows"]) or ["No GPU is released."], sep="\n")
         if args.duration and not code:
-            print("No process of gpumon holds it any more.")
+            print("No process of gpumon has a released GPU open.")
     return code
 
 

@@ -118,10 +118,11 @@ class LogSection(Section):
 
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info",
-        "Lowest severity that is logged. A reload applies to the sampler when it is next replaced.",
+        "Lowest severity that is logged: debug, info, warning or error. "
+        "A reload applies to the sampler when it is next replaced.",
         flag="--log.level",
     )
-    format: Literal["logfmt", "json"] = setting("logfmt", "Format of a line.", flag="--log.format")
+    format: Literal["logfmt", "json"] = setting("logfmt", "Format of a line: logfmt or json.", flag="--log.format")
 
 
 class PollSection(Section):

@@ -61,7 +61,7 @@ class NotificationsSection(Section):
         None, "Mail server as HOST:PORT.", example="smtp.example.com:587", restart=True
     )
     smtp_tls: Literal["starttls", "tls", "none"] = setting(
-        "starttls", "Encryption of the connection to the mail server.", restart=True
+        "starttls", "Encryption of the connection to the mail server: starttls, tls or none.", restart=True
     )
     smtp_user: str | None = setting(None, "User at the mail server.", example="gpumon", restart=True)
     smtp_password_file: SomePath | None = setting(

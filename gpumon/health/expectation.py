@@ -22,7 +22,7 @@ BASES = {
     Basis.CONFIGURED: "as configured",
     Basis.ACCEPTED: "as accepted by an operator",
     Basis.PRODUCT: "as on other hosts with this product",
-    Basis.LEARNED: "as seen before on this host",
+    Basis.LEARNED: "as read before on this host",
     Basis.BUS: "as found on the PCI bus",
 }
 """Text of each basis in the reason of a verdict."""

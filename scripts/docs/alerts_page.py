@@ -33,7 +33,8 @@ line below the description of an alert uses these words:
   boot, in which some checks are not evaluated, are `health.boot_grace_seconds`.
 - *cleared by*: each of these ends the verdict; if not given, a minute in which the check passes. `gpumon clear`:
   [docs/verdicts.md](verdicts.md).
-- *thresholds*: with their defaults. Meaning, unit, settings: [docs/configuration.md](configuration.md#health).
+- *thresholds*: with their defaults. Meaning, unit, settings:
+  [docs/configuration.md](configuration.md#checks-and-thresholds).
 
 An H100 has 80 to 86 degrees under load by design. GpuThermalMarginLow therefore uses the margin that the driver
 reports; a fixed maximum (`health.thresholds.max_core_celsius`) applies beside the margin if you set it. GpuBusy is off
@@ -53,12 +54,12 @@ The annotations hold what changes: `summary` (host, device, Xid), `description` 
 readings), `action` (the verdict's action, then the first step), `serial` and `runbook_url`. Prometheus reads them from
 `gpumon_health_check_info`, so a changed reason or action does not page again.
 
-Many nodes with one cause are one page. Agents that go down within an hour of each other are an outage if they are at
-least {MANY}, and more than {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}. GpumonManyDown names them until the
-last one answers, for a day at most; then those that are still down have a GpumonDown each, in one notification. Ports
-of at least {MANY} nodes that go down within two minutes are an outage too: IbManyPortsDown, one notification that names
-them, inhibits their IbPortDown. What goes down later than two minutes after the start of an outage has its own alert,
-and a second outage is a second page: the label `since` holds the start.
+A cause that affects many nodes sends one notification. Agents that go down within an hour of each other are an outage
+if they are at least {MANY}, and more than {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}. GpumonManyDown names
+them until the last one answers, for a day at most; then those that are still down have a GpumonDown each, in one
+notification. Ports of at least {MANY} nodes that go down within two minutes are an outage too: IbManyPortsDown, one
+notification that names them, inhibits their IbPortDown. What goes down later than two minutes after the start of an
+outage has its own alert, and a second outage is a second page: the label `since` holds the start.
 
 Each runbook below is served by the agent at `/runbooks/NAME`. The faulty host may be unreachable:
 `gpumon rules runbooks DIR` writes them as static pages for another web server, and `alerts.runbook_url` (for the rule

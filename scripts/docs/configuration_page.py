@@ -41,7 +41,8 @@ def _thresholds() -> Iterator[str]:
     yield "## Checks and thresholds\n"
     yield "`health.disabled_checks` takes the names of checks in [alerts.md](alerts.md), `health.thresholds` these."
     yield "A `max_` threshold is the highest healthy value, a `min_` threshold the lowest. Without a prefix, it is"
-    yield "the number of events, seconds or bytes from which there is a verdict, or a condition of a comparison.\n"
+    yield "the number of events (also per second), seconds or bytes from which there is a verdict, or a condition of a"
+    yield "comparison.\n"
     yield "| threshold | default (allowed) | meaning |\n| --- | --- | --- |"
     for limit in LIMITS.values():
         default = "unset" if limit.default is None else f"{limit.default:.15g}"

@@ -47,7 +47,7 @@ disables what depends on one. `gpumon config check` reports unknown names.
 | pending row remapping (Xid 63) | warn after 15 minutes: the next reset replaces the row |
 | one Xid 45, or one application Xid (13, 31, ...) | no verdict |
 | the same application Xid on several GPUs | warn, with an alert of severity info: the application is at fault |
-| the same application Xid repeatedly on one GPU only | warn; for Xid 13 only if it is always the same TPC |
+| Xid 13, 31 or 109 repeatedly on one GPU only | warn; fail for 109; 13 counts only if always on the same TPC |
 | Xid 94 (contained) | warn; fail if it recurs within a day |
 | Xid 163 | cleared by Xid 162 |
 | Xid 154 | cleared by a newer Xid 154 |

@@ -100,7 +100,7 @@ def test_a_released_node_is_reopened_when_the_release_ends(agent: Agent) -> None
         asked = gpumon(agent, "release", "--for", "5m")
         assert (asked.returncode, asked.stderr) == (0, "")
         assert asked.stdout.startswith("Every GPU is released until ")
-        assert asked.stdout.endswith("No process of gpumon holds it any more.\n")
+        assert asked.stdout.endswith("No process of gpumon has a released GPU open.\n")
         assert agent.children(SAMPLER) == set()
         page = agent.metrics()
         assert page.value("gpumon_nvml_up") is None

@@ -198,7 +198,7 @@ def test_command_releases_shows_and_ends(node: Node, flags: list[str], capsys: p
     node.report = released(release(example_parts.bus_id(3), "command"))
     assert main(["release", "--for", "5m", "--gpu", "3", *flags]) == 0
     line = "GPU 3 is released until 12:04:00 UTC, for 4 min more, by command.\n"
-    assert capsys.readouterr().out == line + "No process of gpumon holds it any more.\n"
+    assert capsys.readouterr().out == line + "No process of gpumon has a released GPU open.\n"
     assert main(["release", *flags]) == 0
     assert capsys.readouterr().out == line
     node.report = samples.healthy()

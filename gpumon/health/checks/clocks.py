@@ -153,7 +153,8 @@ CHECKS = (
         levels=(FAIL, WARN),
         help="The GPU's clocks are reduced most of the time, by the hardware or because of heat.",
         steps="""\
-1. `nvidia-smi -q -d PERFORMANCE` shows the reason: thermal means cooling, power brake power supply, neither the board.
+1. `nvidia-smi -q -d PERFORMANCE` shows the reason.
+   Thermal: check the cooling; power brake: the power supply; neither: the board.
 2. Check power supplies and cables (the BMC's log), fans, cold plates and inlet temperature.
 3. If nothing is found, drain and reset the GPU. If it recurs, replace the board.
 """,

@@ -212,7 +212,7 @@ CHECKS: tuple[Check, ...] = (
 1. `journalctl -k -g 'AER|DPC|Hardware Error'` shows the port and the error.
 2. Fatal errors: drain and reboot the node. Non-fatal ones may include corrected errors: watch whether they recur.
 3. If they recur: reseat the board or its riser; update the firmware of board and host.
-4. The driver's counters of both are full at 255: the kernel log shows later errors.
+4. Both driver counters stop at 255; only the kernel log shows later errors.
 """,
         gpu=errors,
         latch=Latch(quiet=DAY),
@@ -227,7 +227,7 @@ CHECKS: tuple[Check, ...] = (
 1. Drain the node: copies between host and GPU are slow, and so are whole jobs.
 2. Reboot it: links are trained at boot.
 3. If it stays narrow: reseat the board, the riser or the cable; check for dirt and bent pins.
-4. A warning is a link that was never wider. If the slot or riser is made so: `gpumon inventory accept <uuid>`.
+4. The level is warn if the link was never wider. If slot or riser have fewer lanes: `gpumon inventory accept <uuid>`.
 """,
         gpu=width,
         windows=(BUSY, SM_BUSY, WIDTH),

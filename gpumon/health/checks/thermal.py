@@ -29,7 +29,7 @@ _COOLING = """\
 1. One GPU: its heat sink, cold plate or fan. All GPUs of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
 2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors at the same time.
 3. If it is cool and no thermal reason is active, the margin itself may be wrong, as on some H100: update the driver.
-4. Until it is cooler, reduce the load or the power limit (`nvidia-smi -pl`): it is slower than its neighbours.
+4. Until it is cooler, reduce the load or the power limit (`nvidia-smi -pl`): a hot GPU slows its job.
 """
 
 

@@ -40,7 +40,7 @@ def _host(capture: Capture) -> Iterator[str]:
     user = "root" if header.root else "an ordinary user"
     products = {str(timeline.answers[0][1]) for _, timeline in _successful_calls(capture, "nvmlDeviceGetName")}
     yield _row("recorded", f"{header.wall} by gpumon {header.gpumon} (nvidia-ml-py {header.bindings}), as {user}")
-    yield _row("of", f"the simulated {header.simulated}: no hardware" if header.simulated else "a host")
+    yield _row("node", f"the simulated {header.simulated}: no hardware" if header.simulated else "a host")
     yield _row("driver", _driver(capture) or "unknown")
     yield _row("GPUs", f"{len(_gpus(capture))}: {', '.join(sorted(products))}")
     yield _row("time", f"{header.seconds:.0f} s, a poll every {header.interval:g} s")
