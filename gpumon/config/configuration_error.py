@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -26,13 +25,19 @@ class ConfigurationProblem:
 
 
 class ConfigurationError(Exception):
-    """Raised for an invalid configuration, with all its problems. The message shows up to MAX_SHOWN of them."""
+    """Raised for an invalid configuration, with all its problems by line. The message shows up to MAX_SHOWN of them."""
 
     def __init__(self, problems: Collection[ConfigurationProblem]) -> None:
-        lines = [str(problem) for problem in itertools.islice(problems, MAX_SHOWN)]
+        self.problems = tuple(sorted(problems, key=_position))
+        lines = [str(problem) for problem in self.problems[:MAX_SHOWN]]
         more = len(problems) - len(lines)
         super().__init__("\n".join([*lines, f"and {more} more problems"] if more else lines))
-        self.problems = tuple(problems)
+
+
+def _position(problem: ConfigurationProblem) -> tuple[str, int]:
+    """Return the source of the value and, for a file, its line."""
+    path, _, line = problem.origin.rpartition(":")
+    return (path, int(line)) if line.isdecimal() else (problem.origin, 0)
 
 
 def did_you_mean(name: str, valid: Collection[str]) -> str:

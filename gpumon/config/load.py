@@ -17,6 +17,7 @@ from gpumon.config.name_checks import check_names
 from gpumon.config.redact import redact
 from gpumon.config.setting import NEEDS
 from gpumon.config.settings_table import sections, settings
+from gpumon.config.validation_text import describe_error
 
 DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
 
@@ -85,8 +86,7 @@ def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Configuratio
     if error["type"] == "extra_forbidden":
         valid = sections() if len(key) == 1 else sections()[key[0]].model_fields
         return ConfigurationProblem(origin, name, "unknown key", did_you_mean(key[-1], valid))
-    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
-    wrong = message[:1].lower() + message[1:]
+    wrong = describe_error(error)
     if error["type"] == NEEDS:
         return ConfigurationProblem(origin, name, wrong, error["ctx"]["remedy"])
     if len(key) == 1:

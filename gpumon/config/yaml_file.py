@@ -29,6 +29,18 @@ _WORDS = {
     "float": r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+][0-9]+)?",
 }
 
+_PROBLEMS = {
+    "expected the node content": "a value or a closing ] is missing",
+    "expected ',' or ']'": "a comma or a closing ] is missing",
+    "expected ',' or '}'": "a comma or a closing } is missing",
+    "expected <block end>": "the indentation is wrong, or text follows a value",
+    "could not find expected ':'": "a colon after the key is missing",
+    "mapping values are not allowed": "a key is not allowed here: correct the indentation, or quote text with a colon",
+    "found unexpected": "a closing quote is missing",
+    "found character '\\t'": "a tab is not allowed here: indent with spaces",
+}
+"""Text for frequent mistakes, by the beginning of PyYAML's text."""
+
 
 class YamlError(ValueError):
     """Raised for YAML that is invalid or not supported, with the line if it is known."""
@@ -76,10 +88,14 @@ def parse(text: str) -> Parsed:
         raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise YamlError(mark.line + 1 if mark else None, f"is not YAML: {error.problem}") from error
+        problem = error.problem or "wrong syntax"
+        wrong = next((own for start, own in _PROBLEMS.items() if problem.startswith(start)), problem)
+        raise YamlError(mark.line + 1 if mark else None, f"is not YAML: {wrong}") from error
     # The scanner raises ValueError and OverflowError for an escape sequence of a character that does not exist.
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
-        raise YamlError(loader.line + 1 if loader else None, f"is not YAML: {error}") from error
+        deep = isinstance(error, RecursionError)
+        wrong = "too many nested brackets" if deep else "a character does not exist or is not allowed"
+        raise YamlError(loader.line + 1 if loader else None, f"is not YAML: {wrong}") from error
     return Parsed(values, parsed.lines, tuple(parsed.repeated))
 
 

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
+
+from gpumon.config.validation_text import describe_error
 
 _VERIFY = {
     "NoClientCert": ssl.CERT_NONE,
@@ -87,13 +90,14 @@ def read(path: Path) -> WebConfig:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise WebConfigError(f"the web configuration {path} cannot be read: {error}") from error
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {_words(each['msg'])}" for each in error.errors())
+        keys = [(".".join(map(str, each["loc"])) or "the file", _words(each)) for each in error.errors()]
+        problems = "; ".join(f"{key}: {wrong}" for key, wrong in keys)
         raise WebConfigError(f"the web configuration {path} is not valid: {problems}") from error
 
 
-def _words(message: str) -> str:
+def _words(error: ErrorDetails) -> str:
     unknown = "is not supported: remove it (docs/tls.md lists what is)"
-    return unknown if message == "Extra inputs are not permitted" else message.removeprefix("Value error, ")
+    return unknown if error["type"] == "extra_forbidden" else describe_error(error)
 
 
 def files(path: Path, config: WebConfig) -> tuple[Path, ...]:

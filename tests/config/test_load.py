@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,8 @@ simulate: {scenario: x.yml}
 
     problems = complaints(path, environ, {"--web.listen-address": "nowhere"})
 
+    lines = [int(line[1]) for problem in problems if (line := re.match(rf"{path}:(\d+):", problem))]
+    assert lines == [2, 4, 5, 6, 10, 12, 13]
     assert sorted(problems) == [
         (
             "--web.listen-address: web.listen_address: must be HOST:PORT, [IPV6]:PORT, or :PORT for every address, "
@@ -99,15 +102,12 @@ simulate: {scenario: x.yml}
         f"{path}:12: health.thresholds.margin_celsiu: unknown name; did you mean min_margin_celsius?",
         f"{path}:13: simulate.scenario: requires a profile; set simulate.profile (--simulate) too",
         f"{path}:2: web.listen_adress: unknown key; did you mean listen_address?",
-        (
-            f"{path}:4: poll.interval_seconds: input should be greater than or equal to 0.1, not 0; "
-            "for example interval_seconds: 1"
-        ),
+        (f"{path}:4: poll.interval_seconds: must be 0.1 or more, not 0; for example interval_seconds: 1"),
         f"{path}:5: weeb: unknown key; did you mean web?",
         f"{path}:6: log: must be a mapping of keys to values; valid keys: level, format",
         (
-            "GPUMON_GPUS__EXPECTED_COUNT: gpus.expected_count: input should be a valid integer, "
-            "unable to parse string as an integer, not 'eight'; for example GPUMON_GPUS__EXPECTED_COUNT=8"
+            "GPUMON_GPUS__EXPECTED_COUNT: gpus.expected_count: must be a whole number, not 'eight'; "
+            "for example GPUMON_GPUS__EXPECTED_COUNT=8"
         ),
         "GPUMON_STORE_PATH: is not a setting; use GPUMON_STORE__PATH",
     ]
@@ -179,25 +179,33 @@ def test_valid_thresholds_of_checks_are_accepted(environ: dict[str, str], lower:
         ("log: {level: info}\nlog: {format: json}\n", ":2: log: is already set in line 1; delete one of them"),
         (
             "log:\n  level: [\n",
-            ":3: is not YAML: expected the node content, but found '<stream end>'; correct the line",
+            ":3: is not YAML: a value or a closing ] is missing; correct the line",
         ),
+        ("log: {level: info\n", ":2: is not YAML: a comma or a closing } is missing"),
+        ("log: [info\n", ":2: is not YAML: a comma or a closing ] is missing"),
+        ("log:\n  level: info\n format: json\n", ":3: is not YAML: the indentation is wrong, or text follows a value"),
+        ("log: {}\nlevel info\nweb: {}\n", ":3: is not YAML: a colon after the key is missing"),
+        ("log: level: info\n", ":1: is not YAML: a key is not allowed here: correct the indentation"),
+        ("log: - level\n", ":1: is not YAML: sequence entries are not allowed here"),
+        ("log: 'info\n", ":2: is not YAML: a closing quote is missing"),
+        ("log:\n\tlevel: info\n", ":2: is not YAML: a tab is not allowed here: indent with spaces"),
         ("log: &a {level: *a}\n", ":1: YAML aliases are not supported; correct the line"),
         ("log:\n  level: !!timestamp 2020-01-01\n", ":2: the tag tag:yaml.org,2002:timestamp is not supported"),
         ("- web\n", ":1: must be a mapping of keys to values; valid keys: web, store, log"),
         ("? [a]\n: b\n", ":1: a key must be a scalar; correct the line"),
-        ("log: {level: on}\n", ":1: log.level: input should be 'debug', 'info', 'warning' or 'error', not 'on'"),
-        ("poll: {interval_seconds: .inf}\n", ":1: poll.interval_seconds: input should be a valid number"),
+        ("log: {level: on}\n", ":1: log.level: must be 'debug', 'info', 'warning' or 'error', not 'on'"),
+        ("poll: {interval_seconds: .inf}\n", ":1: poll.interval_seconds: must be a number, not '.inf'"),
         (
             "probe: {nccl_environment: {PATH: /}}\n",
             ":1: probe.nccl_environment.PATH: must be the name of an NCCL",
         ),
-        ("[" * 2000, ":1: is not YAML: "),
-        ("log: \x00", ": is not YAML: "),
+        ("[" * 2000, ":1: is not YAML: too many nested brackets"),
+        ("log: \x00", ": is not YAML: a character does not exist or is not allowed"),
         (
             'log:\n  level: "\\UFFFFFFFF"\n',
-            ":2: is not YAML: Python int too large to convert to C int; correct the line",
+            ":2: is not YAML: a character does not exist or is not allowed; correct the line",
         ),
-        ('log:\n  level: "\\U00110000"\n', ":2: is not YAML: chr() arg not in range(0x110000); correct the line"),
+        ('log:\n  level: "\\U00110000"\n', ":2: is not YAML: a character does not exist or is not allowed"),
     ],
 )
 def test_unsupported_yaml_is_refused(environ: dict[str, str], tmp_path: Path, text: str, complaint: str) -> None:
@@ -244,6 +252,27 @@ def test_thousands_of_unknown_names_are_a_short_error(environ: dict[str, str], t
 
     assert len(lines) == MAX_SHOWN + 1
     assert lines[-1] == f"and {5000 - MAX_SHOWN} more problems"
+
+
+@each_case(
+    ("section", "complaint"),
+    [
+        ("web: {token_file: 3}", "web.token_file: must be a path, not 3"),
+        ("web: {allowed_hosts: 3}", "web.allowed_hosts: must be a list, not 3"),
+        ("poll: {gpm: maybe}", "poll.gpm: must be true or false, not 'maybe'"),
+        ("store: {retention_rows: 1.5}", "store.retention_rows: must be a whole number, not 1.5"),
+        ("store: {retention_days: 0}", "store.retention_days: must be above 0, not 0"),
+        ("poll: {interval_seconds: 1e3}", "poll.interval_seconds: must be at most 60, not '1e3'"),
+        ("poll: {interval_seconds: nan}", "poll.interval_seconds: must be a finite number, not 'nan'"),
+        ("probe: {nccl_environment: 3}", "probe.nccl_environment: must be a mapping of keys to values, not 3"),
+        ("notifications: {smtp_user: 3}", "notifications.smtp_user: must be text, not 3"),
+    ],
+)
+def test_errors_name_the_valid_type(environ: dict[str, str], tmp_path: Path, section: str, complaint: str) -> None:
+    """An invalid value is described in the terms of YAML, not of Python or pydantic."""
+    path = written(tmp_path, f"{section}\n")
+    (problem,) = complaints(path, environ)
+    assert problem.startswith(f"{path}:1: {complaint}; for example ")
 
 
 @each_case("wrong", ["0000:18:20.0", "0000:18:00.8", "\u0663", "18:00"])

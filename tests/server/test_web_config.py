@@ -239,7 +239,9 @@ def is_up(prometheus: int) -> bool:
 INVALID = {
     "rate_limit: is not supported": {"rate_limit": {"interval": "1s", "burst": 20}},
     "cert: is not supported": {"tls_server_config": {"cert": "-----BEGIN", "key": "x"}},
-    "client_auth_type: Input should be": {
+    "the file: must be a mapping of keys to values": ["tls_server_config"],
+    "key_file: is missing": {"tls_server_config": {"cert_file": "a"}},
+    "client_auth_type: must be 'NoClientCert'": {
         "tls_server_config": {"cert_file": "a", "key_file": "b", "client_auth_type": "RequestClientCert"}
     },
     "has no effect without client_auth_type": {
