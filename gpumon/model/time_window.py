@@ -182,7 +182,7 @@ def released_scopes(windows: Iterable[TimeWindow]) -> frozenset[str]:
 def start(windows: Windows, window: TimeWindow) -> Windows:
     """Return the windows with `window` added. A window in force with the same slot is ended, with REPLACED.
 
-    Of the ended windows of the same kind, only the newest MAX_ENDED are kept.
+    Only the newest MAX_ENDED of the ended windows of the same kind are kept.
     """
     replaced = tuple(
         _end(old, REPLACED, window.start, window.start_at) if old.slot == window.slot else old for old in windows

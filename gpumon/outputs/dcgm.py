@@ -52,7 +52,7 @@ class DcgmPage:
 def _instance_values(field: DcgmField, state: GpuState) -> Values:
     """Yield the value of each MIG GPU instance, which the page exports in place of the GPU's own value.
 
-    Of each GPU instance only one compute instance is read, because all of them have the values of the GPU instance.
+    Only one compute instance of each GPU instance is read, because all have the values of the GPU instance.
     """
     instances = {mig.gpu_instance_id: mig for mig in reversed(state.migs)}
     for number, mig in sorted(instances.items()):

@@ -91,11 +91,11 @@ class LinksChild:
         )
 
 
-def run(links: LinksChild, say: Callable[[ChildMessage], None]) -> None:
-    """Poll at the interval of STATE, and pass each snapshot to `say`. Raise BrokenPipeError if the daemon has ended."""
+def run(links: LinksChild, send: Callable[[ChildMessage], None]) -> None:
+    """Poll at the interval of STATE, and pass each snapshot to `send`. Raise BrokenPipeError if the daemon ended."""
     due = boot_clock()
     while True:
-        say(links.poll())
+        send(links.poll())
         due = max(due + STATE.value, boot_clock())
         time.sleep(max(0.0, due - boot_clock()))
 
@@ -134,14 +134,14 @@ def main() -> int:
     tie_to_parent(orders.parent)
     log.configure(level=orders.log_level, format=orders.log_format)
 
-    def say(message: ChildMessage) -> None:
+    def send(message: ChildMessage) -> None:
         write(frame.encode(message))
         if logged := log.take_counts():
             write(frame.encode(Logged(messages=logged)))
 
-    say(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
+    send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        run(LinksChild(orders, trees(orders)), say)
+        run(LinksChild(orders, trees(orders)), send)
     except BrokenPipeError:
         logging.getLogger("gpumon.collectors.links").info("the daemon has ended")
     return 0

@@ -67,17 +67,17 @@ def surroundings(orders: SamplerOrders) -> HostContext:
     return around if orders.record is None else _record(around, orders.record)
 
 
-def await_surroundings(orders: SamplerOrders, say: Callable[[ChildMessage], None]) -> HostContext:
+def await_surroundings(orders: SamplerOrders, send: Callable[[ChildMessage], None]) -> HostContext:
     """Return the host context of the node to read.
 
-    While the profile or scenario of a simulation is invalid, send the error to the daemon by `say`, and try again each
+    While the profile or scenario of a simulation is invalid, pass the error to `send`, and try again each
     second.
     """
     while True:
         try:
             return surroundings(orders)
         except SimulationError as error:
-            say(DriverStatus(up=False, error="SimulationError", remedy=str(error)))
+            send(DriverStatus(up=False, error="SimulationError", remedy=str(error)))
             time.sleep(AGAIN_SECONDS)
 
 

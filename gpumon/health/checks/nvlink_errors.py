@@ -47,7 +47,7 @@ BROKEN = frozenset(
         *("effective", "symbol", "receive_remote"),
     }
 )
-"""Kinds of errors, on Blackwell and later GPUs, that damaged packets. Of these, `effective` and `symbol` errors could
+"""Kinds of errors, on Blackwell and later GPUs, that damaged packets. The errors `effective` and `symbol` could
 not be fixed by forward error correction, and `receive_remote` is a packet that the sender or a switch marked as bad:
 DCGM fails a link for a single error of one of these three kinds. Packets that this end discards are not included.
 """

@@ -189,7 +189,7 @@ class ProbeRun:
         self._surroundings.on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
     def _end_pass(self, ended: Pass) -> None:
-        """Go on to the next algorithm if all passes have succeeded; otherwise, or after the last one, end the run.
+        """Continue with the next algorithm if all passes have succeeded; otherwise, or after the last one, end the run.
 
         The gate is asked again before the next pass, and may end the run instead.
         """
