@@ -461,7 +461,7 @@ class Gpu:
         Each(PCIE_ERRORS),
         every=SLOW,
         label="kind",
-        note="Hopper and later. `non_fatal`, `fatal` and `unsupported_request` are full at 255. `non_fatal` may "
+        note="Hopper and later. `non_fatal`, `fatal` and `unsupported_request` stop at 255. `non_fatal` may "
         "include corrected errors.",
         detail=tuple(
             kind for kind in PCIE_ERRORS if kind not in {"correctable", "non_fatal", "fatal", "l0_to_recovery"}

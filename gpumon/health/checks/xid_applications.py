@@ -104,9 +104,8 @@ CHECKS: tuple[Check, ...] = (
         levels=(FAIL, WARN),
         help="An application error recurs on one GPU alone: the GPU may be at fault.",
         steps="""\
-1. Xid 109: drain and reset the GPU. Otherwise: did the same job run each time? Run it on another GPU: if it fails there
-   too, the job is at fault.
-2. Otherwise drain the GPU, reset it and run the vendor's diagnostics (`dcgmi diag -r 3`).
+1. Xid 13 or 31: did the same job run each time? Run it on another GPU: if it fails there too, the job is at fault.
+2. Otherwise, or for Xid 109, drain the GPU, reset it and run the vendor's diagnostics (`dcgmi diag -r 3`).
 """,
         gpu=repeated_xid,
         latch=Latch(quiet=DAY),
