@@ -10,9 +10,8 @@ from functools import cache
 from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check, Paging, first_step
 from gpumon.health.fleet_rules import MIN_RATIO, UTILIZATION, ratio_at_best_size
-from gpumon.health.last_verdicts import LAST_VERDICT
-from gpumon.health.outages import AGENTS_OUT, PORTS_OUT, SINGLE_DOWN, UNLESS_MUTED
-from gpumon.health.policy import BOOT_GRACE
+from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, NODE
+from gpumon.health.outages import AGENTS_OUT, DOWN_SECONDS, PORTS_OUT, SINGLE_DOWN, SINGLE_SECONDS, UNLESS_MUTED, since
 from gpumon.health.table import SUBJECTS, class_of
 from gpumon.health.verdict import UNKNOWN, Level
 
@@ -95,10 +94,10 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
             name="GpumonDown",
             section="GpumonDown",
             expr=SINGLE_DOWN,
-            for_seconds=BOOT_GRACE,  # a reboot is no fault
+            for_seconds=SINGLE_SECONDS,
             severity="warning",
             summary="gpumon cannot be scraped.",
-            description="Prometheus has had no answer from gpumon for five minutes. These GPUs are not monitored.",
+            description=f"Prometheus has had no answer from gpumon for {SINGLE_SECONDS / MINUTE:g} minutes. These GPUs are not monitored.",
             steps=f"""\
 1. Check that the host is up. If it is not, the fault is not in gpumon.
 2. On the host: `systemctl status gpumon` and `journalctl -u gpumon`.
@@ -108,13 +107,14 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         AlertRule(
             name="GpumonManyDown",
             section="GpumonManyDown",
-            expr=f'count_values by (job, cluster) ("since", {AGENTS_OUT} > 0)',
+            expr=f'count_values by (job, cluster) ("since", {since(AGENTS_OUT)} > 0)',
             severity="critical",
             page=Paging.NIGHT,
             of_fleet=True,
             summary="{{ with $labels.cluster }}{{ . }}: {{ end }}{{ $value }} agents cannot be scraped.",
-            description="Prometheus has had no answer from {{ $value }} nodes for 2 minutes. Check power and network.",
-            instances=f"{AGENTS_OUT}{{cluster=%q}} == %s",
+            description="Prometheus has had no answer from {{ $value }} nodes for "
+            f"{DOWN_SECONDS / MINUTE:g} minutes. Check power and network.",
+            instances=f"{AGENTS_OUT}{{cluster=%q}} and on {NODE} {since(AGENTS_OUT).replace('%', '%%')} == %s",
             steps="""\
 1. `up{job="gpumon"} == 0` in Prometheus lists the nodes: do they share a rack, a switch or a power feed?
 2. If the hosts are up, look for what was rolled out last: `journalctl -u gpumon` on one of them.
@@ -123,7 +123,7 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         AlertRule(
             name="IbManyPortsDown",
             section="IbManyPortsDown",
-            expr=f'count_values without () ("since", {PORTS_OUT} > 0)',
+            expr=f'count_values without () ("since", {since(PORTS_OUT)} > 0)',
             severity="critical",
             page=Paging.NIGHT,
             area="network",
@@ -205,7 +205,8 @@ def _of_fleet(name: str, expr: str, area: str, text: str, steps: str) -> AlertRu
 CHECK_UNKNOWN = AlertRule(
     name="GpumonCheckUnknown",
     section="GpumonCheckUnknown",
-    expr=f"{LAST_VERDICT} == {UNKNOWN:d}",
+    # Of an agent that is down, the operator gets GpumonDown or GpumonManyDown.
+    expr=f"{LAST_VERDICT} == {UNKNOWN:d} and on {NODE} {LAST_SEEN} > time() - {DOWN_SECONDS:g}",
     for_seconds=10 * MINUTE,
     severity="warning",
     summary="Check {check} has returned unknown.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpumon.health.check_row import MINUTE
-from gpumon.health.last_verdicts import JOB, LAST_MAINTENANCE_END, LAST_SEEN, LAST_VERDICT, NODE
+from gpumon.health.last_verdicts import JOB, KEEP_SECONDS, LAST_MAINTENANCE_END, LAST_SEEN, LAST_VERDICT, NODE
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.verdict import FAIL
 
@@ -16,12 +16,17 @@ MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
 """An outage begins with MANY agents down if they are more than MANY_SHARE of the agents, or with TOO_MANY."""
 RECENT_SECONDS = 3600.0
 """An outage begins with agents that answered within this time: those that are down for longer are another matter."""
-BEGIN_SECONDS = 2 * MINUTE
-"""Seconds for which an agent must be down before it can be in an outage, and within which ports go down that begin an
-outage. After the begin of an outage, others can join it for this time.
-"""
+DOWN_SECONDS = BOOT_GRACE
+"""Seconds for which agents must be down before they can be an outage: a reboot is no fault."""
+JOIN_SECONDS = 2 * MINUTE
+"""Seconds within which ports go down that begin an outage. Others can join an outage for this time after its begin."""
+SINGLE_SECONDS = DOWN_SECONDS + JOIN_SECONDS
+"""Seconds after which an agent that is down has an alert of its own: it may be the first agent of an outage."""
 AGENTS_OUT = "instance:gpumon_agent_outage:start_timestamp_seconds"
-"""Time at which the outage began, for each agent that is down with many others; 0 once when the agent is up again."""
+"""Time at which the outage began, for each agent that is down with many others; 0 once when the agent is up again.
+
+The second is whole, plus 1/1024 for the first outage of the cluster, 2/1024 for the next one within an hour, and so on.
+"""
 PORTS_OUT = "instance:gpumon_port_outage:start_timestamp_seconds"
 """The same for each port that is down with ports of other nodes."""
 
@@ -29,11 +34,22 @@ _AGENTS_DOWN = f"{DOWN} {UNLESS_MUTED} and on {NODE} {LAST_SEEN}"
 _AGENTS = f'count by (job, cluster) (up{{job="{JOB}"}})'
 _PORT_VERDICT = f'{LAST_VERDICT}{{check="ib_port_down"}}'
 _PORT = NODE.replace(")", ", device, port)")
-_SINCE_BEFORE = f"last_over_time({_PORT_VERDICT}[1h] offset {BEGIN_SECONDS:.0f}s) == {FAIL:d}"
+_BEFORE = f"[1h] offset {JOIN_SECONDS:.0f}s"
+_SINCE_BEFORE = f"last_over_time({_PORT_VERDICT}{_BEFORE}) == {FAIL:d}"
+_SEEN_BEFORE = f"last_over_time({LAST_SEEN}{_BEFORE}) > time() - {KEEP_SECONDS:.0f}"
 _PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
 
-SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {BOOT_GRACE:g}"
+SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"
 """Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""
+
+
+def since(start: str) -> str:
+    """Return PromQL for the label `since` of an outage; 0 if the outage is over. `start`: PromQL for its begin.
+
+    The label is the hour in which the outage began, plus the number of the outage: two Prometheus servers see the begin
+    at different seconds, but must send the same labels.
+    """
+    return f"{start} - {start} % 3600 + {start} % 1 * 1024"
 
 
 def _outage(name: str, down: str, new: str, many: str, labels: str) -> str:
@@ -44,16 +60,18 @@ def _outage(name: str, down: str, new: str, many: str, labels: str) -> str:
     in it COUNT is a placeholder for the number of nodes, by job and cluster, with an agent that is `new` and in no
     outage yet. `labels`: label list, such as NODE, that identifies an agent.
 
-    All such agents of the cluster belong to the outage, and so do those that are `new` in the next BEGIN_SECONDS. When
+    All such agents of the cluster belong to the outage, and so do those that are `new` in the next JOIN_SECONDS. When
     an agent is no longer `down`, its value is 0 once, and then its series ends.
     """
     earlier = f"(last_over_time({name}[1h]) > 0)"
     alone = f"({new} unless on {labels} {earlier})"
-    begun = f"max by (job, cluster) ({earlier} > time() - {BEGIN_SECONDS:g})"
+    begun = f"max by (job, cluster) ({earlier} > time() - {JOIN_SECONDS:g})"
+    number = f"max by (job, cluster) (max_over_time({name}[1h]) % 1 or 0 * {alone}) + 1 / 1024"
     enough = many.replace("COUNT", f"count by (job, cluster) (group by {NODE} {alone})")
     return (
         f"{earlier} and on {labels} ({down}) or 0 * {alone} + on (job, cluster) group_left () {begun} "
-        f"or floor(0 * {alone} + time()) and on (job, cluster) ({enough}) or 0 * {earlier}"
+        f"or 0 * {alone} + on (job, cluster) group_left () ({number} + time() - time() % 1) "
+        f"and on (job, cluster) ({enough}) or 0 * {earlier}"
     )
 
 
@@ -61,14 +79,14 @@ OUTAGE_RULES: Mapping[str, str] = {
     AGENTS_OUT: _outage(
         AGENTS_OUT,
         down=_AGENTS_DOWN,
-        new=f"{_AGENTS_DOWN} > time() - {RECENT_SECONDS:g} < time() - {BEGIN_SECONDS:g}",
+        new=f"{_AGENTS_DOWN} > time() - {RECENT_SECONDS:g} < time() - {DOWN_SECONDS:g}",
         many=f"COUNT >= {MANY:d} and COUNT > {MANY_SHARE:g} * {_AGENTS} or COUNT >= {TOO_MANY:d}",
         labels=NODE,
     ),
     PORTS_OUT: _outage(
         PORTS_OUT,
         down=_PORTS_DOWN,
-        new=f"{_PORTS_DOWN} unless on {_PORT} {_SINCE_BEFORE}",
+        new=f"{_PORTS_DOWN} unless on {_PORT} {_SINCE_BEFORE} and on {NODE} {_SEEN_BEFORE}",
         many=f"COUNT >= {MANY:d}",
         labels=_PORT,
     ),

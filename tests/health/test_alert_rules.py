@@ -88,7 +88,7 @@ CASES = (
         metric="up",
         labels=(),
         values=[float(not START <= minute < END) for minute in range(MINUTES)],
-        firing=START + 5,
+        firing=START + 7,
     ),
     Case(
         rule="GpumonStale",

@@ -267,10 +267,10 @@ def agents(down: Mapping[str, tuple[int, int]], up: Iterable[str], minutes: int 
     return series
 
 
-def outage(minute: int, *instances: str, since: int, **labels: str) -> dict[str, Any]:
-    """Return what promtool expects of GpumonManyDown for an outage of these nodes that began at `since` (minutes)."""
+def outage(minute: int, *instances: str, since: int = 1, **labels: str) -> dict[str, Any]:
+    """Return what promtool expects of GpumonManyDown for an outage of these nodes. `since`: its hour plus its number."""
     alert = {
-        "exp_labels": {"job": "gpumon", "since": str(60 * since), **labels, **MANY_DOWN.labels},
+        "exp_labels": {"job": "gpumon", "since": str(since), **labels, **MANY_DOWN.labels},
         "exp_annotations": {
             "summary": f"{''.join(f'{name}: ' for name in labels.values())}{len(instances)} agents cannot be scraped.",
             "description": MANY_DOWN.description.replace("{{ $value }}", str(len(instances)))
@@ -304,9 +304,9 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
     ]
     fewer = [one for one in ups if dict(one.labels)["instance"] != "n0"]
     groups = [
-        group(60, ups, alert_rule_test=[outage(2, since=0), outage(5, "n0", "n1", "n2", since=3)]),
-        group(60, muted, alert_rule_test=[outage(5, since=0)]),
-        group(60, fewer, alert_rule_test=[outage(5, since=0)]),
+        group(60, ups, alert_rule_test=[outage(5), outage(8, "n0", "n1", "n2")]),
+        group(60, muted, alert_rule_test=[outage(8)]),
+        group(60, fewer, alert_rule_test=[outage(8)]),
     ]
     check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
 
@@ -315,19 +315,14 @@ def test_an_outage_hides_only_the_agents_that_went_down_with_it(tmp_path: Path) 
     """What failed minutes later, or long ago, has its own alert, and a second outage pages again."""
     names = [f"n{index:02}" for index in range(20)]
     first, second = dict.fromkeys(names[:3], (5, 30)), dict.fromkeys(names[3:6], (15, 25))
-    fleet = agents({**first, **second, "n06": (4, 40), "n07": (11, 40), "n08": (0, 40)}, names[9:])
+    fleet = agents({**first, **second, "n06": (5, 40), "n07": (11, 40), "n08": (0, 40)}, names[9:])
     old = [one for one in fleet if dict(one.labels)["instance"] != "n08" or one.name == "up"]  # n08 never answered
     one, two = sorted((*first, "n06")), sorted((*second, "n07"))
-    both = outage(18, *one, since=7)
-    both["exp_alerts"] += outage(18, *two, since=17)["exp_alerts"]
-    alerts = [
-        outage(6, since=0),
-        outage(10, *one, since=7),
-        both,
-        outage(38, "n06", since=7),
-    ]
-    alerts[-1]["exp_alerts"] += outage(38, "n07", since=17)["exp_alerts"]
-    singles = [single(10, "n08"), single(17, "n07", "n08"), single(24, "n07", "n08"), single(39, "n07", "n08")]
+    both, end = outage(22, *one, since=1), outage(38, "n06", since=1)
+    both["exp_alerts"] += outage(22, *two, since=2)["exp_alerts"]
+    end["exp_alerts"] += outage(38, "n07", since=2)["exp_alerts"]
+    alerts = [outage(8), outage(12, *one), both, end]
+    singles = [single(12, "n08"), single(19, "n07", "n08"), single(24, "n07", "n08"), single(39, "n07", "n08")]
     checked = group(60, old, alert_rule_test=alerts, promql_expr_test=singles)
     check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
 
@@ -335,7 +330,7 @@ def test_an_outage_hides_only_the_agents_that_went_down_with_it(tmp_path: Path) 
 def test_agents_that_fail_one_by_one_are_an_outage_that_resolves_none(tmp_path: Path) -> None:
     """The third within an hour pages; the first two, which were announced by name, keep their alerts."""
     fleet = agents({"n0": (1, 40), "n1": (12, 40), "n2": (25, 40)}, [f"n{index}" for index in range(3, 9)])
-    alerts = [outage(26, since=0), outage(35, "n0", "n1", "n2", since=27)]
+    alerts = [outage(28), outage(35, "n0", "n1", "n2")]
     singles = [single(20, "n0", "n1"), single(39, "n0", "n1")]
     checked = group(60, fleet, alert_rule_test=alerts, promql_expr_test=singles)
     check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
@@ -344,7 +339,7 @@ def test_agents_that_fail_one_by_one_are_an_outage_that_resolves_none(tmp_path: 
 def test_agents_of_an_outage_that_stay_away_have_an_alert_each_after_a_day(tmp_path: Path) -> None:
     """The night page of an outage does not repeat for ever: single alerts, which page by day, replace it."""
     fleet = agents(dict.fromkeys(("n0", "n1", "n2"), (1, 30 * 60)), [f"n{index}" for index in range(3, 9)], 30 * 60)
-    alerts = [outage(23 * 60, "n0", "n1", "n2", since=3), outage(25 * 60, since=0)]
+    alerts = [outage(23 * 60, "n0", "n1", "n2"), outage(25 * 60)]
     singles = [single(23 * 60), single(25 * 60, "n0", "n1", "n2")]
     checked = group(60, fleet, alert_rule_test=alerts, promql_expr_test=singles)
     check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
@@ -377,8 +372,57 @@ def test_ten_agents_down_page_in_a_fleet_of_any_size(tmp_path: Path) -> None:
             cluster=cluster,
         )
     ]
-    expected = [outage(5, *(f"a{n:03}" for n in range(10)), since=3, cluster="a")]
+    expected = [outage(8, *(f"a{n:03}" for n in range(10)), cluster="a")]
     check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, fleet, alert_rule_test=expected)])
+
+
+def test_a_reboot_of_some_nodes_does_not_page(tmp_path: Path) -> None:
+    """Nodes that are away for less than the time of GpumonManyDown and GpumonDown are announced by neither."""
+    fleet = agents(dict.fromkeys(("n0", "n1", "n2"), (5, 9)), [f"n{index}" for index in range(3, 10)])
+    quiet = [each for minute in range(5, 13) for each in (outage(minute), outage(minute + 10))]
+    checked = group(60, fleet, alert_rule_test=quiet, promql_expr_test=[single(9), single(20)])
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
+
+
+def test_an_agent_that_dies_again_after_an_outage_has_its_own_alert(tmp_path: Path) -> None:
+    """The outage, which is over, does not hide the later death."""
+    names = [f"n{index:02}" for index in range(20)]
+    fleet = agents(dict.fromkeys(names[:3], (5, 15)), names[3:])
+    again = [
+        Series(one.name, one.labels, [*one.values[:25], *([0.0 if one.name == "up" else None] * 15)])
+        if dict(one.labels)["instance"] == "n00"
+        else one
+        for one in fleet
+    ]
+    alerts = [outage(12, "n00", "n01", "n02"), outage(20), outage(35)]
+    checked = group(60, again, alert_rule_test=alerts, promql_expr_test=[single(24), single(35, "n00")])
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
+
+
+def test_an_outage_does_not_hide_a_node_of_that_name_in_another_cluster(tmp_path: Path) -> None:
+    """Three of ten agents of one cluster are down, and one agent of another cluster, which has a name of these."""
+    names = [f"n{index}" for index in range(10)]
+    fleet = agents(dict.fromkeys(names[:3], (5, 40)), names[3:], cluster="a")
+    fleet += agents({"n0": (5, 40)}, names[1:], cluster="b")
+    alone = single(20, "n0")
+    alone["exp_samples"][0]["labels"] = alone["exp_samples"][0]["labels"].replace("}", ',cluster="b"}')
+    expected = [outage(20, "n0", "n1", "n2", cluster="a")]
+    checked = group(60, fleet, alert_rule_test=expected, promql_expr_test=[alone])
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
+
+
+def test_no_check_of_an_agent_that_is_down_is_announced_as_unknown(tmp_path: Path) -> None:
+    """A check was unknown for some minutes when the agents went down, and the last verdicts are kept."""
+    down, alone = ("n0", "n1", "n2"), "n3"
+    fleet = agents(dict.fromkeys((*down, alone), (8, 40)), [f"n{index}" for index in range(4, 10)])
+    for instance in (*down, alone, "n9"):
+        labels = (("check", "gpu_denied"), ("gpu", "3"), ("uuid", "GPU-x"), ("instance", instance), ("job", "gpumon"))
+        end = 40 if instance == "n9" else 8
+        fleet.append(Series("gpumon_health_check", labels, [None] * 4 + [1.0] * (end - 4) + [None] * (40 - end)))
+    firing = {"expr": 'count by (instance) (ALERTS{alertname="GpumonCheckUnknown",alertstate="firing"})'}
+    announced = [{"labels": '{instance="n9"}', "value": 1}]
+    expected = [firing | {"eval_time": f"{minute}m", "exp_samples": announced} for minute in (14, 18, 25, 39)]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, fleet, promql_expr_test=expected)])
 
 
 def ports_down(since: Mapping[str, int], minutes: int = 30) -> list[Series]:
@@ -394,13 +438,13 @@ def ports_down(since: Mapping[str, int], minutes: int = 30) -> list[Series]:
 
 
 def ports_out(minute: int, since: Mapping[str, int]) -> dict[str, Any]:
-    """Return what promtool expects of IbManyPortsDown. `since`: the minute in which the outage of each node began."""
+    """Return what promtool expects of IbManyPortsDown. `since`: the label of each node: the hour plus the number."""
     rule = next(rule for rule in rules() if rule.name == "IbManyPortsDown")
     device = {"check": "ib_port_down", "device": "mlx5_3", "port": "1"}
     alerts = [
         {
             "exp_labels": {**device, "cluster": "a", "job": "gpumon", "instance": instance, **rule.labels}
-            | {"since": str(60 * begin)},
+            | {"since": str(label)},
             "exp_annotations": {
                 "summary": f"{instance}: mlx5_3/1 went down at the time at which ports of other nodes did.",
                 "description": rule.description,
@@ -408,7 +452,7 @@ def ports_out(minute: int, since: Mapping[str, int]) -> dict[str, Any]:
                 "runbook_url": "https://wiki/IbManyPortsDown",
             },
         }
-        for instance, begin in since.items()
+        for instance, label in since.items()
     ]
     return {"eval_time": f"{minute}m", "alertname": rule.name, "exp_alerts": alerts}
 
@@ -417,11 +461,67 @@ def test_ports_of_many_nodes_that_go_down_together_are_an_outage(tmp_path: Path)
     """A dead leaf switch has an alert of its own, which ports that were down before or go down later do not have."""
     first, second = {"n0": 5, "n1": 5, "n2": 6, "n3": 7}, {"n5": 20, "n6": 20, "n7": 20}
     fleet = ports_down({**first, **second, "old": 1, "later": 12})
-    members = dict.fromkeys(first, 6)
-    expected = [ports_out(5, {}), ports_out(15, members), ports_out(25, {**members, **dict.fromkeys(second, 20)})]
+    members = dict.fromkeys(first, 1)
+    expected = [ports_out(5, {}), ports_out(15, members), ports_out(25, {**members, **dict.fromkeys(second, 2)})]
     two = [ports_out(9, {})]
     groups = [
         group(60, fleet, alert_rule_test=expected),
         group(60, ports_down({"n0": 5, "n1": 5}), alert_rule_test=two),
+    ]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
+
+
+def test_two_prometheus_servers_send_the_same_labels_for_one_outage(tmp_path: Path) -> None:
+    """The servers evaluate the rules at different seconds. Here the second one sees the outage a minute later."""
+    servers = [group(60, ports_down(dict.fromkeys(("n0", "n1", "n2"), begin))) for begin in (5, 6)]
+    servers = [each | {"alert_rule_test": [ports_out(12, {"n0": 1, "n1": 1, "n2": 1})]} for each in servers]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), servers)
+
+
+def test_outages_of_one_hour_differ_also_if_the_first_is_over(tmp_path: Path) -> None:
+    """A silence for the first, or a notification that it is over, does not hide the second, nor one an hour later."""
+    fleet = agents(dict.fromkeys(("n0", "n1", "n2"), (5, 15)), [f"n{index}" for index in range(3, 10)], 150)
+    down = {*range(5, 15), *range(20, 30), *range(100, 120)}
+    again = [
+        Series(
+            one.name,
+            one.labels,
+            [(0.0 if one.name == "up" else None) if at in down else float(one.name == "up") for at in range(150)],
+        )
+        if dict(one.labels)["instance"] in {"n0", "n1", "n2"}
+        else one
+        for one in fleet
+    ]
+    nodes = ("n0", "n1", "n2")
+    alerts = [outage(12, *nodes, since=1), outage(18), outage(27, *nodes, since=2), outage(110, *nodes, since=3601)]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, again, alert_rule_test=alerts)])
+
+
+def test_ports_of_nodes_in_maintenance_are_no_outage(tmp_path: Path) -> None:
+    """Two ports are down and a third one, which is muted."""
+    ports = [
+        Series(one.name, one.labels, [1e6] * len(one.values))
+        if "maintenance" in one.name and dict(one.labels)["instance"] == "n2"
+        else one
+        for one in ports_down(dict.fromkeys(("n0", "n1", "n2"), 5))
+    ]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, ports, alert_rule_test=[ports_out(8, {})])])
+
+
+def test_ports_that_were_down_before_are_no_outage_for_a_new_prometheus(tmp_path: Path) -> None:
+    """Also not those of nodes that return after more than a day. Those of nodes that were away for an hour are one."""
+    new = ports_down(dict.fromkeys(("n0", "n1", "n2"), 0))
+    back = 24 * 60 + 30
+
+    def away(begin: int) -> list[Series]:
+        return [
+            Series(one.name, one.labels, [*one.values[:5], *[None] * (begin - 5), *one.values[begin:]])
+            for one in ports_down(dict.fromkeys(("n0", "n1", "n2"), 90 if begin == 90 else 1), begin + 10)
+        ]
+
+    groups = [
+        group(60, new, alert_rule_test=[ports_out(minute, {}) for minute in (0, 1, 2, 3, 10)]),
+        group(60, away(back), alert_rule_test=[ports_out(back + minute, {}) for minute in (0, 1, 2, 5)]),
+        group(60, away(90), alert_rule_test=[ports_out(92, dict.fromkeys(("n0", "n1", "n2"), 3601))]),
     ]
     check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
