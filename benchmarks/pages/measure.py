@@ -19,8 +19,8 @@ from gpumon.health.alert_rules import rules
 
 SETTLE = 45.0
 """Seconds in which the fleet is healthy before the first fault."""
-AFTER_STORM = 480.0
-"""Seconds after the begin of a storm in which notifications are counted: GpumonDown takes five minutes."""
+AFTER_STORM = 600.0
+"""Seconds after the begin of a storm in which notifications are counted: GpumonDown takes seven minutes."""
 AFTERWARDS = 100.0
 """Seconds after the last verdict in which further notifications are counted."""
 
@@ -52,7 +52,13 @@ class Outcome:
     example: Notified | None
 
     @property
+    def exact(self) -> bool:
+        """Return whether exactly the notifications that are due were sent, with all texts."""
+        return self.pages == self.expected and not self.lacking
+
+    @property
     def right(self) -> bool:
+        """Return whether those due were sent, and one more only if it is announced or one of TWO_NOTIFICATIONS."""
         second = self.title in TWO_NOTIFICATIONS
         return self.pages - self.announced == self.expected + second and not self.lacking
 

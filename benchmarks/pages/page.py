@@ -22,6 +22,9 @@ A notification counts for a node if an alert of that node fires in it for the fi
 verdict on `/metrics` to the notification. Each runbook in a notification is fetched from an agent. Only alerts about a
 GPU have a serial number: gpumon reads none of adapters and nodes. An alert that another one inhibits is not notified:
 the table names the one that is.
+
+One notification is due for each fault. For two faults it is one if a GPU each has the same alert, or if one inhibits
+the other. The column *notifications* shows "2 for 1" if one was due and two were sent.
 """
 
 
@@ -36,12 +39,12 @@ def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     yield "## Summary\n"
     yield "| | |\n| --- | --- |"
     yield f"| faults and pairs of faults | {len(outcomes)} |"
-    right = sum(outcome.right for outcome in outcomes)
-    yield f"| one notification for each fault, with host, reason, action, runbook and a GPU's serial number | {right} |"
-    announced = sum(bool(one.announced) for one in outcomes)
-    yield f"| of these, announced by a milder alert before, which the fault's own verdict then inhibits | {announced} |"
-    explained = sum(one.title in TWO_NOTIFICATIONS for one in outcomes)
-    yield f"| with a second notification that is explained below | {explained} |"
+    exact, excused = sum(one.exact for one in outcomes), [one for one in outcomes if one.right and not one.exact]
+    announced = sum(bool(one.announced) for one in excused)
+    yield f"| exactly those due, with host, reason, action, runbook and a GPU's serial number | {exact} |"
+    yield f"| one more: a milder alert was sent before, which the fault's own verdict then inhibits | {announced} |"
+    yield f'| one more, for the reason in the column "also" | {len(excused) - announced} |'
+    yield f"| anything else: `make pages` fails | {sum(not one.right for one in outcomes)} |"
     yield f"| single faults with exactly one notification | {sum(one.pages == 1 for one in single)} of {len(single)} |"
     yield f"| median after the verdict | {median(delays):.0f} s |"
     yield f"| 95 of 100 after | {quantiles(delays, n=20)[-1]:.0f} s |\n"

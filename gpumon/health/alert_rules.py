@@ -97,7 +97,8 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
             for_seconds=SINGLE_SECONDS,
             severity="warning",
             summary="gpumon cannot be scraped.",
-            description=f"Prometheus has had no answer from gpumon for {SINGLE_SECONDS / MINUTE:g} minutes. These GPUs are not monitored.",
+            description=f"Prometheus has had no answer from gpumon for {SINGLE_SECONDS / MINUTE:g} minutes. "
+            "These GPUs are not monitored.",
             steps=f"""\
 1. Check that the host is up. If it is not, the fault is not in gpumon.
 2. On the host: `systemctl status gpumon` and `journalctl -u gpumon`.

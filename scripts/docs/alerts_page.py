@@ -8,7 +8,7 @@ from itertools import groupby
 from gpumon.health.alert_rules import CHECK_UNKNOWN, rules
 from gpumon.health.check_row import Paging
 from gpumon.health.last_verdicts import KEEP_SECONDS
-from gpumon.health.outages import MANY, MANY_SHARE, TOO_MANY, UNLESS_MUTED
+from gpumon.health.outages import DOWN_SECONDS, MANY, MANY_SHARE, SINGLE_SECONDS, TOO_MANY, UNLESS_MUTED
 from gpumon.health.rule_file import duration
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.runbook import Runbook, runbooks
@@ -54,12 +54,21 @@ The annotations hold what changes: `summary` (host, device, Xid), `description` 
 readings), `action` (the verdict's action, then the first step), `serial` and `runbook_url`. Prometheus reads them from
 `gpumon_health_check_info`, so a changed reason or action does not page again.
 
-A cause that affects many nodes sends one notification. Agents that go down within an hour of each other are an outage
-if they are at least {MANY}, and more than {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}. GpumonManyDown names
-them until the last one answers, for a day at most; then those that are still down have a GpumonDown each, in one
-notification. Ports of at least {MANY} nodes that go down within two minutes are an outage too: IbManyPortsDown, one
-notification that names them, inhibits their IbPortDown. What goes down later than two minutes after the start of an
-outage has its own alert, and a second outage is a second page: the label `since` holds the start.
+A cause that affects many nodes sends one notification. What goes down later than two minutes after the start of an
+outage has its own alert, and a second outage of the cluster is a second page. The label `since` distinguishes them:
+the hour in which the outage began, in seconds since 1970, plus the number of the outage, from 1 on.
+
+- Agents that go down within an hour of each other are an outage when at least {MANY} of them, and more than
+  {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}, have not answered for {duration(DOWN_SECONDS)}: a reboot is
+  none. GpumonManyDown names them until the last one answers, for a day at most; then those that are still down have a
+  GpumonDown each, in one notification. Agents that join the outage are added without another notification. GpumonDown
+  fires after {duration(SINGLE_SECONDS)}, so that an outage is announced first. It remains if the outage begins later.
+- Ports of at least {MANY} nodes that go down within two minutes are an outage: IbManyPortsDown names them and inhibits
+  their IbPortDown. Its notification leaves 30 s after the port of the third node has failed. Ports that join later are
+  in a second one, 3 minutes after the first. A port that failed more than 30 s before that of the third node has been
+  notified by IbPortDown: of ports that fail 50 s apart the first two have an IbPortDown each, and then all three are
+  an IbManyPortsDown. Ports that were down when Prometheus first scraped their agent, or scrapes it again after more
+  than a day, have an IbPortDown each.
 
 Each runbook below is served by the agent at `/runbooks/NAME`. The faulty host may be unreachable:
 `gpumon rules runbooks DIR` writes them as static pages for another web server, and `alerts.runbook_url` (for the rule
@@ -76,6 +85,8 @@ stopped or upgraded, the host is off or reboots, or the target was removed from 
 - Maintenance that was declared before still mutes until its end.
 - When the agent is scraped again and has read its stored verdicts, its own series decide at once: what it no longer
   exports resolves.
+- GpumonCheckUnknown neither fires nor remains if its agent has not answered for {duration(DOWN_SECONDS)}, because
+  GpumonDown or GpumonManyDown follows.
 - What ended while the agent was scraped (cleared, or a GPU released or removed) does not come back.
 - After {duration(KEEP_SECONDS)} without a scrape the alerts resolve, and GpumonDown remains. The limit is set by
   `gpumon rules render --keep-for 72h`. To mute a node that was dismantled before that, silence its `instance`.

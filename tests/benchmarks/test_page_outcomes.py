@@ -67,6 +67,21 @@ def test_what_a_notification_lacks() -> None:
     assert outcome(("IbPortDown", "mlx5_0"), port).right
 
 
+def test_a_second_notification_is_never_exact() -> None:
+    """The page counts it apart, also if it is excused."""
+    first = replace(notified("GpuXidCritical"), notification=0)
+    runbooks = SERVED | {"/runbooks/GpuXidCritical", "/runbooks/GpuXidRecurring"}
+    place = ("GpuXidRecurring", "3")
+    tape = Tape(Case(("a fault",)), (), {place: 10.0}, frozenset({place}))
+    two = outcome_of("gpu-000", tape, 100.0, [first, notified("GpuXidRecurring")], runbooks)
+    assert (two.right, two.exact, two.pages) == (True, False, 2)
+    text = page([two, outcome(("GpuLost", "3"), notified("GpuLost"))], {})
+    assert "serial number | 1 |" in text
+    assert "then inhibits | 1 |" in text
+    assert 'column "also" | 0 |' in text
+    assert "`make pages` fails | 0 |" in text
+
+
 def test_pairs_are_no_single_faults() -> None:
     """Also not a pair with one alert."""
     outcomes = [

@@ -11,8 +11,10 @@ import pytest
 import yaml
 from agents import eventually, free_port, running
 
-from benchmarks.pages.stack import Notified, Receivers, routes, server, webhooks
+from benchmarks.pages.stack import ALERTMANAGER, Notified, Receivers, routes, server, webhooks
 from gpumon.health.alert_rules import rules
+from gpumon.health.check_row import MINUTE
+from gpumon.health.outages import JOIN_SECONDS
 from gpumon.services.delivery_error import DeliveryError
 from gpumon.services.receivers import post
 
@@ -92,6 +94,13 @@ def test_each_switch_and_each_single_port_is_a_page_of_its_own(pager: Pager) -> 
     pager.fire("IbPortDown", *second, "other", **port)
     expected += [("IbManyPortsDown", second), ("IbPortDown", ["other"])]
     eventually(lambda: pager.pages() == sorted(expected))
+
+
+def test_ports_that_join_an_outage_are_one_further_notification() -> None:
+    """The second notification about an outage leaves when no more ports can join it."""
+    routes = yaml.safe_load(ALERTMANAGER.read_text(encoding="utf-8"))["route"]["routes"]
+    [many] = [each for route in routes for each in route.get("routes", ()) if "since" in each["group_by"]]
+    assert MINUTE * int(many["group_interval"].removesuffix("m")) > JOIN_SECONDS
 
 
 def test_a_second_outage_of_agents_is_a_second_page(pager: Pager) -> None:

@@ -268,7 +268,7 @@ def agents(down: Mapping[str, tuple[int, int]], up: Iterable[str], minutes: int 
 
 
 def outage(minute: int, *instances: str, since: int = 1, **labels: str) -> dict[str, Any]:
-    """Return what promtool expects of GpumonManyDown for an outage of these nodes. `since`: its hour plus its number."""
+    """Return what promtool expects of GpumonManyDown for an outage of these nodes. `since`: its hour plus number."""
     alert = {
         "exp_labels": {"job": "gpumon", "since": str(since), **labels, **MANY_DOWN.labels},
         "exp_annotations": {
