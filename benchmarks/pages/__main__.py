@@ -44,7 +44,7 @@ def storms(port_down: Tape) -> list[Storm]:
 
 
 def main() -> int:
-    """Return 1 if a fault led to another number of notifications, unless one more is excused, or if one lacks a text."""
+    """Return 1 if a fault led to another number of notifications (unless one more is excused), or one lacks a text."""
     parser = argparse.ArgumentParser(prog="make pages", description=__doc__)
     parser.add_argument("--only", default="", help="measure only faults whose name contains this text; write no page")
     args = parser.parse_args()
