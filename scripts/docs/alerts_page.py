@@ -67,8 +67,8 @@ the hour in which the outage began, in seconds since 1970, plus the number of th
   their IbPortDown. Its notification leaves 30 s after the port of the third node has failed. Ports that join later are
   in a second one, 3 minutes after the first. A port that failed more than 30 s before that of the third node has been
   notified by IbPortDown: of ports that fail 50 s apart the first two have an IbPortDown each, and then all three are
-  an IbManyPortsDown. Ports that were down when Prometheus first scraped their agent, or scrapes it again after more
-  than a day, have an IbPortDown each.
+  an IbManyPortsDown. Ports that fail before Prometheus has scraped their agent for two minutes, or are down when it
+  scrapes the agent again after more than a day, have an IbPortDown each.
 
 Each runbook below is served by the agent at `/runbooks/NAME`. The faulty host may be unreachable:
 `gpumon rules runbooks DIR` writes them as static pages for another web server, and `alerts.runbook_url` (for the rule
