@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpumon.health.alert_rules import PAGING, AlertRule, fill, rule_of
 from gpumon.health.check_row import split_action
 from gpumon.health.node_health import Health
+from gpumon.health.remediation import action_sentence
 from gpumon.health.verdict import UNKNOWN, Key
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.now import Now
@@ -35,7 +36,7 @@ class Alert:
     summary: str
     description: str
     action: str
-    """The verdict's action, then the first step of the runbook."""
+    """What to do, as `gpumon status` shows it: the verdict's action, then the first step of the runbook."""
     runbook_url: str
     since: float
     """Time in seconds since the epoch at which the verdict was raised; for a pending alert, at which its finding began.
@@ -100,7 +101,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
                 since=verdict.since,
                 summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
                 description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
-                action=f"{verdict.action}. {split_action(rule.first_step)[1]}",
+                action=f"{action_sentence(verdict, boot_id)} {split_action(rule.first_step)[1]}".strip(),
             )
 
 

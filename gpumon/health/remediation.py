@@ -8,7 +8,7 @@ from gpumon.health import clearing
 from gpumon.health.check_row import DAY, Check, XidCause
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.verdict import Action, Clearance, Key, Verdict
+from gpumon.health.verdict import ACTIONS, Action, Clearance, Key, Verdict
 
 REMEMBERED = 7 * DAY
 """Seconds after a repair in which the same fault, if it returns, requires a stronger action."""
@@ -72,6 +72,18 @@ def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
     """
     repair = Clearance.REBOOT if verdict.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
     return repair if repair is not None and verdict.action in COVERED[repair] else None
+
+
+def action_text(verdict: Verdict, boot_id: str) -> str:
+    """Return the text of the verdict's action. It begins with "if it recurs" while a repair is being verified."""
+    text = ACTIONS[verdict.action]
+    return f"if it recurs, {text}" if performed_repair(verdict, boot_id) else text
+
+
+def action_sentence(verdict: Verdict, boot_id: str) -> str:
+    """Return `action_text` as a sentence; an empty string if the action is none."""
+    text = action_text(verdict, boot_id)
+    return "" if verdict.action is Action.NONE else f"{text[0].upper()}{text[1:]}."
 
 
 def _was_reset(verdict: Verdict) -> bool:

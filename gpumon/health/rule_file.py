@@ -84,8 +84,9 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         summary = f"{summary}{code}"
         description = f'{info}{{{{ . | first | label "reason" }}}}{{{{ else }}}}{description}{{{{ end }}}}'
         own, advice = split_action(first)
+        text = '{{ with . | first | label "action_text" }}{{ . }} {{ end }}'
         default = f"{{{{ else }}}}{own}" if own else ""
-        action = f'{info}{{{{ . | first | label "action" }}}}. {default}{{{{ end }}}}{advice}'
+        action = f"{info}{text}{default}{{{{ end }}}}{advice}"
     if rule.instances:
         query = f"printf `topk({MAX_INSTANCES}, {rule.instances})` $labels.cluster $labels.since | query"
         instances = f"{query} | sortByLabel `instance`"

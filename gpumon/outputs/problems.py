@@ -11,13 +11,13 @@ from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.expectation import BASES
 from gpumon.health.gpu_faults import FAULTS
-from gpumon.health.remediation import performed_repair
+from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.verdict import ACTIONS, UNKNOWN, Action, Clearance, Verdict
+from gpumon.health.verdict import UNKNOWN, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.partial_runs import partial_run_note
-from gpumon.outputs.verdict_text import action_if_it_recurs, clearing_conditions, current_reason, is_unobserved, title
+from gpumon.outputs.verdict_text import clearing_conditions, current_reason, is_unobserved, title
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
@@ -100,7 +100,7 @@ def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProb
         severity=dict(check.severities).get(verdict.level, "warning"),
         title=_with_device(verdict, report, title(verdict)),
         detail=" ".join(filter(None, details)),
-        action=" ".join(filter(None, (_action(verdict, report), check.advice))),
+        action=" ".join(filter(None, (action_sentence(verdict, report.boot_id), check.advice))),
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
         since=verdict.since,
@@ -140,17 +140,6 @@ def _consequences(verdict: Verdict, report: Report) -> str:
     more = len(texts) - MAX_CONSEQUENCES
     listing = "; ".join(texts[:MAX_CONSEQUENCES]) + (f"; and {more} more" if more > 0 else "")
     return f"Consequences: {listing}."
-
-
-def _action(verdict: Verdict, report: Report) -> str:
-    """Return the action of a verdict as a sentence; an empty string if the action is none.
-
-    While a repair is being verified, the sentence begins with "If it recurs".
-    """
-    if verdict.action is Action.NONE:
-        return ""
-    repair = performed_repair(verdict, report.boot_id)
-    return sentence(action_if_it_recurs(verdict) if repair else ACTIONS[verdict.action])
 
 
 def _faults(report: Report) -> Iterator[NodeProblem]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpumon.health.check_row import Check
-from gpumon.health.remediation import performed_repair
+from gpumon.health.remediation import action_text, performed_repair
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import ACTIONS, Action, Clearance, Verdict
+from gpumon.health.verdict import Action, Clearance, Verdict
 from gpumon.outputs.formatting import duration, rfc3339
 from gpumon.outputs.responses.base import Document
 from gpumon.state.report import Report
@@ -69,18 +69,14 @@ def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[
     if repair is None:
         return {
             "action": verdict.action.value,
-            "action_text": ACTIONS[verdict.action],
+            "action_text": action_text(verdict, boot_id),
             "repair": None,
             "repaired_at": None,
         }
     after = verdict.reset_at or 0.0 if repair is Clearance.RESET else 0.0
     return {
         "action": Action.NONE.value,
-        "action_text": action_if_it_recurs(verdict),
+        "action_text": action_text(verdict, boot_id),
         "repair": repair.value,
         "repaired_at": None if booted is None else rfc3339(round(booted + after)),
     }
-
-
-def action_if_it_recurs(verdict: Verdict) -> str:
-    return f"if it recurs, {ACTIONS[verdict.action]}"

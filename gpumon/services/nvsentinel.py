@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from gpumon.health.verdict import Action
+from gpumon.health.verdict import ACTIONS, Action
 from gpumon.model.notified_alert import SentAlert
 from gpumon.services.delivery_error import DeliveryError
 
@@ -20,17 +20,17 @@ STRATEGIES = {"execute_remediation": 1, "store_only": 2}
 """Number in NVSentinel's enum ProcessingStrategy, by value of the setting nvsentinel_strategy. Without a number,
 NVSentinel uses EXECUTE_REMEDIATION.
 """
-NONE, UNKNOWN = 0, 99
+NONE = 0
 RECOMMENDED: Mapping[str, int] = {
-    Action.NONE: NONE,
-    Action.RESTART: 39,
-    Action.RESET: 2,
-    Action.REBOOT: 24,
-    Action.INSPECT: 5,
-    Action.REPLACE: 5,
+    ACTIONS[Action.RESTART]: 39,
+    ACTIONS[Action.RESET]: 2,
+    ACTIONS[Action.REBOOT]: 24,
+    ACTIONS[Action.INSPECT]: 5,
+    ACTIONS[Action.REPLACE]: 5,
 }
-"""Number in NVSentinel's enum RecommendedAction, by the action with which the text of an alert begins: NONE (0),
-RESTART_APP (39), COMPONENT_RESET (2), RESTART_BM (24) or CONTACT_SUPPORT (5).
+"""Number in NVSentinel's enum RecommendedAction, by the action with which the text of an alert begins:
+RESTART_APP (39), COMPONENT_RESET (2), RESTART_BM (24) or CONTACT_SUPPORT (5). Any other text, such as one that begins
+with "If it recurs", is NONE (0).
 """
 NEVER_FATAL = frozenset({"agent", "job"})
 """Classes of alerts that do not concern the hardware. Because of them NVSentinel must not take a node out of service.
@@ -86,7 +86,7 @@ def health_event(alert: SentAlert, *, node: str, strategy: int, ended: float | N
         (5, critical and not resolved),
         (6, resolved),
         (7, f"resolved: {alert.summary}" if resolved else alert.description or alert.summary),
-        (8, NONE if resolved else RECOMMENDED.get(alert.action.partition(".")[0], UNKNOWN)),
+        (8, NONE if resolved else RECOMMENDED.get(alert.action.partition(".")[0].lower(), NONE)),
         *((10, _field(1, kind) + _field(2, value)) for kind, value in _entities(labels)),
         *((11, _field(1, key) + _field(2, value)) for key, value in metadata.items() if value),
         (12, _field(1, int(seconds)) + _field(2, int(seconds % 1 * 1e9))),

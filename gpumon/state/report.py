@@ -12,7 +12,7 @@ from gpumon.health.alert import Alert
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
-from gpumon.health.remediation import performed_repair
+from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows
 from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict
@@ -169,7 +169,9 @@ class Report:
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
             coded = self.health.with_code(verdict)
             reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))
-            yield VerdictInfo(action=action, code=coded.code, reason=reason), labels_of(VerdictInfo.LABELS, place)
+            text = action_sentence(verdict, self.boot_id)
+            info = VerdictInfo(action=action, action_text=text, code=coded.code, reason=reason)
+            yield info, labels_of(VerdictInfo.LABELS, place)
 
     def port_info(self, port: PortReading) -> InfinibandPortInfo:
         """Return the metric table with the role and link layer of a port, and the GPUs below the port's PCIe switch."""

@@ -51,7 +51,7 @@ Each alert has three constant labels. `severity` follows from the verdict. `page
 performance) chooses the receiver. `deploy/alertmanager/alertmanager.yml` routes by them.
 
 The annotations hold what changes: `summary` (host, device, Xid), `description` (the verdict's reason with its
-readings), `action` (the verdict's action, then the first step), `serial` and `runbook_url`. Prometheus reads them from
+readings), `action` (as in `gpumon status`), `serial` and `runbook_url`. Prometheus reads them from
 `gpumon_health_check_info`, so a changed reason or action does not page again.
 
 A cause that affects many nodes sends one notification. What goes down later than two minutes after the start of an

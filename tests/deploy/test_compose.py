@@ -174,12 +174,12 @@ def alert(
 def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> None:
     """For each alert in the notification; an alert without a serial number has no empty line for it."""
     more = {
-        "action": "reboot. Drain the node.",
+        "action": "Drain the node and reboot it.",
         "serial": "1650",
         "runbook_url": "http://gpu-17:17400/runbooks/GpuLost",
     }
     text = rendered(tmp_path, alert("gpu-17", annotations=more), alert("gpu-17"))
-    assert "Do: reboot. Drain the node.\nSerial number: 1650\nRunbook: http://gpu-17:17400/runbooks/GpuLost\n" in text
+    assert "reboot it.\nSerial number: 1650\nRunbook: http://gpu-17:17400/runbooks/GpuLost\n" in text
     assert text.rstrip().endswith("Do: none")
 
 

@@ -114,7 +114,7 @@ def texts(rule: AlertRule, labels: Labels, value: str = "", info: Mapping[str, s
         text["runbook_url"] = f"http://{INSTANCE}/runbooks/{rule.section}"
     if info is not None:
         code = f" {info['code']}." if info["code"] else ""
-        action = f"{info['action']}. {split_action(rule.first_step)[1]}"
+        action = f"{info['action_text']} {split_action(rule.first_step)[1]}"
         text |= {"summary": text["summary"] + code, "description": info["reason"], "action": action}
     if rule.check is not None and rule.check.gpu is not None:
         text["serial"] = info["serial"] if info is not None else ""
@@ -147,7 +147,15 @@ def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
     check(tmp_path, render(RULES.values()), groups)
 
 
-INFO = {"action": "reboot", "code": "Xid 79", "reason": "Xid 79: it fell off the bus.", "serial": "1650"}
+INFO = {
+    "action": "reboot",
+    "action_text": "Drain the node and reboot it.",
+    "code": "Xid 79",
+    "reason": "Xid 79: it fell off the bus.",
+    "serial": "1650",
+}
+TEXTS = ("action", "action_text", "code", "reason")
+"""Labels of the info series that have texts."""
 
 
 def test_a_page_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
@@ -155,7 +163,7 @@ def test_a_page_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
     check_case = of_check(BY_NAME["gpu_lost"], FAIL, "GpuLost")
     values = [value if minute < AWAY else None for minute, value in enumerate(check_case.values)]
     known: Values = [1.0 if value == FAIL else None for value in values]
-    labels = (*check_case.labels, *((name, INFO[name]) for name in ("action", "code", "reason")), *TARGET)
+    labels = (*check_case.labels, *((name, INFO[name]) for name in TEXTS), *TARGET)
     series = [
         Series(check_case.metric, check_case.series.labels, values),
         Series(f"{VERDICT}_info", labels, known),
@@ -179,7 +187,7 @@ def test_nodes_of_two_clusters_with_one_name_are_two_nodes(tmp_path: Path) -> No
     for cluster, end in maintenance.items():
         target = (("cluster", cluster), *TARGET)
         info = INFO | {"reason": f"It fell off the bus of {cluster}.", "code": f"Xid {cluster}", "serial": ""}
-        words = tuple((name, info[name]) for name in ("action", "code", "reason"))
+        words = tuple((name, info[name]) for name in TEXTS)
         series += [
             Series(VERDICT, (*lost.labels, *target), lost.values),
             Series(f"{VERDICT}_info", (*lost.labels, *words, *target), [float(value == FAIL) for value in lost.values]),
@@ -195,10 +203,11 @@ def test_nodes_of_two_clusters_with_one_name_are_two_nodes(tmp_path: Path) -> No
 def test_a_new_reason_changes_no_label(tmp_path: Path) -> None:
     """When action and reason change, the alert stays the same and its annotations follow."""
     check_case = of_check(BY_NAME["gpu_lost"], FAIL, "GpuLost")
-    changed = INFO | {"action": "replace", "reason": "It fell off again.", "code": "", "serial": ""}
+    changed = INFO | {"action": "replace", "action_text": "Replace the part.", "reason": "It fell off again."}
+    changed |= {"code": "", "serial": ""}
     series = [check_case.series, Series(MAINTENANCE_END, TARGET, [0.0] * MINUTES)]
     for info, minutes in ((INFO | {"serial": ""}, range(START, AWAY)), (changed, range(AWAY, END))):
-        labels = (*check_case.labels, *((name, info[name]) for name in ("action", "code", "reason")), *TARGET)
+        labels = (*check_case.labels, *((name, info[name]) for name in TEXTS), *TARGET)
         series.append(Series(f"{VERDICT}_info", labels, [1.0 if at in minutes else None for at in range(MINUTES)]))
     rule = RULES["GpuLost"]
     identity = {**dict((*check_case.labels, *TARGET)), **rule.labels}

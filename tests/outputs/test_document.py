@@ -13,9 +13,11 @@ import sample_reports as samples
 from each_case import each_case
 from sample_reports import gpu_document, report_document
 
+from gpumon.health.alert import update_alerts
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.gpu_faults import FAULTS as ADVICE
 from gpumon.health.node_health import Health
+from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
@@ -23,6 +25,7 @@ from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, Node
+from gpumon.model.now import Now
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.reading import Sample, Table, rows
 from gpumon.model.reading import samples as readings
@@ -33,6 +36,7 @@ from gpumon.outputs.responses.events import newest_first
 from gpumon.outputs.responses.verdicts import HealthResponse
 from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.probe.core.state import ProbeState, end_run
+from gpumon.state.report import Report
 
 STAMP = samples.STAMP
 
@@ -242,9 +246,7 @@ def test_fault_without_a_verdict_yet_has_action_and_runbook() -> None:
 
 def test_no_second_reboot_while_the_first_is_verified() -> None:
     """The problem shows that a reboot is being verified and for how long."""
-    report = samples.lost(3)
-    over = {key: one._replace(active=False) for key, one in report.health.open.items()}
-    report = replace(report, boot_id="another", health=replace(report.health, open=over))
+    report = rebooted(samples.lost(3))
 
     (problem,) = problems(report)
     assert problem.action.startswith("If it recurs, drain the node and reboot it. ")
@@ -258,6 +260,24 @@ def test_no_second_reboot_while_the_first_is_verified() -> None:
     assert (before["action"], before["repair"], before["repaired_at"]) == ("reboot", None, None)
     assert {one["verdict"]["action"] for one in whole(report)["health"]["transitions"]} == {"reboot"}
     assert "until it has been ok for 10 minutes: the node was rebooted since; `gpumon clear gpu_lost" in problem.detail
+
+
+def rebooted(report: Report) -> Report:
+    """Return the report after a reboot, with verdicts whose faults are over."""
+    over = {key: one._replace(active=False) for key, one in report.health.open.items()}
+    return replace(report, boot_id="another", health=replace(report.health, open=over))
+
+
+@each_case("report", [samples.lost(3), samples.stuck(), samples.idle(3), rebooted(samples.lost(3))])
+def test_a_page_has_the_action_that_the_status_shows(report: Report) -> None:
+    """The agent's alert has it, and the info series, from which Prometheus takes the text of a page."""
+    (problem,) = problems(report)
+    now = Now(STAMP.boot, STAMP.wall, STAMP.boot)
+    alerts = update_alerts((), report.health, report.gpus, now, boot_id=report.boot_id, in_maintenance=False)
+    assert [alert.action for alert in alerts] == [problem.action]
+    (info,) = (table for table, _ in report.tables() if isinstance(table, VerdictInfo))
+    (verdict,) = report.health.primary
+    assert f"{info.action_text} {BY_NAME[verdict.check].advice}".strip() == problem.action
 
 
 def test_no_second_reset_while_the_first_is_verified() -> None:

@@ -83,6 +83,15 @@ def receivers(socket: Path, **values: Any) -> list[Any]:
     return list(message_receivers(section(socket, **values), source=""))
 
 
+def test_no_repair_is_recommended_while_one_is_being_verified(socket: Path) -> None:
+    """NVSentinel must not repeat a reboot whose success is not known yet."""
+    [receiver] = receivers(socket)
+    with platform_connector(socket) as connector:
+        receiver.deliver(replace(GPU, action="If it recurs, drain the node and reboot it."), ended=None)
+        [event] = connector.wait_for(1)
+    assert event.recommendedAction == 0
+
+
 def test_a_connector_that_starts_later_gets_the_event(socket: Path) -> None:
     """A missing socket and the status UNAVAILABLE are failures that are retried."""
     sender, kept = message_sender(section(socket))
