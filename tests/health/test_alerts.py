@@ -72,7 +72,7 @@ def test_an_alert_is_pending_while_its_check_waits_then_fires_then_is_resolved()
     assert "1 degree above its limit" in firing.description
     assert firing.summary == "GPU 1: The GPU is near or above the temperature at which its clocks are reduced."
     alerts.ward.gpu(1, thermal_margin_celsius=20.0)
-    alerts.go_on(5 * MINUTE)
+    alerts.go_on(11 * MINUTE)
     resolved = alerts.alert(rule)
     assert (resolved.state, resolved.firing_since) == (RESOLVED, firing.firing_since)
     assert resolved.resolved_at is not None

@@ -112,6 +112,7 @@ CHECKS = (
 """,
         gpu=brake,
         after=2 * MINUTE,
+        clear_after=10 * MINUTE,  # it comes and goes with the load of the rack
         windows=(BRAKED,),
     ),
     Check(

@@ -25,6 +25,8 @@ CORE = Limit(
 COOL = 60.0
 """Core temperature below which a margin of 0 or less is wrong: the hottest spot is at most some 20 degrees warmer."""
 MEMORY = Limit("max_memory_celsius", 95.0, "Maximum memory temperature if the driver reports no maximum.", _DEGREES)
+COOLED = 10 * MINUTE
+"""Seconds after which a GPU counts as cooled down. Under a load that comes and goes it is hot again within minutes."""
 _COOLING = """\
 1. One GPU: its heat sink, cold plate or fan. All GPUs of a node: inlet air, fans, coolant flow, a neighbour's exhaust.
 2. `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and the BMC's sensors at the same time.
@@ -140,7 +142,7 @@ CHECKS = (
         steps=_COOLING,
         gpu=core_hot,
         after=2 * MINUTE,
-        clear_after=2 * MINUTE,
+        clear_after=COOLED,
         limits=(MARGIN, SLOWDOWN, CORE),
     ),
     Check(
@@ -150,7 +152,7 @@ CHECKS = (
         steps=_COOLING,
         gpu=memory_hot,
         after=5 * MINUTE,
-        clear_after=2 * MINUTE,
+        clear_after=COOLED,
         limits=(MEMORY,),
         inhibited_by={"gpu_thermal_margin_low": "same"},
     ),

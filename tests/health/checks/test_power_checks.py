@@ -27,7 +27,7 @@ def primary(ward: Ward) -> list[str]:
 
 
 def test_a_power_brake_is_a_fault_after_two_minutes() -> None:
-    """The verdict clears a minute after the brake was released."""
+    """The verdict clears ten minutes after the brake was released."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     assert not ward.go_on(115).verdicts
     verdict = ward.go_on(15).verdict("gpu_power_brake", 3)
@@ -35,7 +35,8 @@ def test_a_power_brake_is_a_fault_after_two_minutes() -> None:
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
     assert primary(ward) == ["gpu_power_brake"]
     ward.gpu(3, clock_event_active=NOTHING)
-    assert not ward.go_on(70).verdicts
+    assert ward.go_on(590).verdicts
+    assert not ward.go_on(20).verdicts
 
 
 def test_a_brake_that_comes_and_goes_shows_in_its_counter() -> None:

@@ -85,15 +85,26 @@ def test_without_a_margin_the_core_temperature_is_used(core: float, slowdown: fl
     assert level("gpu_thermal_margin_low", **readings) is expected
 
 
-def test_a_thermal_verdict_is_raised_and_cleared_after_two_minutes() -> None:
-    """A temperature must persist for two minutes to raise the verdict, and to clear it."""
+def test_a_thermal_verdict_is_raised_after_two_minutes_and_cleared_after_ten() -> None:
+    """A GPU must be hot for two minutes to raise the verdict, and cool for ten to clear it."""
     ward = Ward()
     ward.gpu(3, thermal_margin_celsius=-1.0, temperature_celsius=70.0)
     assert not ward.go_on(115).verdicts
     assert ward.go_on(15).verdict("gpu_thermal_margin_low", 3)
     ward.gpu(3, thermal_margin_celsius=20.0)
-    assert ward.go_on(110).verdict("gpu_thermal_margin_low", 3)
+    assert ward.go_on(590).verdict("gpu_thermal_margin_low", 3)
     assert not ward.go_on(20).verdicts
+
+
+def test_a_gpu_that_is_hot_every_five_minutes_is_one_fault() -> None:
+    """Under a load that comes and goes the verdict is raised once: a person is not paged in each cycle."""
+    ward = Ward()
+    for hot in (True, False) * 6:
+        slowed = {"sw_thermal": float(hot)}
+        ward.gpu(3, thermal_margin_celsius=-5.0 if hot else 20.0, clock_event_active=slowed)
+        ward.go_on(2.5 * MINUTE)
+    assert len(ward.transitions) == 1
+    assert ward.level("gpu_thermal_margin_low", 3) is Level.FAIL
 
 
 def test_an_unreadable_gpu_keeps_its_thermal_verdict() -> None:
@@ -206,7 +217,7 @@ def test_readings_that_alternate_between_two_levels_raise_the_lower_level() -> N
     assert ward.level("gpu_thermal_margin_low", 3) is Level.WARN
     ward.gpu(3, thermal_margin_celsius=-5.0)
     assert ward.go_on(3 * MINUTE).level("gpu_thermal_margin_low", 3) is Level.FAIL
-    for _ in range(30):
+    for _ in range(80):
         ward.gpu(3, thermal_margin_celsius=20.0)
         ward.go_on()
         ward.gpu(3, thermal_margin_celsius=-1.0)
