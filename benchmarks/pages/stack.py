@@ -85,9 +85,9 @@ def _write(path: Path, content: object) -> None:
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
-def routes(hooks: int) -> Mapping[str, Any]:
-    """Return the shipped configuration with a webhook in place of each receiver but "null"."""
-    shipped: dict[str, Any] = yaml.safe_load(ALERTMANAGER.read_text(encoding="utf-8"))
+def routes(hooks: int, text: str = ALERTMANAGER.read_text(encoding="utf-8")) -> Mapping[str, Any]:
+    """Return the shipped configuration `text` with a webhook in place of each receiver but "null"."""
+    shipped: dict[str, Any] = yaml.safe_load(text)
     shipped["receivers"] = [
         {"name": name} | ({"webhook_configs": [{"url": f"http://127.0.0.1:{hooks}/{name}"}]} if name != "null" else {})
         for name in (receiver["name"] for receiver in shipped["receivers"])

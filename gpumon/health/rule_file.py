@@ -88,9 +88,10 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         default = f"{{{{ else }}}}{own}" if own else ""
         action = f"{info}{text}{default}{{{{ end }}}}{advice}"
     if rule.instances:
-        query = f"printf `topk({MAX_INSTANCES}, {rule.instances})` $labels.cluster $labels.since | query"
-        instances = f"{query} | sortByLabel `instance`"
-        description += f"{{{{ range {instances} }}}} {{{{ .Labels.instance }}}}{{{{ end }}}}"
+        named = f"printf `{rule.instances}` $labels.cluster $labels.since | query | sortByLabel `instance`"
+        names = f"{{{{ if lt $i {MAX_INSTANCES} }}}} {{{{ .Labels.instance }}}}"
+        more = f"{{{{ else if eq $i {MAX_INSTANCES} }}}} and more{{{{ end }}}}"
+        description += f"{{{{ range $i, $agent := {named} }}}}{names}{more}{{{{ end }}}}"
     yield "summary", host + summary
     yield "description", description
     yield "action", action

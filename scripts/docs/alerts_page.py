@@ -9,7 +9,7 @@ from gpumon.health.alert_rules import CHECK_UNKNOWN, rules
 from gpumon.health.check_row import Paging
 from gpumon.health.last_verdicts import KEEP_SECONDS
 from gpumon.health.outages import DOWN_SECONDS, MANY, MANY_SHARE, SINGLE_SECONDS, TOO_MANY, UNLESS_MUTED
-from gpumon.health.rule_file import duration
+from gpumon.health.rule_file import MAX_INSTANCES, duration
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.runbook import Runbook, runbooks
 
@@ -54,13 +54,17 @@ The annotations hold what changes: `summary` (host, device, Xid), `description` 
 readings), `action` (as in `gpumon status`), `serial` and `runbook_url`. Prometheus reads them from
 `gpumon_health_check_info`, so a changed reason or action does not page again.
 
+The same alert of several devices of a node is one notification, which names them all and is sent again when another
+device joins; `deploy/alertmanager/receivers.yml` shows how each device becomes an incident of PagerDuty.
+`deploy/alertmanager/gpumon.tmpl` puts the label `cluster`, if there is one, before the host.
+
 A cause that affects many nodes sends one notification. What goes down later than two minutes after the start of an
 outage has its own alert, and a second outage of the cluster is a second page. The label `since` distinguishes them:
 the hour in which the outage began, in seconds since 1970, plus the number of the outage, from 1 on.
 
 - Agents that go down within an hour of each other are an outage when at least {MANY} of them, and more than
   {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}, have not answered for {duration(DOWN_SECONDS)}: a reboot is
-  none. GpumonManyDown names them until the last one answers, for a day at most; then those that are still down have a
+  none. GpumonManyDown names them, up to {MAX_INSTANCES}, until the last one answers, for a day at most; then those that are still down have a
   GpumonDown each, in one notification. Agents that join the outage are added without another notification. GpumonDown
   fires after {duration(SINGLE_SECONDS)}, so that an outage is announced first. It remains if the outage begins later.
 - Ports of at least {MANY} nodes that go down within two minutes are an outage: IbManyPortsDown names them and inhibits

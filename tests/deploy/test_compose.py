@@ -150,9 +150,10 @@ def test_alerts_are_routed_by_when_they_page(receiver: str, labels: dict[str, st
 
 
 def rendered(folder: Path, *alerts: dict[str, Any]) -> str:
-    """Return title and text of a notification with these alerts."""
+    """Return title and text of a notification with these alerts, which Alertmanager has grouped by cluster."""
     data = folder / "data.json"
-    data.write_text(json.dumps({"status": alerts[-1]["status"], "alerts": alerts}))
+    common = {name: value for name, value in alerts[0]["labels"].items() if name == "cluster"}
+    data.write_text(json.dumps({"status": alerts[-1]["status"], "alerts": alerts, "commonLabels": common}))
     template = '{{ template "gpumon.title" . }}\n{{ template "gpumon.text" . }}'
     glob = str(ROOT / "deploy" / "alertmanager" / "gpumon.tmpl")
     command = ["amtool", "template", "render", f"--template.glob={glob}", f"--template.data={data}"]
@@ -184,11 +185,20 @@ def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> N
 
 
 LEAF = [alert(f"n{number:02}:17400", alertname="IbPortDown", device="mlx5_0", port="1") for number in range(20)]
+OUTAGE = {
+    "status": "firing",
+    "labels": {"alertname": "GpumonManyDown", "cluster": "b"},
+    "annotations": {"summary": "24 agents cannot be scraped."},
+    "startsAt": "2026-01-02T03:00:00Z",
+}
 TITLES = {
     "FIRING: gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17")],
     "RESOLVED: gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17", status="resolved")],
     "FIRING: gpu-18: The GPU fell off the bus. Xid 79.": [alert("gpu-17", status="resolved"), alert("gpu-18")],
     "FIRING: 2 x GpuLost: gpu-17 GPU 3, gpu-17 GPU 5": [alert("gpu-17:17400", gpu="3"), alert("gpu-17:17400", gpu="5")],
+    "FIRING: b gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17", cluster="b")],
+    "FIRING: b: 24 agents cannot be scraped.": [OUTAGE],
+    "FIRING: b: 2 x GpuLost: gpu-17, gpu-18": [alert("gpu-17", cluster="b"), alert("gpu-18", cluster="b")],
     f"FIRING: 20 x IbPortDown: {', '.join(f'n{number:02} mlx5_0/1' for number in range(16))} and 4 more": LEAF,
 }
 
@@ -197,6 +207,12 @@ TITLES = {
 def test_the_title_names_what_fires(title: str, alerts: list[Any], tmp_path: Path) -> None:
     """One fault by its summary, several by their number and devices; what is resolved only if nothing fires."""
     assert rendered(tmp_path, *alerts).splitlines()[0] == title
+
+
+def test_each_alert_of_a_mail_names_its_cluster(tmp_path: Path) -> None:
+    """Two clusters may have nodes of the same name."""
+    text = rendered(tmp_path, alert("n0", cluster="b"), alert("n0", cluster="b", status="resolved"))
+    assert text.count("\nb n0: The GPU fell off the bus. Xid 79. (GpuLost, ") == 2
 
 
 def test_the_newest_alert_of_a_group_is_named_first(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a real Alertmanager with the shipped routes sends to the pager when ports of many nodes go down."""
+"""What a real Alertmanager with the shipped routes sends to the pager when several devices or nodes fail."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ class Pager:
         )
 
 
+FAULT = re.compile(r"group_by: &fault \[.*\]")
+EACH_DEVICE = FAULT.findall(ALERTMANAGER.with_name("receivers.yml").read_text(encoding="utf-8"))
+
+
 def quick(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the configuration with waits of a second."""
     text = yaml.safe_dump(configuration)
@@ -65,10 +69,14 @@ def quick(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @pytest.fixture
-def pager(tmp_path: Path) -> Iterator[Pager]:
+def pager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pager]:
+    """Run Alertmanager with the shipped routes. A parameter replaces their line `group_by: &fault`."""
     receivers, port = Receivers(), free_port()
+    shipped = ALERTMANAGER.read_text(encoding="utf-8")
+    [line] = FAULT.findall(shipped)
+    text = shipped.replace(line, getattr(request, "param", line))
     with server(webhooks(receivers)) as hooks:
-        (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(quick(routes(hooks))))
+        (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(quick(routes(hooks, text))))
         flags = [
             f"--config.file={tmp_path / 'alertmanager.yml'}",
             f"--storage.path={tmp_path / 'data'}",
@@ -101,6 +109,28 @@ def test_ports_that_join_an_outage_are_one_further_notification() -> None:
     routes = yaml.safe_load(ALERTMANAGER.read_text(encoding="utf-8"))["route"]["routes"]
     [many] = [each for route in routes for each in route.get("routes", ()) if "since" in each["group_by"]]
     assert MINUTE * int(many["group_interval"].removesuffix("m")) > JOIN_SECONDS
+
+
+def fail_two_devices_each(pager: Pager) -> None:
+    """Lose two GPUs of a node, and two ports of another."""
+    for device in ("3", "5"):
+        pager.fire("GpuLost", "n1", uuid=f"GPU-{device}", gpu=device)
+        pager.fire("IbPortDown", "n2", device=f"mlx5_{device}", port="1")
+
+
+def test_one_cause_on_a_node_is_one_page_however_many_devices_it_has(pager: Pager) -> None:
+    """A page names all GPUs, or ports, of the node with the same alert."""
+    fail_two_devices_each(pager)
+    expected = {"GpuLost": ["n1", "n1"], "IbPortDown": ["n2", "n2"]}
+    eventually(lambda: dict(pager.pages()) == expected)
+
+
+@pytest.mark.parametrize("pager", EACH_DEVICE, indirect=True)
+def test_each_device_is_an_incident_if_the_operator_wants_it(pager: Pager) -> None:
+    """With the line of receivers.yml each GPU and each port has a group, which PagerDuty takes for an incident."""
+    fail_two_devices_each(pager)
+    expected = [("GpuLost", ["n1"])] * 2 + [("IbPortDown", ["n2"])] * 2
+    eventually(lambda: pager.pages() == expected)
 
 
 def test_a_second_outage_of_agents_is_a_second_page(pager: Pager) -> None:

@@ -272,9 +272,10 @@ def outage(minute: int, *instances: str, since: int = 1, **labels: str) -> dict[
     alert = {
         "exp_labels": {"job": "gpumon", "since": str(since), **labels, **MANY_DOWN.labels},
         "exp_annotations": {
-            "summary": f"{''.join(f'{name}: ' for name in labels.values())}{len(instances)} agents cannot be scraped.",
+            "summary": f"{len(instances)} agents cannot be scraped.",
             "description": MANY_DOWN.description.replace("{{ $value }}", str(len(instances)))
-            + "".join(f" {instance}" for instance in instances),
+            + "".join(f" {instance}" for instance in instances[:20])
+            + (" and more" if len(instances) > 20 else ""),
             "action": MANY_DOWN.first_step,
             "runbook_url": "https://wiki/GpumonManyDown",
         },
@@ -309,6 +310,13 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
         group(60, fewer, alert_rule_test=[outage(8)]),
     ]
     check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
+
+
+def test_an_outage_of_many_agents_names_twenty_and_that_there_are_more(tmp_path: Path) -> None:
+    """A text of limited length gives their number."""
+    names = [f"n{index:02}" for index in range(24)]
+    checked = group(60, agents(dict.fromkeys(names, (1, 40)), ["other"]), alert_rule_test=[outage(5, *names, since=3)])
+    check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
 
 
 def test_an_outage_hides_only_the_agents_that_went_down_with_it(tmp_path: Path) -> None:
