@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import shlex
 import sys
@@ -14,11 +15,11 @@ from typing import Any
 from gpumon.cli.errors import UserError
 
 MAX_HOSTS = 100_000
-"""Maximum number of hosts that one range may name."""
+"""Maximum number of hosts that one expression may name."""
 ALL = "all"
 """Group that Ansible has in every inventory: all hosts."""
 _WORD = re.compile(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+")
-_INI_OR_YAML = re.compile(r"^(\[[\w.-]+(:\w+)?\]|[\w.-]+:)\s*$", re.MULTILINE)
+_INI_OR_YAML = re.compile(r"^(\[[\w.-]+(:\w+)?\]|[\w.-]+:)\s*([#;].*)?$", re.MULTILINE)
 
 Variables = Mapping[str, str]
 Inventory = Mapping[str, Any]
@@ -37,6 +38,8 @@ def _names(word: str) -> Iterator[str]:
         return iter([word])
     parts = re.split(r"\[([^\[\]]*)\]", word)  # odd parts were in brackets
     choices = [_numbers(part, word) if number % 2 else [part] for number, part in enumerate(parts)]
+    if math.prod(map(len, choices)) > MAX_HOSTS:
+        raise UserError(f"{word!r} names more than {MAX_HOSTS} hosts: check its ranges")
     return map("".join, itertools.product(*choices))
 
 
@@ -92,4 +95,6 @@ def _hosts(inventory: Inventory, wanted: str) -> dict[str, Variables]:
         groups += [child for child in inventory.get(name, {}).get("children", ()) if child not in groups]
     variables = inventory.get("_meta", {}).get("hostvars", {})
     hosts = [host for name in groups for host in inventory.get(name, {}).get("hosts", ())]
-    return {host: {key: str(value) for key, value in variables.get(host, {}).items()} for host in hosts}
+    return {
+        host: {key: str(value) for key, value in variables.get(host, {}).items() if value is not None} for host in hosts
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import socket
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -83,8 +84,12 @@ def _serve(args: argparse.Namespace) -> int:
     if args.hosts == "-":
         raise UserError("--listen reads its file for each request: name a file by --hosts instead of -")
     host, _, port = args.listen.rpartition(":")
+
+    class TargetsServer(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
     try:
-        server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(args))
+        server = TargetsServer((host.strip("[]"), int(port)), _handler(args))
     except (OSError, ValueError, OverflowError) as error:
         raise UserError(f"cannot listen at {args.listen!r} ({error}): write it as 127.0.0.1:17401") from error
     with server:

@@ -27,7 +27,7 @@ EXPRESSIONS = [
     ("[2001:db8::1]:9000 [2001:db8::1]", "[2001:db8::1]:9000 [2001:db8::1]"),
     ("", ""),
 ]
-INVALID = ["gpu[1-", "gpu[3-1]", "gpu[]", "gpu[a]", "gpu[1-999999999]", "gpu]1", "g[1[2]]"]
+INVALID = ["gpu[0-99999][0-99999]", "gpu[1-", "gpu[3-1]", "gpu[]", "gpu[a]", "gpu[1-999999999]", "gpu]1", "g[1[2]]"]
 LIST = """\
 # one host with an address
 login
@@ -40,6 +40,7 @@ JSON = {
             "gpu01": {"rack": "r1"},
             "gpu02": {"rack": "r1"},
             "gpu03": {"ansible_host": "10.0.0.3", "rack": "r 2"},
+            "login": {"ansible_host": None, "rack": None},
         }
     },
     "all": {"children": ["ungrouped", "cluster"]},
@@ -58,7 +59,7 @@ def test_node_names_are_expanded_as_slurm_does(expression: str, names: str) -> N
 @each_case("expression", INVALID)
 def test_an_invalid_expression_is_an_error_with_the_remedy(expression: str) -> None:
     """Also a range that names too many hosts, before they fill the memory."""
-    with pytest.raises(UserError, match=r"write it as gpu\[001-032,040\]"):
+    with pytest.raises(UserError, match=r"write it as gpu\[001-032,040\]|check its ranges"):
         expand(expression)
 
 
@@ -106,7 +107,9 @@ def test_an_inventory_has_targets_with_the_variables_of_their_hosts(
         (["--hosts", "LIST", "--group", "gpus"], "there is no group 'gpus', but: all"),
         (["--hosts", "LIST", "--label-from", "rack"], "host login has no variable 'rack'"),
         (["--hosts", "INI"], "use ansible-inventory --inventory FILE --list > hosts.json"),
+        (["--hosts", "COMMENT"], "use ansible-inventory --inventory FILE --list > hosts.json"),
         (["--hosts", "YAML"], "use ansible-inventory --inventory FILE --list > hosts.json"),
+        (["--hosts", "NULL", "--label-from", "rack"], "host gpu1 has no variable 'rack'"),
         (["http://gpu1"], "'http://gpu1' is not the address of a host"),
         (["--hosts", "TEMPLATE"], "'{{ ip }}' is not the address of a host: write its name or IP address"),
         (["gpu1", "--label", "1=2"], "'1=2' is not a label: write it as cluster=east"),
@@ -121,6 +124,8 @@ def test_an_error_names_the_input(
     texts = {
         "LIST": LIST,
         "INI": "login\n[gpu:vars]\nrack=r1\n",
+        "COMMENT": "[gpu_nodes] # x\ngpu1\n",
+        "NULL": json.dumps({"_meta": {"hostvars": {"gpu1": {"rack": None}}}, "all": {"hosts": ["gpu1"]}}),
         "YAML": "---\nall:\n  hosts:\n    login:\n",
         "EMPTY": "# none\n",
         "TEMPLATE": 'gpu1 ansible_host="{{ ip }}"\n',
@@ -149,6 +154,15 @@ def test_http_sd_serves_the_present_file(tmp_path: Path) -> None:
         hosts.write_text("gpu[1\n")
         with pytest.raises(urllib.error.HTTPError, match="500"):
             urllib.request.urlopen(started[0], timeout=30)
+
+
+def test_http_sd_listens_on_ipv6(tmp_path: Path) -> None:
+    """The address is in brackets, also in the URL that is printed."""
+    command = [sys.executable, "-m", "gpumon", "sd", "gpu1", "--listen", "[::1]:0"]
+    with running(command, tmp_path / "log"):
+        started = eventually(lambda: re.search(r"http://\[::1\]:\d+/", (tmp_path / "log").read_text()))
+        with urllib.request.urlopen(started[0], timeout=30) as answer:
+            assert json.load(answer) == [{"targets": ["gpu1:17400"], "labels": {}}]
 
 
 def test_standard_input_is_a_host_list() -> None:
