@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def _varint(value: int) -> bytes:
 def call(path: Path, message: bytes, seconds: float) -> Mapping[str, str]:
     """Call METHOD with an encoded message of at most 16,000 bytes, and return the headers and trailers of the answer.
 
-    Raise OSError if the socket fails, does not answer for `seconds` or does not speak HTTP/2; ImportError without h2.
+    Raise OSError if the socket fails, gives no answer in `seconds` or does not speak HTTP/2; ImportError without h2.
     """
     from h2.connection import H2Connection  # noqa: PLC0415 - an optional dependency, which takes 5 MB of memory
     from h2.exceptions import H2Error  # noqa: PLC0415
@@ -151,11 +152,15 @@ def _exchange(client: Any, path: Path, seconds: float) -> Iterator[tuple[bytes, 
     """Send what `client` has queued, and yield the headers and trailers of the answer."""
     from h2 import events  # noqa: PLC0415 - see call
 
+    deadline = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(seconds)
         connection.connect(str(path))
         ended = False
         while not ended:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError("timed out")
+            connection.settimeout(left)
             connection.sendall(client.data_to_send())
             data = connection.recv(MAX_READ_BYTES)
             if not data:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import socketserver
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +121,31 @@ def test_an_invalid_event_is_dropped(socket: Path) -> None:
             sender.update(FIRING | WANTED)
             [event] = connector.wait_for(1)
     assert event.componentClass == "Node"
+
+
+def test_a_server_that_only_sends_pings_is_a_failure(socket: Path) -> None:
+    """The call ends after its seconds, although each read gets data."""
+    server = socketserver.UnixStreamServer(str(socket), Pinging)
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    try:
+        with pytest.raises(DeliveryError, match="timed out"):
+            NvSentinel(socket, "gpu-17", "store_only", 0.5).deliver(GPU, ended=None)
+    finally:
+        thread.join()
+        server.server_close()
+
+
+class Pinging(socketserver.BaseRequestHandler):
+    """Sends its settings and then HTTP/2 pings until the client closes the connection or has read enough of them."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            self.request.sendall(bytes.fromhex("000000040000000000"))
+            for _ in range(100):
+                self.request.sendall(bytes.fromhex("000008060000000000") + bytes(8))
+                self.request.recv(65_536)
+                time.sleep(0.05)
 
 
 def test_an_absent_package_is_named(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
