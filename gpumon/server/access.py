@@ -52,17 +52,18 @@ class Access:
         """Read the web configuration again if it or a file that it names has changed. Return True if it was read.
 
         The caller must then use the new TLS context. If the files cannot be used, the error is logged once, the
-        previous configuration remains in use, and the result is False.
+        previous configuration remains in use, and the result is False. The files are then read at each call, because
+        the new configuration may name other files.
         """
-        signature = self._sign()
-        if self._path is None or signature == self._signature:
+        if self._path is None or (self.notice is None and self._sign() == self._signature):
             return False
-        self._signature = signature
         try:
             self.config, self.tls = _load(self._path)
         except WebConfigError as error:
-            self.notice = f"the web configuration of before remains active: {error}"
-            _log.error(self.notice)
+            notice = f"the web configuration of before remains active: {error}"
+            if notice != self.notice:
+                _log.error(notice)
+            self.notice = notice
             return False
         self.notice, self._signature = None, self._sign()
         _log.info("web configuration read", extra={"path": str(self._path), "tls": self.tls is not None})

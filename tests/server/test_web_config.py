@@ -120,6 +120,20 @@ def test_a_renewed_certificate_is_used_without_a_restart(authority: Authority, t
             ask_tls(port, "/metrics", authority)
 
 
+def test_a_certificate_that_is_written_after_its_configuration_is_used(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until then the error is logged once, although the files are read again each time."""
+    path = written(tmp_path, tls_server_config=tls_part(authority))
+    access = Node(web_config=path).access
+    path.write_text("tls_server_config: {cert_file: new.crt, key_file: new.key}")
+    assert [access.refresh() for _ in range(3)] == [False] * 3
+    assert [record.levelname for record in caplog.records if record.name == "gpumon.server"] == ["ERROR"]
+    for suffix in ("crt", "key"):
+        (tmp_path / f"new.{suffix}").write_bytes((authority.folder / f"server.{suffix}").read_bytes())
+    assert [access.refresh(), access.refresh(), access.notice] == [True, False, None]
+
+
 def answers(port: int, authority: Authority) -> int | None:
     """Return the status of an answer over TLS; None if the server has another certificate."""
     try:
