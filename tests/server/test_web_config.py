@@ -175,6 +175,23 @@ def test_a_flood_of_wrong_passwords_locks_out_its_client_only() -> None:
     assert refused.count(False) == MAX_WAITING_OF_CLIENT
 
 
+def test_a_user_who_does_not_exist_costs_one_hash_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the response time does not reveal which users exist. Another user's password does not help."""
+    costs: list[bytes] = []
+    original = bcrypt.checkpw
+
+    def record(password: bytes, hashed: bytes) -> bool:
+        costs.append(hashed[:7])
+        return original(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", record)
+    for user in ("prometheus", "nobody"):
+        assert not asyncio.run(Passwords().verify(user, "wrong", {"prometheus": HASH}, "10.0.0.1"))
+    assert costs == [b"$2b$04$"] * 2
+    assert not asyncio.run(Passwords().verify("nobody", "open sesame", {"prometheus": HASH}, "10.0.0.1"))
+    assert not asyncio.run(Passwords().verify("nobody", "open sesame", {}, "10.0.0.1"))
+
+
 def test_a_removed_user_is_refused_without_a_restart(tmp_path: Path) -> None:
     """The password that was right before is not remembered."""
     node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH, "other": HASH}))
