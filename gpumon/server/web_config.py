@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from gpumon.config.validation_text import describe_error
+from gpumon.config.yaml_file import YamlError, parse
 
 _VERIFY = {
     "NoClientCert": ssl.CERT_NONE,
@@ -22,7 +23,7 @@ _VERIFY = {
 verify the certificate.
 """
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
-_BCRYPT = ("$2a$", "$2b$", "$2y$")
+_BCRYPT = re.compile(r"\$2[aby]\$(?:0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 
 
 class WebConfigError(Exception):
@@ -31,6 +32,14 @@ class WebConfigError(Exception):
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: Any) -> Any:
+        """Return the values without those that are null or empty, which exporter-toolkit treats as absent."""
+        if not isinstance(values, dict):
+            return values
+        return {key: value for key, value in values.items() if value not in (None, "", [], {})}
 
 
 class TlsConfig(_Part):
@@ -78,7 +87,7 @@ class WebConfig(_Part):
     @classmethod
     def _check_hashes(cls, users: Mapping[str, str]) -> Mapping[str, str]:
         for user, password in users.items():
-            if not password.startswith(_BCRYPT):
+            if not _BCRYPT.fullmatch(password):
                 raise ValueError(f"the password of {user!r} is not a hash of bcrypt: make one with htpasswd -nB {user}")
         return users
 
@@ -86,13 +95,20 @@ class WebConfig(_Part):
 def read(path: Path) -> WebConfig:
     """Return the web configuration in the file. Raise WebConfigError if the file is unreadable or invalid."""
     try:
-        return WebConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        parsed = parse(path.read_text(encoding="utf-8"))
+        config = WebConfig.model_validate(parsed.values or {})
+    except (OSError, UnicodeDecodeError) as error:
         raise WebConfigError(f"the web configuration {path} cannot be read: {error}") from error
+    except YamlError as error:  # PyYAML's own text quotes the line, and a tag may be a password that begins with !
+        wrong = "a YAML tag is not supported" if " tag " in error.wrong else error.wrong
+        raise WebConfigError(f"the web configuration {path} cannot be read: line {error.line}: {wrong}") from None
     except ValidationError as error:
         keys = [(".".join(map(str, each["loc"])) or "the file", _words(each)) for each in error.errors()]
         problems = "; ".join(f"{key}: {wrong}" for key, wrong in keys)
         raise WebConfigError(f"the web configuration {path} is not valid: {problems}") from error
+    for key, line in parsed.repeated:
+        raise WebConfigError(f"the web configuration {path} is not valid: line {line}: {key[-1]} is already set")
+    return config
 
 
 def _words(error: ErrorDetails) -> str:

@@ -279,6 +279,9 @@ INVALID = {
         "tls_server_config": {"cert_file": "a", "key_file": "b", "client_ca_file": "ca"}
     },
     "'ann' is not a hash of bcrypt": {"basic_auth_users": {"ann": "plain"}},
+    "'ben' is not a hash of bcrypt": {"basic_auth_users": {"ben": "$2y$10$short"}},
+    "cert_file: Field required": {"tls_server_config": {"cert_file": "", "key_file": "b"}},
+    "Input should be a valid string": {"basic_auth_users": {"ann": None}},
 }
 
 
@@ -290,6 +293,49 @@ def test_an_invalid_configuration_is_an_error_that_names_the_key(words: str, con
     with pytest.raises(WebConfigError, match=words) as raised:
         read(path)
     assert str(path) in str(raised.value)
+
+
+@each_case(
+    "text, words",
+    [
+        ('basic_auth_users:\n  backup: "WEBPLAINSECRET\n', "line 3: is not YAML: found unexpected end of stream"),
+        ("basic_auth_users:\n  backup: !WEBPLAINSECRET\n", "line 2: a YAML tag is not supported"),
+        ("basic_auth_users:\n  backup: !WEBPLAINSECRET!x\n", "line 2: a YAML tag is not supported"),
+        ("basic_auth_users:\n  backup: *WEBPLAINSECRET\n", "line 2: YAML aliases are not supported"),
+        ("basic_auth_users:\n  backup: WEBPLAINSECRET: x\n", "line 2: is not YAML"),
+        ("http_server_config:\n  http2: false\n  http2: true\n", "line 3: http2 is already set"),
+        ("basic_auth_users:\n  a: WEBPLAINSECRET\n", "'a' is not a hash of bcrypt"),
+        ("basic_auth_users: a:WEBPLAINSECRET\n", "basic_auth_users: Input should be a"),
+    ],
+)
+def test_no_error_shows_a_password(text: str, words: str, tmp_path: Path) -> None:
+    """It names the line instead, because it is in the log, on the page and in the report."""
+    (tmp_path / "web.yml").write_text(text)
+    with pytest.raises(WebConfigError, match=words) as raised:
+        read(tmp_path / "web.yml")
+    assert "WEBPLAIN" not in str(raised.value)
+
+
+EMPTY = (
+    "tls_server_config: {}\n",
+    "basic_auth_users:\n#  prometheus: no one yet\n",
+    "http_server_config:\n",
+    "http_server_config:\n  headers:\n",
+    "tls_server_config:\n  CERTIFICATE\n  cipher_suites: []\n  client_ca_file: ''\n  client_auth_type: ''\n",
+    f"basic_auth_users:\n  1234: {HASH}\n",
+)
+
+
+@each_case("text", EMPTY)
+def test_what_node_exporter_accepts_is_accepted(text: str, authority: Authority, tmp_path: Path) -> None:
+    """A null or empty value is an absent one, and a user may be a number."""
+    path = tmp_path / "web.yml"
+    certificate = yaml.safe_dump(tls_part(authority)).rstrip().replace("\n", "\n  ")
+    path.write_text(text.replace("CERTIFICATE", certificate))
+    subprocess.run(["promtool", "check", "web-config", str(path)], check=True, capture_output=True, timeout=60)
+    config = read(path)
+    assert (tls_context(path, config) is not None) == ("cipher" in text)
+    assert list(config.basic_auth_users) == (["1234"] if "1234" in text else [])
 
 
 def test_missing_files_are_errors_that_name_them(authority: Authority, tmp_path: Path) -> None:
