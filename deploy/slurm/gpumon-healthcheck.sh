@@ -8,8 +8,8 @@
 #   drains nor resumes.
 # - It does not change a node that is already drained, draining, down or failing, nor its reason.
 # - It resumes nothing by default. With GPUMON_SLURM_RESUME=yes it resumes only what it drained itself: nodes whose reason
-#   begins with "gpumon: ". A node whose reason is edited stays drained, and so does one that is to be rebooted, or in a
-#   maintenance reservation.
+#   is as it wrote it, with the checksum at its end. A node whose reason is edited stays drained, and so does one that is to
+#   be rebooted, or in a maintenance reservation.
 # - It drains a node once per failure: a node that an operator resumes while it fails stays in service, until its verdict
 #   was ok or warn, or until it is rebooted.
 # - It does not drain a whole partition: it counts the nodes of each partition of this node that are drained with its
@@ -37,6 +37,12 @@ fi
 node=${SLURMD_NODENAME:-$(hostname -s)}
 own='gpumon: '
 mark=${GPUMON_SLURM_MARK:-/run/gpumon-slurm-drained}
+
+# Prints the reason $1 with its checksum, by which an edited reason is detected, also after a reboot.
+sign() {
+    set -- "$1" "$(printf '%s' "$1" | cksum)"
+    printf '%s #%s' "$1" "${2%% *}"
+}
 
 # Prints why this node may not be drained as well; nothing if it may.
 find_refusal() {
@@ -86,7 +92,7 @@ wait_random() {
 }
 
 drain() {
-    reason_text=$(printf '%s%s' "$own" "$line" | cut -c1-200)
+    reason_text=$(sign "$(printf '%s%s' "$own" "$line" | cut -c1-188)")
     if [ -e "$mark" ]; then
         log "node $node was resumed while it fails, and is not drained again (remove $mark to have it drained)"
         return
@@ -126,10 +132,8 @@ record=$(timeout 8 scontrol --oneliner show node "$node") || {
 # The first match of each: a reason may contain the same words.
 state=${record#* State=}
 state=${state%% *}
-reason=
-case "$record" in
-*" Reason="*) reason=${record#* Reason=} ;;
-esac
+# Slurm appends [user@time], and other fields may follow.
+reason=$(printf '%s\n' "$record" | LC_ALL=C sed -nE 's/.* Reason=(.*) \[[^] ]*@[^] ]*\]( [A-Za-z]+=.*| *)$/\1/p')
 
 case "$change $state" in
 "drain "*DRAIN* | "drain "*DOWN* | "drain "*FAIL* | "drain "*MAINT*)
@@ -140,7 +144,9 @@ case "$change $state" in
 "resume "*DRAIN*)
     case "$reason" in
     "$own"*)
-        if timeout 8 scontrol update nodename="$node" state=resume; then
+        if [ "$reason" != "$(sign "${reason% #*}")" ]; then
+            : # edited, so that an administrator keeps the node drained
+        elif timeout 8 scontrol update nodename="$node" state=resume; then
             log "node $node resumed: $line"
         else
             log "node $node could not be resumed"

@@ -267,20 +267,30 @@ def test_a_failing_slurm_fails_no_script(host: Host, agents: Agents, tmp_path: P
 @pytest.mark.parametrize(
     ("state", "reason", "outcome"),
     [
-        ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3", (RESUME, True)),
-        ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3", (DRAIN, False)),
+        ("IDLE+DRAIN", "OWN", (RESUME, True)),
+        ("IDLE+DRAIN", "OWN", (DRAIN, False)),
         ("IDLE+DRAIN", "new DIMMs", (RESUME, False)),
-        ("IDLE+DRAIN", "after gpumon: GPU FAIL", (RESUME, False)),
-        ("DOWN+DRAIN", "gpumon: GPU FAIL: GPU 3", (RESUME, False)),
-        ("IDLE", "gpumon: GPU FAIL: GPU 3", (RESUME, False)),
+        ("IDLE+DRAIN", "after OWN", (RESUME, False)),
+        ("IDLE+DRAIN", "OWN; kim: RMA 4711, keep out of service", (RESUME, False)),
+        ("IDLE+DRAIN", "OWN [root@2026-11-20T17:00:00]; kim: RMA 4711", (RESUME, False)),
+        ("IDLE+DRAIN", "OWN [root@2026-11-20T17:00:00] RMA=4711", (RESUME, False)),
+        ("IDLE+DRAIN", "gpumon: RMA 4711, was OWN", (RESUME, False)),
+        ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3", (RESUME, False)),
+        ("DOWN+DRAIN", "OWN", (RESUME, False)),
+        ("IDLE", "OWN", (RESUME, False)),
     ],
 )
 def test_only_its_own_drain_is_resumed(
     host: Host, agents: Agents, state: str, reason: str, outcome: tuple[dict[str, str], bool]
 ) -> None:
-    """If enabled, a healthy node is resumed only if this script drained it."""
-    host.node(state, reason)
+    """If enabled, a healthy node is resumed only if this script drained it, and its reason is unchanged."""
     environment, resumed = outcome
+    failed = host.answering("GPU FAIL: GPU 3: It fell off the bus", 2)
+    assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN | failed).code == 0
+    own = host.calls("scontrol")[-1][3].removeprefix("reason=")
+    host.forget()
+    host.mark.unlink()  # as after a reboot
+    host.node(state, reason.replace("OWN", own))
     assert host.run(HEALTHCHECK, store=agents.stores["healthy"], environment=environment).code == 0
     changed = [call for call in host.calls("scontrol") if call[0] == "update"]
     assert changed == ([["update", "nodename=n17", "state=resume"]] if resumed else [])

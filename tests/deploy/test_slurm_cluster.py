@@ -141,10 +141,11 @@ def test_a_reason_of_an_operator_is_kept(node: Node) -> None:
     assert node.slurm.reason(NODE) == "new DIMMs"
     node.update(NODE, "state=resume")
     eventually(lambda: node.slurm.reason(NODE).startswith(REASON))
-    node.update(NODE, "reason=RMA 4711")
+    reason = f"{node.slurm.reason(NODE)}; kim: RMA 4711"
+    node.update(NODE, f"reason={reason}")
     node.become("healthy")
     node.await_runs("healthy")
-    assert (node.slurm.state(NODE), node.slurm.reason(NODE)) == ("IDLE+DRAIN", "RMA 4711")
+    assert (node.slurm.state(NODE), node.slurm.reason(NODE)) == ("IDLE+DRAIN", reason)
 
 
 def test_a_resumed_node_is_not_drained_again(node: Node) -> None:
