@@ -132,8 +132,9 @@ record=$(timeout 8 scontrol --oneliner show node "$node") || {
 # The first match of each: a reason may contain the same words.
 state=${record#* State=}
 state=${state%% *}
-# Slurm appends [user@time], and other fields may follow.
-reason=$(printf '%s\n' "$record" | LC_ALL=C sed -nE 's/.* Reason=(.*) \[[^] ]*@[^] ]*\]( [A-Za-z]+=.*| *)$/\1/p')
+# Slurm appends how far a reboot is, and [user@time]. Other fields may follow.
+reason=$(printf '%s\n' "$record" | LC_ALL=C sed -nE 's/.* Reason=(.*) \[[^] ]*@[^] ]*\]( [A-Za-z]+=.*| *)$/\1/p' |
+    LC_ALL=C sed -E 's/( : [Rr]eboot (ASAP|requested|issued|complete))+$//')
 
 case "$change $state" in
 "drain "*DRAIN* | "drain "*DOWN* | "drain "*FAIL* | "drain "*MAINT*)

@@ -268,6 +268,8 @@ def test_a_failing_slurm_fails_no_script(host: Host, agents: Agents, tmp_path: P
     ("state", "reason", "outcome"),
     [
         ("IDLE+DRAIN", "OWN", (RESUME, True)),
+        ("IDLE+DRAIN", "OWN : reboot issued : reboot complete", (RESUME, True)),
+        ("IDLE+DRAIN", "OWN : reboot issued and kept for kim", (RESUME, False)),
         ("IDLE+DRAIN", "OWN", (DRAIN, False)),
         ("IDLE+DRAIN", "new DIMMs", (RESUME, False)),
         ("IDLE+DRAIN", "after OWN", (RESUME, False)),
