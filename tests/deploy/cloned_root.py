@@ -17,7 +17,11 @@ BOOT = """
 mount --make-rprivate / || exit 1
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/changes,workdir=$1/work" "$1/root" && cd "$1/root" || exit 1
 mount --rbind /dev dev && mount --rbind /sys sys && mount -t proc proc proc || exit 1
-mount -t tmpfs tmpfs run && mount -t tmpfs tmpfs tmp || exit 1
+mount -t tmpfs tmpfs run || exit 1
+case $3 in # a checkout below /tmp must be there, also after systemd-tmpfiles
+/tmp/*) mkdir -p etc/tmpfiles.d && ln -sf /dev/null etc/tmpfiles.d/tmp.conf ;;
+*) mount -t tmpfs tmpfs tmp ;;
+esac || exit 1
 for unit in $2; do ln -sf /dev/null "etc/systemd/system/$unit.service"; done
 pivot_root . mnt && umount -l mnt && cd / || exit 1
 export container=lxc
@@ -44,6 +48,7 @@ class ClonedRoot:
             "sh",
             str(folder),
             " ".join(MASKED),
+            __file__,
         )
         self._outside = subprocess.Popen(command)  # ended by __exit__
 

@@ -52,7 +52,7 @@ def make_package(folder: Path, release: str) -> Path:
         "etc/gpumon/gpumon.yml": (ROOT / "deploy" / "gpumon.yml").read_text(encoding="utf-8"),
         "usr/lib/systemd/system/gpumon.service": (UNITS / "gpumon.service").read_text(encoding="utf-8"),
         "usr/lib/systemd/system/gpumon.socket": (UNITS / "gpumon.socket").read_text(encoding="utf-8"),
-        "usr/lib/systemd/system/gpumon.service.d/checkout.conf": "[Service]\nProtectHome=read-only\n",
+        "usr/lib/systemd/system/gpumon.service.d/checkout.conf": "[Service]\nProtectHome=read-only\nPrivateTmp=no\n",
         "usr/lib/sysusers.d/gpumon.conf": (UNITS / "sysusers.conf").read_text(encoding="utf-8"),
         "etc/default/gpumon": "GPUMON_SIMULATE__PROFILE=t4x1\n",
     }
