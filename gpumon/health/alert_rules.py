@@ -206,7 +206,7 @@ def _of_fleet(name: str, expr: str, area: str, text: str, steps: str) -> AlertRu
 CHECK_UNKNOWN = AlertRule(
     name="GpumonCheckUnknown",
     section="GpumonCheckUnknown",
-    # Of an agent that is down, the operator gets GpumonDown or GpumonManyDown.
+    # If the agent is down, the operator gets GpumonDown or GpumonManyDown instead.
     expr=f"{LAST_VERDICT} == {UNKNOWN:d} and on {NODE} {LAST_SEEN} > time() - {DOWN_SECONDS:g}",
     for_seconds=10 * MINUTE,
     severity="warning",
