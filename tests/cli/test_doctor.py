@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import shlex
+import shutil
 import socket
 import sqlite3
 import stat
@@ -439,15 +440,37 @@ def test_secrets_in_a_log_are_redacted() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its user")
-def test_root_starts_pytorch_as_the_user_of_the_agent() -> None:
-    """The interpreter may belong to another user."""
+@each_case(
+    ("unit", "groups", "error"),
+    [
+        ({"User": "nobody", "Group": "nogroup"}, "nogroup", ""),
+        ({"User": "nobody", "Group": "", "SupplementaryGroups": "adm tty"}, "nogroup adm tty", ""),
+        ({"User": "nobody", "Group": "adm", "SupplementaryGroups": ""}, "adm", ""),
+        ({"User": "no-such-user"}, None, "no-such-user"),
+    ],
+)
+def test_root_starts_pytorch_as_the_user_of_the_agent(unit: dict[str, str], groups: str | None, error: str) -> None:
+    """With the groups of the unit and of the user: the interpreter may belong to another user."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         python = Path(folder) / "python"
-        python.write_text('#!/bin/sh\necho "{\\"user\\": \\"$(id -un)\\", \\"group\\": \\"$(id -gn)\\"}"\n')
+        python.write_text('#!/bin/sh\necho "{\\"user\\": \\"$(id -un)\\", \\"groups\\": \\"$(id -Gn)\\"}"\n')
         python.chmod(0o755)
-        unit = {"User": "nobody", "Group": "nogroup"}
-        assert torch_report(str(python), unit) == ({"user": "nobody", "group": "nogroup"}, "")
+        report, wrong = torch_report(str(python), unit)
+    assert (report.get("user"), report.get("groups")) == (groups and "nobody", groups)
+    assert error in wrong
+    assert bool(wrong) == bool(error)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its user")
+def test_an_interpreter_that_the_agent_may_not_run_is_not_started() -> None:
+    """Root may run it: the answer is that of the agent, and its remedy shows the folder that denies access."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        python = shutil.copy("/bin/echo", f"{folder}/python")
+        error = torch_report(python, {"User": "nobody", "Group": "nogroup"})[1]
+    assert "Permission denied" in error
+    answers = diagnose(facts(torch={}, python=python, errors={"torch": error}))
+    assert f"namei -l {python}" in [answer.remedy for check, answer in answers if check.name == "torch"]
 
 
 def test_the_torch_of_this_environment_is_reported() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from subprocess import DEVNULL, PIPE
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KILLED_SECONDS = 1.0
 """Maximum seconds to wait for the end of a killed child process. A child that is blocked in the kernel is abandoned."""
@@ -19,10 +19,15 @@ class ChildOutput(NamedTuple):
     error: str
 
 
-def run_bounded(command: Sequence[str], deadline: float) -> ChildOutput:
-    """Run a command and return its output. Kill the command if it takes longer than `deadline` seconds."""
+def run_bounded(command: Sequence[str], deadline: float, identity: Mapping[str, Any] | None = None) -> ChildOutput:
+    """Run a command and return its output. Kill the command if it takes longer than `deadline` seconds.
+
+    `identity`: user and groups of the command, as keyword arguments of Popen; by default those of this process.
+    """
     try:
-        child = subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace")
+        child = subprocess.Popen(
+            command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace", **(identity or {})
+        )
     except OSError as error:
         return ChildOutput("", f"{command[0]}: {error.strerror or error}")
     try:

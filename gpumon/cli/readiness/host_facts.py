@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import grp
 import importlib.metadata
 import json
 import os
+import pwd
 import re
 import resource
 import shlex
@@ -183,15 +185,27 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
 
 def torch_report(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Return (report of torch_report.py about PyTorch, ""), or ({}, error) if the program prints no report."""
-    command = [python, "-I", str(TORCH_REPORT)]
-    if os.geteuid() == 0 and unit.get("User"):  # root must not run an interpreter that other users may change
-        user, group = unit["User"], unit.get("Group") or unit["User"]
-        command = ["setpriv", f"--reuid={user}", f"--regid={group}", "--init-groups", *command]
-    output = run_bounded(command, TORCH_SECONDS)
+    try:
+        output = run_bounded([python, "-I", str(TORCH_REPORT)], TORCH_SECONDS, _identity(unit))
+    except KeyError as error:  # no such user or group
+        return {}, f"{UNIT}: {error.args[0]}"
     try:
         return json.loads(output.text.splitlines()[-1]), ""
     except (IndexError, ValueError):
         return {}, output.error or "it printed no report"
+
+
+def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the user and groups that systemd gives the agent, as arguments of Popen; empty if this user is not root.
+
+    Root must not run an interpreter that other users may be able to change.
+    """
+    if os.geteuid() != 0 or not unit.get("User"):
+        return {}
+    user = pwd.getpwnam(unit["User"])
+    group = grp.getgrnam(unit["Group"]).gr_gid if unit.get("Group") else user.pw_gid
+    more = [grp.getgrnam(name).gr_gid for name in unit.get("SupplementaryGroups", "").split()]
+    return {"user": user.pw_uid, "group": group, "extra_groups": [*os.getgrouplist(user.pw_name, group), *more]}
 
 
 def _port_error(address: tuple[str, int]) -> str:

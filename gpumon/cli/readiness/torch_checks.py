@@ -22,7 +22,8 @@ def torch(facts: HostFacts) -> Readiness:
     if error == RELEASED:
         return Readiness(ABSENT, f"It was not loaded, because {RELEASED}.")
     if error:
-        return Readiness(FAIL, f"{python} has failed: {error}.", f"{python} -I -c 'import torch'")
+        repeat = f"namei -l {python}" if "denied" in error else f"{python} -I -c 'import torch'"
+        return Readiness(FAIL, f"{python} has failed: {error}.", repeat)
     install = torch_installation(python)
     if version is None:
         detail = f"{python} cannot import it, so no probe runs: {facts.torch['import_error']}."
