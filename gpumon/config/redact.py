@@ -8,16 +8,26 @@ from pathlib import Path
 from typing import Any
 
 REDACTED = "<redacted>"
-_WORDS = r"(?:passw\w*|passphrase|token|secret|credentials?|api[-_]?key|(?<![^\W_])(?:key|pass|pwd|auth)(?![^\W_]))"
-_SECRET_NAME = re.compile(rf"{_WORDS}|^-u$", re.IGNORECASE)
+_WORDS = (
+    r"(?:passw\w*(?<!_file)|passphrase|token|secret|credentials?|api[-_]?key|cookie|bearer"
+    r"|(?<![^\W_])(?:key|pass|pwd|auth)(?![^\W_]))"
+)
+_SECRET_NAME = re.compile(rf"{_WORDS}|^-[ub]$|^--(?:proxy-)?user$", re.IGNORECASE)
 _VALUE = r"""(?:(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*(?:(?P=quote)|$)|\\["'].*?(?:\\["']|$)|\S*[^\s"'\])},;])"""
 _IN_TEXT = tuple(
     (re.compile(rf"(?P<name>{before}){value}", re.IGNORECASE | re.MULTILINE), replacement)
     for before, value, replacement in (
         (r"(?<=://)(?:[^/@\s:?#]*:)?", r"[^/?#\s]+(?=@)", rf"\g<name>{REDACTED}"),
         (r"://[^\s?#]+\?", r"[^\s\"'#]+", rf"\g<name>{REDACTED}"),
-        (r"Bearer |Authorization: ?\w+ ", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
-        (r"(?<![\w-])-u[\"']?[\s,]*(?:- +)?[\"']?[^\s:\"']*:", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
+        (r"(?<![\w.+/-])[\w.+-]+:(?!//)", r"[^\s\"']+(?=@)", rf"\g<name>{REDACTED}"),
+        (r"Authorization[\"']?: *[\"']?", r"(?:\w+ +)?[^\s\"']+", rf"\g<name>{REDACTED}"),
+        (r"Cookie[\"']?: *[\"']?", r"[^\"'\n]+", rf"\g<name>{REDACTED}"),
+        (r"Bearer ", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
+        (
+            r"(?<![\w-])(?:-[ub]|--(?:proxy-)?user)[\"']?[\s,=]*(?:- +)?[\"']?(?![-=])[^\s:=\"']*[:=]",
+            r"[^\s\"']+",
+            rf"\g<name>{REDACTED}",
+        ),
         (
             rf"(?<![\w-])--?(?:[\w-]*[-_])?{_WORDS}(?![\w-])[\"']?[\s,]+(?:- +)?",
             _VALUE,
@@ -26,7 +36,7 @@ _IN_TEXT = tuple(
         (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE, rf"\g<name>\g<quote>{REDACTED}\g<quote>"),
     )
 )
-"""Secrets in a text: password and query of a URL, an HTTP header, `-u NAME:`, `--token`, `token=`, `token:`."""
+"""Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, `-u NAME:`, `--token`, `token=`."""
 
 
 def redact(name: str, value: Any) -> Any:
@@ -36,6 +46,8 @@ def redact(name: str, value: Any) -> Any:
     that. The secrets that redact_text finds in a value, and the path of webhook_url, are replaced too.
     """
     last = re.sub(r"(\.\d+)+$", "", name).rpartition(".")[2]
+    if last.endswith("_file") and isinstance(value, Mapping | list | tuple):  # perhaps the secret instead of its file
+        return REDACTED
     if isinstance(value, Mapping):
         return {key: redact(str(key), entry) for key, entry in value.items()}
     if _is_secret(last):

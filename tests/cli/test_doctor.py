@@ -434,7 +434,7 @@ def test_secrets_in_a_log_are_redacted() -> None:
     """Credentials of URLs and headers, and what follows token= or password: are replaced; other words are kept."""
     line = "GET https://u:p4ss@h/x?sig=abc Authorization: Basic dTpw password: 'hunter2' token=t0k token_file=/a"
     assert redact_text(line) == (
-        "GET https://u:<redacted>@h/x?<redacted> Authorization: Basic <redacted> password: '<redacted>' "
+        "GET https://u:<redacted>@h/x?<redacted> Authorization: <redacted> password: '<redacted>' "
         "token=<redacted> token_file=/a"
     )
 

@@ -24,6 +24,16 @@ R = "<redacted>"
         ('password="x1 x2" user=u', f'password="{R}" user=u'),
         (r'msg="secret=\"x1 x2\" refused"', rf'msg="secret={R} refused"'),
         ("token_file=/a --token-file /b", "token_file=/a --token-file /b"),
+        ("smtp_password_file: /a password_file=/b", "smtp_password_file: /a password_file=/b"),
+        ("curl --user kim:x1 --user=kim:x2", f"curl --user kim:{R} --user=kim:{R}"),
+        ("curl --proxy-user 'kim:x1' -U kim:x2", f"curl --proxy-user 'kim:{R}' -U kim:{R}"),
+        ("mail by kim:p@ss@mail:587, kim@b.example:x1@am", f"mail by kim:{R}@mail:587, kim@b.example:{R}@am"),
+        ("Cookie: sid=x1; other=x2", f"Cookie: {R}"),
+        ('"Set-Cookie: sid=x1; Secure" next', f'"Set-Cookie: {R}" next'),
+        ("curl -b sid=x1 --cookie sid=x2 h", f"curl -b sid={R} --cookie {R} h"),
+        ("authorization: x1", f"authorization: {R}"),
+        ("'Proxy-Authorization: ApiKey x1' next", f"'Proxy-Authorization: {R}' next"),
+        ("--oauth2-bearer x1", f"--oauth2-bearer {R}"),
     ],
 )
 def test_secrets_in_a_text(text: str, expected: str) -> None:
@@ -35,7 +45,8 @@ def test_a_line_of_the_log_is_kept() -> None:
     """Nothing in it is a secret."""
     line = (
         'time=2026-11-24T05:49:10.442Z level=info msg="probe passed, authority of gpumon.service: 7 tokens" '
-        "url=http://127.0.0.1:17400/ keys=3 path=/var/lib/gpumon/token compass=n; journalctl -u gpumon; a@b.example"
+        "url=http://127.0.0.1:17400/ keys=3 path=/var/lib/gpumon/token compass=n; journalctl -u gpumon; a@b.example "
+        "systemd[1]: user@1000.service http://am:9093/a@b --user 1000"
     )
     assert redact_text(line) == line
 
@@ -47,6 +58,10 @@ def test_a_line_of_the_log_is_kept() -> None:
         ("scheduler_gate", ("g", "--auth", "-x1", "x2"), ["g", "--auth", R, R]),
         ("scheduler_gate", ("g", "--apikey", "x1"), ["g", "--apikey", R]),
         ("scheduler_gate", ("g", "--token-file", "/a"), ["g", "--token-file", "/a"]),
+        ("scheduler_gate", ("g", "--user", "kim:x1", "--proxy-user", "x2"), ["g", "--user", R, "--proxy-user", R]),
+        ("scheduler_gate", ("g", "-b", "sid=x1", "--cookie", "x2"), ["g", "-b", R, "--cookie", R]),
+        ("scheduler_gate", ("g", "--oauth2-bearer", "x1"), ["g", "--oauth2-bearer", R]),
+        ("web.read_token_file", ["x1"], R),
         (
             "nccl_environment",
             {"NCCL_APIKEY": "x1", "NCCL_PWD": "x2", "NCCL_DEBUG": "INFO"},
