@@ -23,7 +23,6 @@ from gpumon.cli.readiness.host_facts import HostFacts, gather, read_units
 from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
 from gpumon.cli.support_bundle import write_bundle
 from gpumon.config.load import load
-from gpumon.config.redact import redact_text
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.health.verdict import OK, UNKNOWN
 
@@ -72,7 +71,7 @@ def _facts(args: argparse.Namespace) -> HostFacts:
     try:
         return gather(configuration_to_start(args, environ), "", unit)
     except UserError as error:
-        return gather(load(None, {}, {}), redact_text(str(error)), unit)
+        return gather(load(None, {}, {}), str(error), unit)
 
 
 def diagnose(facts: HostFacts) -> Answers:

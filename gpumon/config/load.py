@@ -14,7 +14,7 @@ from gpumon.config.configuration_error import ConfigurationError, ConfigurationP
 from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE, ConfigurationSources
 from gpumon.config.model import Configuration
 from gpumon.config.name_checks import check_names
-from gpumon.config.redact import redact
+from gpumon.config.redact import redact, redact_text
 from gpumon.config.setting import NEEDS
 from gpumon.config.settings_table import sections, settings
 from gpumon.config.validation_text import describe_error
@@ -82,7 +82,7 @@ def _with_xid_rows(configuration: Configuration) -> Configuration:
 def _problem(error: ErrorDetails, sources: ConfigurationSources) -> ConfigurationProblem:
     """Convert an error that pydantic reports to a problem with origin, setting and remedy."""
     key = tuple(str(part) for part in error["loc"] if part != "[key]")
-    origin, name = sources.origin(key), ".".join(key)
+    origin, name = sources.origin(key), redact_text(".".join(key))
     if error["type"] == "extra_forbidden":
         valid = sections() if len(key) == 1 else sections()[key[0]].model_fields
         return ConfigurationProblem(origin, name, "unknown key", did_you_mean(key[-1], valid))

@@ -15,8 +15,8 @@ _Url = Annotated[str, AfterValidator(check_url)]
 
 def _check_server(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError("must be HOST:PORT, such as smtp.example.com:587")
+    if not host or not port.isdecimal() or "@" in host:
+        raise ValueError("must be HOST:PORT, without user and password (smtp_user, smtp_password_file)")
     return text
 
 

@@ -279,11 +279,12 @@ def test_a_host_without_agent_and_torch(alone: Path) -> None:
 
 def test_an_invalid_configuration_is_an_answer(alone: Path) -> None:
     """The mistake is named, and the other checks use the defaults."""
-    (alone / "gpumon.yml").write_text("poll: {intervall: 3}")
+    (alone / "gpumon.yml").write_text("notifications: {smtp_password: s3cret}")
     code, shown = run("--config.file", str(alone / "gpumon.yml"))
     assert code == 2
     assert shown.startswith("fail    configuration")
-    assert "did you mean interval_seconds?" in " ".join(shown.split())
+    assert "smtp_password: unknown key; did you mean smtp_password_file?" in " ".join(shown.split())
+    assert "s3cret" not in shown
 
 
 @pytest.mark.slow

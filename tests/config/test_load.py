@@ -215,6 +215,35 @@ def test_unsupported_yaml_is_refused(environ: dict[str, str], tmp_path: Path, te
     assert complaints(path, environ)[0].startswith(f"{path}{complaint}")
 
 
+@each_case(
+    ("text", "complaint"),
+    [
+        (
+            'notifications: {smtp_server: "kim:s3cret@mail:587", smtp_to: [a@b.example]}',
+            "notifications.smtp_server: must be HOST:PORT, without user and password (smtp_user, smtp_password_file), not "
+            "'kim:<redacted>@mail:587'; for example smtp_server: 'smtp.example.com:587'",
+        ),
+        (
+            "web: {read_token_file: [s3cret]}",
+            "web.read_token_file: input is not a valid path for <class 'pathlib.Path'>, not '<redacted>'; ",
+        ),
+        (
+            "notifications: {smtp_password: s3cret}",
+            "notifications.smtp_password: unknown key; did you mean smtp_password_file?",
+        ),
+        ("web: {token:s3cret}", "web.token:<redacted>: unknown key; valid names: "),
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_refused(
+    environ: dict[str, str], tmp_path: Path, text: str, complaint: str
+) -> None:
+    """The problem names the setting for it, and does not show the secret."""
+    path = written(tmp_path, text)
+    (shown,) = complaints(path, environ)
+    assert shown.startswith(f"{path}:1: {complaint}")
+    assert "s3cret" not in shown
+
+
 def test_files_that_cannot_be_read_are_named(environ: dict[str, str], tmp_path: Path) -> None:
     """A missing file, a folder and invalid text are problems with a message and no traceback."""
     binary = tmp_path / "binary.yml"
