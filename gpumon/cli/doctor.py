@@ -10,6 +10,7 @@ import platform
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from gpumon.cli.errors import UserError
 from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
 from gpumon.cli.readiness.host_facts import HostFacts, gather, read_units
 from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
-from gpumon.cli.support_bundle import write_bundle
-from gpumon.config.load import load
+from gpumon.cli.support_bundle import fill, new_bundle
+from gpumon.config.load import configuration_file, load
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.health.verdict import OK, UNKNOWN
 
@@ -48,20 +49,18 @@ def add(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     logging.disable()  # the answers contain the errors that a reading of the GPUs would log
-    facts = _facts(args)
-    answers = diagnose(facts)
-    result = document(answers)
-    if args.bundle is not None:
-        try:
-            write_bundle(
-                args.bundle, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(result, indent=1)}
-            )
-        except OSError as error:
-            print(f"gpumon: cannot create {args.bundle}: {error.strerror}. Name a new file.", file=sys.stderr)
-            return EXIT_CODES[UNKNOWN]
-        print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names this host.", file=sys.stderr)
-    print(json.dumps(result, indent=2) if args.json else table(answers))
-    return int(result["exit_code"])
+    if args.bundle is None:
+        return _print(diagnose(_facts(args)), as_json=args.json)
+    try:
+        with new_bundle(args.bundle) as archive:
+            facts = _facts(args)
+            answers = diagnose(facts)
+            fill(archive, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(document(answers), indent=1)})
+    except OSError as error:
+        print(f"gpumon: cannot create {args.bundle}: {error.strerror}. Name a new file.", file=sys.stderr)
+        return EXIT_CODES[UNKNOWN]
+    print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names this host.", file=sys.stderr)
+    return _print(answers, as_json=args.json)
 
 
 def _facts(args: argparse.Namespace) -> HostFacts:
@@ -71,7 +70,13 @@ def _facts(args: argparse.Namespace) -> HostFacts:
     try:
         return gather(configuration_to_start(args, environ), "", unit)
     except UserError as error:
-        return gather(load(None, {}, {}), str(error), unit)
+        file = configuration_file(getattr(args, CONFIG_FILE.name), environ)
+        return replace(gather(load(None, {}, {}), str(error), unit), invalid_file=file)
+
+
+def _print(answers: Answers, *, as_json: bool) -> int:
+    print(json.dumps(document(answers), indent=2) if as_json else table(answers))
+    return int(document(answers)["exit_code"])
 
 
 def diagnose(facts: HostFacts) -> Answers:

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import platform
+import re
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from gpumon.cli.client import Client, ClientError
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts
 from gpumon.config.effective_configuration import show
-from gpumon.config.redact import redact_text
+from gpumon.config.redact import redact_file, redact_text
 from gpumon.outputs import terminal
 from gpumon.store.database_file import examine
 from gpumon.store.error_events import read_recent
@@ -29,31 +30,58 @@ EVENTS, LOG_LINES, MAX_LOG = 1000, 2000, 4 << 20
 """Maximum numbers of events, of lines of the log, and of characters of the log."""
 
 
-def write_bundle(path: Path, facts: HostFacts, report: Mapping[str, str]) -> None:
-    """Create the archive with mode 0600. Raise OSError if the file exists or cannot be written.
+@contextlib.contextmanager
+def new_bundle(path: Path) -> Iterator[tarfile.TarFile]:
+    """Create the archive with mode 0600 for use within a context. Delete it if the context ends with an exception.
 
-    `report`: members (files) with the answers of doctor, as text by name.
+    Raise OSError if the file exists or cannot be written.
     """
-    members = {**report, **dict(_members(facts))}
-    folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     os.umask(0o077)
-    with tarfile.open(path, "x:gz") as archive:
-        for name, text in members.items():
-            content = text.encode(errors="replace")
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size, member.mode, member.mtime = len(content), 0o600, int(time.time())
-            archive.addfile(member, io.BytesIO(content))
+    archive = tarfile.open(path, "x:gz")  # noqa: SIM115 - a file that exists must not be deleted
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(path.unlink, missing_ok=True)
+        with archive:
+            yield archive
+        on_failure.pop_all()
+
+
+def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) -> None:
+    """Add all members (files) to the archive. `report`: members with the answers of doctor, as text by name."""
+    members = {**report, "configuration.yml": _configuration(facts)}  # in these, secrets are redacted already
+    members |= {name: _redact_member(name, text) for name, text in _members(facts)}
+    folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    for name, text in members.items():
+        content = text.encode(errors="replace")
+        member = tarfile.TarInfo(f"{folder}/{name}")
+        member.size, member.mode, member.mtime = len(content), 0o600, int(time.time())
+        archive.addfile(member, io.BytesIO(content))
+
+
+def _redact_member(name: str, text: str) -> str:
+    """Return the text of a member with secrets redacted. JSON remains valid: only its strings are redacted."""
+    if not name.endswith(".json"):
+        return redact_text(text)
+    return re.sub(r'"(?:[^"\\]|\\.)*"', lambda literal: json.dumps(redact_text(json.loads(literal[0]))), text)
+
+
+def _configuration(facts: HostFacts) -> str:
+    """Return the effective configuration; if it is invalid, the keys in its file or, without one, its problems."""
+    if "configuration" not in facts.errors:
+        return show(facts.configuration)
+    file = facts.invalid_file
+    if file is None or not os.access(file, os.R_OK) or not file.is_file():
+        return facts.errors["configuration"]
+    return redact_file(file.read_text(errors="replace"))
 
 
 def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
-    yield "configuration.yml", facts.errors.get("configuration") or show(facts.configuration)
     yield "report.json", json.dumps(facts.report, indent=1)
     yield "gpus.txt", terminal.table(facts.report, 160, color=False)
     yield "events.json", _events(facts)
     log = run_bounded(
         ["journalctl", "--unit", UNIT, f"--lines={LOG_LINES}", "--no-pager", "--output=short-iso"], COMMAND_SECONDS
     )
-    yield "journal.txt", redact_text(log.text[-MAX_LOG:] + log.error)
+    yield "journal.txt", log.text[-MAX_LOG:] + log.error
     versions = {
         "gpumon": __version__,
         "python": platform.python_version(),

@@ -22,6 +22,7 @@ _IN_TEXT = tuple(
         (r"(?<![\w.+/-])[\w.+-]+:(?!//)", r"[^\s\"']+(?=@)", rf"\g<name>{REDACTED}"),
         (r"Authorization[\"']?: *[\"']?", r"(?:\w+ +)?[^\s\"']+", rf"\g<name>{REDACTED}"),
         (r"Cookie[\"']?: *[\"']?", r"[^\"'\n]+", rf"\g<name>{REDACTED}"),
+        (r"\$2[aby]\$\d\d\$", r"[./\w]+", rf"\g<name>{REDACTED}"),
         (r"Bearer ", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
         (
             r"(?<![\w-])(?:-[ub]|--(?:proxy-)?user)[\"']?[\s,=]*(?:- +)?[\"']?(?![-=])[^\s:=\"']*[:=]",
@@ -66,6 +67,18 @@ def redact_text(text: str) -> str:
     for pattern, replacement in _IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
+
+
+def redact_file(text: str) -> str:
+    """Return the keys of a configuration file, which may not be YAML, with numbers and switches, and nothing else."""
+    return "\n".join(_redact_line(*line.partition(":")) for line in text.splitlines())
+
+
+def _redact_line(key: str, colon: str, value: str) -> str:
+    if not colon or re.fullmatch(r"[\s-]*[\w.]+", key) is None:
+        return REDACTED if key.strip() else ""
+    is_plain = re.fullmatch(r"\s*([\d.]+|true|false|)\s*", value) and not _is_secret(key)
+    return f"{key}:{value if is_plain else f' {REDACTED}'}"
 
 
 def _is_secret(name: str) -> bool:

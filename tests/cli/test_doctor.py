@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from gpumon.cli.doctor import CHECKS, diagnose, document, table
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import HostFacts, torch_report
 from gpumon.cli.readiness.torch_checks import runs_on
+from gpumon.cli.support_bundle import fill, new_bundle
 from gpumon.config.load import load
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact_text
@@ -364,13 +366,15 @@ def test_the_environment_of_the_agent_counts(alone: Path, monkeypatch: pytest.Mo
     assert ("CUDA_VISIBLE_DEVICES is '0,1' for the agent" in " ".join(shown.split())) is not running
 
 
-def test_the_problems_of_an_invalid_configuration_are_archived(alone: Path) -> None:
-    """Without its secrets."""
-    (alone / "gpumon.yml").write_text("notifications:\n  webhook_url: hooks.example.com/s3cret\nbogus: 1")
+def test_the_text_of_an_invalid_configuration_is_archived(alone: Path) -> None:
+    """Without its secrets, which the answers do not quote either."""
+    text = "notifications:\n  webhook_url: hooks.example.com/s3cret\nbogus: 1"
+    (alone / "gpumon.yml").write_text(text)
     path = alone / "support.tar.gz"
     run("--config.file", str(alone / "gpumon.yml"), "--bundle", str(path), errors=f"gpumon: wrote {path}.")
     members = unpack(path)
-    assert f"{alone}/gpumon.yml:3: bogus: unknown key" in members["configuration.yml"]
+    assert members["configuration.yml"] == text.replace("hooks.example.com/s3cret", "<redacted>")
+    assert "bogus: unknown key" in " ".join(members["doctor.txt"].split())
     assert [name for name, text in members.items() if "s3cret" in text] == []
 
 
@@ -415,12 +419,42 @@ def test_no_secret_is_in_the_archive(alone: Path) -> None:
 
 
 def test_an_archive_is_never_overwritten(alone: Path) -> None:
-    """An existing file or link is left as it is, and the exit code is unknown."""
+    """An existing file or link is left as it is, and the exit code is unknown, before the driver is read."""
     path, target = alone / "support.tar.gz", alone / "target"
     path.symlink_to(target)
     assert run("--bundle", str(path), errors=f"gpumon: cannot create {path}: File exists.")[0] == 3
     assert not target.exists()
     assert run("--bundle", str(alone / "no/folder"), errors="gpumon: cannot create")[0] == 3
+
+
+def test_a_failed_archive_is_deleted(alone: Path) -> None:
+    """The disk is full: the exit code is unknown, and the next command can create the file."""
+    path = alone / "support.tar.gz"
+    command = f"ulimit -f 1; trap '' XFSZ; exec {sys.executable} -m gpumon doctor --simulate h100x8 --bundle {path}"
+    ended = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (3, f"gpumon: cannot create {path}: File too large. Name a new file.\n")
+    assert not path.exists()
+
+
+def test_a_secret_in_a_reading_is_redacted(tmp_path: Path) -> None:
+    """Texts of other programs may contain one: JSON remains valid, and keeps its other words."""
+    message = "the gate has failed: \"http://u:s3cret@s/?token=s3cret\", password: 's3cret'"
+    host = facts({"notices": [{"subject": "probe", "message": message}]}, torch={"import_error": message})
+    with new_bundle(tmp_path / "x.tar.gz") as archive:
+        fill(archive, replace(host, errors=STOPPED), {})
+    members = unpack(tmp_path / "x.tar.gz")
+    assert [name for name, text in members.items() if "s3cret" in text] == []
+    shown = json.loads(members["report.json"])
+    assert shown["node"]["notices"][0]["message"].startswith('the gate has failed: "http://u:<redacted>@s/?')
+    assert shown["gpus"] == json.loads(json.dumps(host.report["gpus"]))
+    assert json.loads(members["versions.json"])["torch"]["import_error"].startswith("the gate has failed")
+
+
+def test_a_configuration_file_that_cannot_be_read_is_a_problem(alone: Path) -> None:
+    """The archive has the problem in its place."""
+    path = alone / "support.tar.gz"
+    run("--config.file", str(alone), "--bundle", str(path), errors=f"gpumon: wrote {path}.")
+    assert "cannot be read (Is a directory)" in unpack(path)["configuration.yml"]
 
 
 def test_the_events_of_a_stopped_agent_are_in_the_archive(alone: Path) -> None:

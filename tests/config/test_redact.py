@@ -1,4 +1,4 @@
-"""Secrets in values and logs are replaced; other words are kept."""
+"""Secrets in values, logs and configuration files are replaced; other words are kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from each_case import each_case
 
-from gpumon.config.redact import redact, redact_text
+from gpumon.config.redact import redact, redact_file, redact_text
 
 R = "<redacted>"
 
@@ -34,6 +34,7 @@ R = "<redacted>"
         ("authorization: x1", f"authorization: {R}"),
         ("'Proxy-Authorization: ApiKey x1' next", f"'Proxy-Authorization: {R}' next"),
         ("--oauth2-bearer x1", f"--oauth2-bearer {R}"),
+        ("prometheus: $2y$10$x1./x", f"prometheus: $2y$10${R}"),
     ],
 )
 def test_secrets_in_a_text(text: str, expected: str) -> None:
@@ -76,3 +77,31 @@ def test_a_line_of_the_log_is_kept() -> None:
 def test_secrets_in_values(name: str, value: object, expected: object) -> None:
     """Words after a flag, entries of a mapping, and paths of webhooks and Alertmanagers."""
     assert redact(name, value) == expected
+
+
+BROKEN = """\
+# the password was s3cret
+notifications:
+  webhook_url: https://hooks.example.com/s3cret/x s3cret
+  alertmanagers: ["https://u:s3cret@am.example.com/s3cret"]  # s3cret
+  slack_url_file: hooks.example.com/s3cret
+probe:
+  scheduler_gate: [/bin/gate, --token, s3cret, s3cret]
+  nccl_environment:
+    NCCL_API_KEY: |
+      s3cret
+      s3cret
+    NCCL_PWD: 4711
+  interval_seconds: 3
+  enabled: true
+  gpus: [
+"""
+
+
+def test_a_file_that_is_not_yaml() -> None:
+    """Its keys, numbers and switches are kept."""
+    shown = redact_file(BROKEN)
+    assert "s3cret" not in shown
+    assert "4711" not in shown
+    assert {"  webhook_url: <redacted>", "  interval_seconds: 3", "  enabled: true"} <= set(shown.splitlines())
+    assert len(shown.splitlines()) == len(BROKEN.splitlines())

@@ -28,6 +28,7 @@ from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.schedulers import SchedulerReader
 from gpumon.config.component_settings import kernel_log_path, probe_settings
 from gpumon.config.model import Configuration
+from gpumon.config.redact import redact_text
 from gpumon.outputs import terminal
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.runner.shared_memory import FOLDER
@@ -65,6 +66,7 @@ class HostFacts:
     """The agent's `/api/v1/report`; if no agent answers, a report in the same format from a single reading."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Error by subject: configuration, agent, reading, torch, port, store or unit. A subject without one is absent."""
+    invalid_file: Path | None = None  # the configuration file, if the configuration is invalid
     agent: Path = Path()
     """Path of the agent's unix socket."""
     python: str = ""
@@ -164,7 +166,9 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
     return HostFacts(
         configuration=configuration,
         report=report,
-        errors={name: error for name, error in errors.items() if error},
+        errors={
+            name: error if name == "configuration" else redact_text(error) for name, error in errors.items() if error
+        },
         agent=address,
         python=python,
         torch=torch,
