@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_flags, configuration_to_start
+from gpumon.cli.config_arguments import add_flags, configuration_to_start, web_problem
+from gpumon.cli.errors import UserError
 from gpumon.config.effective_configuration import show
 
 
@@ -19,5 +20,7 @@ def add(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     settings = configuration_to_start(args)
+    if args.action == "check" and (wrong := web_problem(settings)):
+        raise UserError(f"the configuration is invalid:\n{wrong}")
     print("the configuration is valid\n" if args.action == "check" else show(settings), end="")
     return 0

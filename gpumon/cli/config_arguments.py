@@ -89,6 +89,19 @@ def configuration_to_start(args: argparse.Namespace, environ: Mapping[str, str] 
     return settings
 
 
+def web_problem(settings: Configuration) -> str:
+    """Return why the agent cannot use web.config_file, or a file that it names; an empty string if it can."""
+    from gpumon.server.web_config import WebConfigError, read, tls_context  # noqa: PLC0415 - few commands need ssl
+
+    path = settings.web.config_file
+    try:
+        if path is not None:
+            tls_context(path, read(path))
+    except WebConfigError as error:
+        return f"{settings.origin('web.config_file')}: {error}"
+    return ""
+
+
 def simulation_problem(profile: str, scenario: Path | None) -> str:
     """Return the problem of a recording or scenario; an empty string if there is none.
 

@@ -26,6 +26,7 @@ from each_case import each_case
 from sample_events import error_event
 
 from gpumon import __version__
+from gpumon.cli.config_arguments import web_problem
 from gpumon.cli.doctor import CHECKS, diagnose, document, table
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import HostFacts, torch_report
@@ -130,6 +131,7 @@ def listening(address: str) -> Configuration:
         ("memlock", facts(unit=UNIT | {"LimitMEMLOCK": "18446744073709551615"}), "ok", "without limit"),
         ("memlock", facts(unit={}, memlock=65536), "warn", "This shell may lock only 64 KiB"),
         ("scheduler", facts(schedulers=("slurmd",)), "warn", "probe.scheduler_gate"),
+        ("scheduler", facts(schedulers=("slurmd", "kubelet")), "warn", "slurmd and kubelet are on this host"),
         ("scheduler", facts(schedulers=None), "unknown", "sudo"),
         ("driver", facts(DOWN), "fail", "The driver cannot be used: DriverNotLoaded."),
         ("driver", facts(DOWN, errors={"reading": "no GPU could be read within 60 s"}), "fail", "within 60 s"),
@@ -287,6 +289,37 @@ def test_an_invalid_configuration_is_an_answer(alone: Path) -> None:
     assert shown.startswith("fail    configuration")
     assert "smtp_password: unknown key; did you mean smtp_password_file?" in " ".join(shown.split())
     assert "s3cret" not in shown
+
+
+@each_case(
+    ("content", "words"),
+    [
+        (None, "cannot be read: [Errno 2] No such file or directory"),
+        ("tls_server_config: {cert_file: no.crt, key_file: no.key}", "TLS cannot use the files of"),
+        ("basic_auth_users: {kim: s3cret}", "is not a hash of bcrypt"),
+    ],
+)
+def test_a_web_configuration_that_the_agent_refuses_is_an_answer(content: str | None, words: str) -> None:
+    """It is the configuration's, for `gpumon config check` too; the other checks use the configured settings."""
+    with tempfile.TemporaryDirectory() as folder:
+        web = Path(folder) / "web.yml"
+        if content is not None:
+            web.write_text(content)
+        command = [sys.executable, "-m", "gpumon", "config", "check", f"--web.config.file={web}"]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+        wrong = web_problem(load(None, {"--web.config.file": str(web)}, {}))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert words in ended.stderr
+    assert words in wrong
+    answer = CHECKS[0].answer(facts(errors={"web": wrong}))
+    assert (answer.word, answer.remedy) == ("fail", "gpumon config check")
+    assert "defaults" not in answer.detail
+
+
+def test_a_web_configuration_that_this_user_may_not_read_is_unknown() -> None:
+    """The agent may read it."""
+    answer = CHECKS[0].answer(facts(errors={"web": "web.yml cannot be read: [Errno 13] Permission denied"}))
+    assert (answer.word, answer.remedy) == ("unknown", "sudo gpumon doctor")
 
 
 @pytest.mark.slow

@@ -19,11 +19,15 @@ LOGS = "sudo journalctl -u gpumon -n 50"
 
 
 def configuration(facts: HostFacts) -> Readiness:
-    if error := facts.errors.get("configuration", "").partition("\n")[2]:
-        file = re.match(r"(\S+\.ya?ml):\d+:", error)
-        flag = f" --config.file {shlex.quote(file[1])}" if file else ""
-        return Readiness(FAIL, f"{error} (The answers below are those for the defaults.)", f"gpumon config check{flag}")
-    return Readiness(OK, "It is valid.")
+    error, web = facts.errors.get("configuration", "").partition("\n")[2], facts.errors.get("web", "")
+    if not error and not web:
+        return Readiness(OK, "It is valid.")
+    if not error and "denied" in web:
+        return Readiness(UNKNOWN, f"{web}.", AS_ROOT)
+    file = re.match(r"(\S+\.ya?ml):\d+:", error or web)
+    flag = f" --config.file {shlex.quote(file[1])}" if file else ""
+    detail = f"{error} (The answers below are those for the defaults.)" if error else f"{web}."
+    return Readiness(FAIL, detail, f"gpumon config check{flag}")
 
 
 def agent(facts: HostFacts) -> Readiness:
@@ -133,10 +137,11 @@ def scheduler(facts: HostFacts) -> Readiness:
     if not facts.schedulers:
         unknown = Readiness(UNKNOWN, "The processes of this host cannot be listed.", AS_ROOT)
         return unknown if facts.schedulers is None else Readiness(ABSENT, "No slurmd and no kubelet is on this host.")
-    names, probe = " and ".join(facts.schedulers), facts.configuration.probe
+    found, probe = " and ".join(facts.schedulers), facts.configuration.probe
+    found += " is on this host" if len(facts.schedulers) == 1 else " are on this host"
     if not probe.enabled or probe.scheduler_gate or facts.node["simulated"]:
-        return Readiness(OK, f"{names} is on this host.")
-    detail = f"{names} is on this host, and probe.scheduler_gate (docs/probe.md) is not set: no scheduled probe runs."
+        return Readiness(OK, f"{found}.")
+    detail = f"{found}, and probe.scheduler_gate (docs/probe.md) is not set: no scheduled probe runs."
     return Readiness(WARN, detail, "sudoedit /etc/gpumon/gpumon.yml && sudo systemctl reload gpumon")
 
 

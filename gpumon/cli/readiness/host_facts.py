@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumon.cli.client import Client, ClientError
-from gpumon.cli.config_arguments import local_socket
+from gpumon.cli.config_arguments import local_socket, web_problem
 from gpumon.cli.once import SingleReading
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.collectors.kernel_log.reader import KernelLog
@@ -65,7 +65,7 @@ class HostFacts:
     report: Document
     """The agent's `/api/v1/report`; if no agent answers, a report in the same format from a single reading."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Error by subject: configuration, agent, reading, torch, port, store or unit. A subject without one is absent."""
+    """Error by subject: configuration, web, agent, reading, torch, port, store or unit. One without is absent."""
     invalid_file: Path | None = None  # the configuration file, if the configuration is invalid
     agent: Path = Path()
     """Path of the agent's unix socket."""
@@ -145,6 +145,7 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
     `wrong`: problems of the configuration; empty if it is valid.
     """
     errors, address = {"configuration": wrong, "unit": unit.error}, local_socket(configuration)
+    errors["web"] = web_problem(configuration)
     try:
         report = Client(address, timeout=COMMAND_SECONDS).get("/api/v1/report", terminal.STATUS)
     except ClientError as error:
