@@ -10,6 +10,7 @@ import platform
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,18 +50,20 @@ def add(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     logging.disable()  # the answers contain the errors that a reading of the GPUs would log
-    if args.bundle is None:
-        return _print(diagnose(_facts(args)), as_json=args.json)
     try:
-        with new_bundle(args.bundle) as archive:
+        with nullcontext() if args.bundle is None else new_bundle(args.bundle) as archive:
             facts = _facts(args)
             answers = diagnose(facts)
-            fill(archive, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(document(answers), indent=1)})
+            result = document(answers)
+            if archive is not None:
+                fill(archive, facts, {"doctor.txt": table(answers), "doctor.json": json.dumps(result, indent=1)})
     except OSError as error:
         print(f"gpumon: cannot create {args.bundle}: {error.strerror}. Name a new file.", file=sys.stderr)
         return EXIT_CODES[UNKNOWN]
-    print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names this host.", file=sys.stderr)
-    return _print(answers, as_json=args.json)
+    if args.bundle is not None:
+        print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names this host.", file=sys.stderr)
+    print(json.dumps(result, indent=2) if args.json else table(answers))
+    return int(result["exit_code"])
 
 
 def _facts(args: argparse.Namespace) -> HostFacts:
@@ -72,11 +75,6 @@ def _facts(args: argparse.Namespace) -> HostFacts:
     except UserError as error:
         file = configuration_file(getattr(args, CONFIG_FILE.name), environ)
         return replace(gather(load(None, {}, {}), str(error), unit), invalid_file=file)
-
-
-def _print(answers: Answers, *, as_json: bool) -> int:
-    print(json.dumps(document(answers), indent=2) if as_json else table(answers))
-    return int(document(answers)["exit_code"])
 
 
 def diagnose(facts: HostFacts) -> Answers:

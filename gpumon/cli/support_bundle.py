@@ -32,16 +32,12 @@ EVENTS, LOG_LINES, MAX_LOG = 1000, 2000, 4 << 20
 
 @contextlib.contextmanager
 def new_bundle(path: Path) -> Iterator[tarfile.TarFile]:
-    """Create the archive with mode 0600 for use within a context. Delete it if the context ends with an exception.
-
-    Raise OSError if the file exists or cannot be written.
-    """
+    """Create the archive with mode 0600 for use within a context, and delete it if that ends with an exception."""
     os.umask(0o077)
-    archive = tarfile.open(path, "x:gz")  # noqa: SIM115 - a file that exists must not be deleted
-    with contextlib.ExitStack() as on_failure:
+    with contextlib.ExitStack() as on_failure, tarfile.open(path, "x:gz") as archive:
         on_failure.callback(path.unlink, missing_ok=True)
-        with archive:
-            yield archive
+        yield archive
+        archive.close()  # fails on a full disk
         on_failure.pop_all()
 
 
@@ -66,12 +62,10 @@ def _redact_member(name: str, text: str) -> str:
 
 def _configuration(facts: HostFacts) -> str:
     """Return the effective configuration; if it is invalid, the keys in its file or, without one, its problems."""
-    if "configuration" not in facts.errors:
-        return show(facts.configuration)
     file = facts.invalid_file
-    if file is None or not os.access(file, os.R_OK) or not file.is_file():
-        return facts.errors["configuration"]
-    return redact_file(file.read_text(errors="replace"))
+    if file is not None and os.access(file, os.R_OK) and file.is_file():
+        return redact_file(file.read_text(errors="replace"))
+    return facts.errors.get("configuration") or show(facts.configuration)
 
 
 def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:

@@ -14,27 +14,22 @@ _WORDS = (
 )
 _SECRET_NAME = re.compile(rf"{_WORDS}|^-[ub]$|^--(?:proxy-)?user$", re.IGNORECASE)
 _VALUE = r"""(?:(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*(?:(?P=quote)|$)|\\["'].*?(?:\\["']|$)|\S*[^\s"'\])},;])"""
+_BETWEEN = r"[\"']?[\s,=]*(?:- +)?[\"']?"
 _IN_TEXT = tuple(
-    (re.compile(rf"(?P<name>{before}){value}", re.IGNORECASE | re.MULTILINE), replacement)
-    for before, value, replacement in (
-        (r"(?<=://)(?:[^/@\s:?#]*:)?", r"[^/?#\s]+(?=@)", rf"\g<name>{REDACTED}"),
-        (r"://[^\s?#]+\?", r"[^\s\"'#]+", rf"\g<name>{REDACTED}"),
-        (r"(?<![\w.+/-])[\w.+-]+:(?!//)", r"[^\s\"']+(?=@)", rf"\g<name>{REDACTED}"),
-        (r"Authorization[\"']?: *[\"']?", r"(?:\w+ +)?[^\s\"']+", rf"\g<name>{REDACTED}"),
-        (r"Cookie[\"']?: *[\"']?", r"[^\"'\n]+", rf"\g<name>{REDACTED}"),
-        (r"\$2[aby]\$\d\d\$", r"[./\w]+", rf"\g<name>{REDACTED}"),
-        (r"Bearer ", r"[^\s\"']+", rf"\g<name>{REDACTED}"),
-        (
-            r"(?<![\w-])(?:-[ub]|--(?:proxy-)?user)[\"']?[\s,=]*(?:- +)?[\"']?(?![-=])[^\s:=\"']*[:=]",
-            r"[^\s\"']+",
-            rf"\g<name>{REDACTED}",
-        ),
-        (
-            rf"(?<![\w-])--?(?:[\w-]*[-_])?{_WORDS}(?![\w-])[\"']?[\s,]+(?:- +)?",
-            _VALUE,
-            rf"\g<name>\g<quote>{REDACTED}\g<quote>",
-        ),
-        (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE, rf"\g<name>\g<quote>{REDACTED}\g<quote>"),
+    (
+        re.compile(rf"(?P<name>{before}){value}", re.IGNORECASE | re.MULTILINE),
+        rf"\g<name>\g<quote>{REDACTED}\g<quote>" if value is _VALUE else rf"\g<name>{REDACTED}",
+    )
+    for before, value in (
+        (r"(?<=://)(?:[^/@\s:?#]*:)?", r"[^/?#\s]+(?=@)"),
+        (r"://[^\s?#]+\?", r"[^\s\"'#]+"),
+        (r"(?<![\w.+/-])[\w.+-]+:(?!//)", r"[^\s\"']+(?=@)"),
+        (r"Authorization[\"']?: *[\"']?", r"(?:\w+ +)?[^\s\"']+"),
+        (r"Cookie[\"']?: *[\"']?", r"[^\"'\n]+"),
+        (r"Bearer |\$2[aby]\$\d\d\$", r"[^\s\"']+"),
+        (rf"(?<![\w-])(?:-[ub]|--(?:proxy-)?user){_BETWEEN}(?![-=])[^\s:=\"']*[:=]", r"[^\s\"']+"),
+        (rf"(?<![\w-])--?(?:[\w-]*[-_])?{_WORDS}(?![\w-])[\"']?[\s,]+(?:- +)?", _VALUE),
+        (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE),
     )
 )
 """Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, `-u NAME:`, `--token`, `token=`."""
@@ -71,14 +66,13 @@ def redact_text(text: str) -> str:
 
 def redact_file(text: str) -> str:
     """Return the keys of a configuration file, which may not be YAML, with numbers and switches, and nothing else."""
-    return "\n".join(_redact_line(*line.partition(":")) for line in text.splitlines())
-
-
-def _redact_line(key: str, colon: str, value: str) -> str:
-    if not colon or re.fullmatch(r"[\s-]*[\w.]+", key) is None:
-        return REDACTED if key.strip() else ""
-    is_plain = re.fullmatch(r"\s*([\d.]+|true|false|)\s*", value) and not _is_secret(key)
-    return f"{key}:{value if is_plain else f' {REDACTED}'}"
+    plain = re.compile(r"(?P<key>[\s-]*[\w.]+):\s*(?:[\d.]+|true|false|)\s*|\s*")
+    return "\n".join(
+        line
+        if (match := plain.fullmatch(line)) and not _is_secret(match["key"] or "")
+        else re.sub(r"^([\s-]*[\w.]+: ?)?.*", rf"\1{REDACTED}", line)
+        for line in text.splitlines()
+    )
 
 
 def _is_secret(name: str) -> bool:

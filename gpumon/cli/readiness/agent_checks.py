@@ -20,14 +20,13 @@ LOGS = "sudo journalctl -u gpumon -n 50"
 
 def configuration(facts: HostFacts) -> Readiness:
     error, web = facts.errors.get("configuration", "").partition("\n")[2], facts.errors.get("web", "")
-    if not error and not web:
-        return Readiness(OK, "It is valid.")
     if not error and "denied" in web:
         return Readiness(UNKNOWN, f"{web}.", AS_ROOT)
-    file = re.match(r"(\S+\.ya?ml):\d+:", error or web)
-    flag = f" --config.file {shlex.quote(file[1])}" if file else ""
-    detail = f"{error} (The answers below are those for the defaults.)" if error else f"{web}."
-    return Readiness(FAIL, detail, f"gpumon config check{flag}")
+    if problem := f"{error} (The answers below are those for the defaults.)" if error else web:
+        file = re.match(r"(\S+\.ya?ml):\d+:", problem)
+        flag = f" --config.file {shlex.quote(file[1])}" if file else ""
+        return Readiness(FAIL, problem, f"gpumon config check{flag}")
+    return Readiness(OK, "It is valid.")
 
 
 def agent(facts: HostFacts) -> Readiness:

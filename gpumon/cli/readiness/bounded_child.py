@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from subprocess import DEVNULL, PIPE
 from typing import Any, NamedTuple
 
@@ -19,15 +19,10 @@ class ChildOutput(NamedTuple):
     error: str
 
 
-def run_bounded(command: Sequence[str], deadline: float, identity: Mapping[str, Any] | None = None) -> ChildOutput:
-    """Run a command and return its output. Kill the command if it takes longer than `deadline` seconds.
-
-    `identity`: user and groups of the command, as keyword arguments of Popen; by default those of this process.
-    """
+def run_bounded(command: Sequence[str], deadline: float, **user: Any) -> ChildOutput:
+    """Run a command as `user` (see Popen) and return its output. Kill it if it takes longer than `deadline` seconds."""
     try:
-        child = subprocess.Popen(
-            command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace", **(identity or {})
-        )
+        child = subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace", **user)
     except OSError as error:
         return ChildOutput("", f"{command[0]}: {error.strerror or error}")
     try:

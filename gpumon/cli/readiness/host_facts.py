@@ -191,22 +191,18 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
 def torch_report(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     """Return (report of torch_report.py about PyTorch, ""), or ({}, error) if the program prints no report."""
     try:
-        output = run_bounded([python, "-I", str(TORCH_REPORT)], TORCH_SECONDS, _identity(unit))
-    except KeyError as error:  # no such user or group
-        return {}, f"{UNIT}: {error.args[0]}"
-    try:
+        output = run_bounded([python, "-I", str(TORCH_REPORT)], TORCH_SECONDS, **_user(unit))
         return json.loads(output.text.splitlines()[-1]), ""
     except (IndexError, ValueError):
         return {}, output.error or "it printed no report"
+    except KeyError as error:  # no such user or group
+        return {}, f"{UNIT}: {error.args[0]}"
 
 
-def _identity(unit: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the user and groups that systemd gives the agent, as arguments of Popen; empty if this user is not root.
-
-    Root must not run an interpreter that other users may be able to change.
-    """
+def _user(unit: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the user and groups that systemd gives the agent, as arguments of Popen; nothing without root."""
     if os.geteuid() != 0 or not unit.get("User"):
-        return {}
+        return {}  # root must not run an interpreter that other users may change
     user = pwd.getpwnam(unit["User"])
     group = grp.getgrnam(unit["Group"]).gr_gid if unit.get("Group") else user.pw_gid
     more = [grp.getgrnam(name).gr_gid for name in unit.get("SupplementaryGroups", "").split()]
