@@ -10,8 +10,7 @@ from gpumon.cli.health_file import LEVELS, Document
 from gpumon.health.verdict import FAIL
 
 DRIVER = "gpu.nvidia.com"
-"""Name of the DRA driver whose devices are tainted. The driver names each pool after its node, and a GPU `gpu-<minor>`.
-"""
+"""Name of the DRA driver whose devices are tainted. It names each pool after its node, and a GPU `gpu-<minor>`."""
 MAX_LABEL = 63
 RULE = """\
 apiVersion: resource.k8s.io/v1

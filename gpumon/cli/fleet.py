@@ -17,6 +17,7 @@ from gpumon.cli.config_arguments import url
 from gpumon.cli.fleet_sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
 from gpumon.cli.host_list import ALL, read_hosts
 from gpumon.cli.live_view import add_watch_flag, in_color, watch
+from gpumon.cli.readiness.readiness_check import count
 from gpumon.cli.sd import ADDRESS, with_port
 from gpumon.outputs.formatting import ABSENT, columns, duration
 from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
@@ -86,12 +87,7 @@ def _lines(state: FleetState, width: int, *, color: bool) -> Iterator[str]:
     """Yield a summary line and, if there are problems, a table with one line per problem. Cut lines to `width`."""
     worst = {problem.node: problem.level for problem in reversed(state.problems)}  # a node's first problem is the worst
     counts = [f"{list(worst.values()).count(level)} {level}" for level in LEVELS if level in worst.values()]
-    yield ", ".join(
-        [
-            f"{len(state.nodes)} node{'' if len(state.nodes) == 1 else 's'}: {len(set(state.nodes) - set(worst))} ok",
-            *counts,
-        ]
-    )
+    yield ", ".join([f"{count(len(state.nodes), 'node')}: {len(set(state.nodes) - set(worst))} ok", *counts])
     now, cells = time.time(), [["NODE", "DEVICE", "VERDICT", "FOR", "DO", "DRAINED", "OWNER", "REASON"]]
     for node, device, level, reason, action, since, owner in state.problems:
         age = ABSENT if since is None else duration(now - since)

@@ -50,8 +50,7 @@ class TlsConfig(_Part):
     client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
     client_ca_file: Path | None = None
     client_allowed_sans: tuple[str, ...] = ()
-    """Subject alternative names; a client certificate must have at least one of them. Empty to allow any certificate.
-    """
+    """Subject alternative names, of which a client certificate must have at least one. Empty: any certificate."""
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
     max_version: Literal["TLS12", "TLS13"] = "TLS13"
     prefer_server_cipher_suites: bool = True
@@ -75,8 +74,6 @@ class HttpConfig(_Part):
 
 class WebConfig(_Part):
     """The content of a web configuration file."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     tls_server_config: TlsConfig | None = None
     http_server_config: HttpConfig = HttpConfig()

@@ -82,7 +82,7 @@ def health_event(alert: SentAlert, *, node: str, strategy: int, ended: float | N
     fields: tuple[tuple[int, str | int | bytes], ...] = (
         (1, 1),
         (2, "gpumon"),
-        (3, _component(labels)),
+        (3, "GPU" if "uuid" in labels else "NIC" if "device" in labels else "Node"),
         (4, alert.name),
         (5, critical and not resolved),
         (6, resolved),
@@ -95,10 +95,6 @@ def health_event(alert: SentAlert, *, node: str, strategy: int, ended: float | N
         (16, strategy),
     )
     return b"".join(_field(number, value) for number, value in fields)
-
-
-def _component(labels: Mapping[str, str]) -> str:
-    return "GPU" if "uuid" in labels else "NIC" if "device" in labels else "Node"
 
 
 def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
