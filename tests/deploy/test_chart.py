@@ -115,7 +115,9 @@ def test_the_agent_accepts_its_configuration_and_arguments(values: dict[str, Any
     [daemon] = rendered("DaemonSet", **values)
     [agent] = daemon["spec"]["template"]["spec"]["containers"]
     configs = [config for config in rendered("ConfigMap", **values) if "gpumon.yml" in config["data"]]
-    (tmp_path / "gpumon.yml").write_text(configs[0]["data"]["gpumon.yml"])
+    (tmp_path / "web.yml").touch()  # in the pod, it is mounted from a secret
+    text = configs[0]["data"]["gpumon.yml"].replace("/etc/gpumon-web", str(tmp_path))
+    (tmp_path / "gpumon.yml").write_text(text)
     variables = {variable["name"]: variable["value"] for variable in agent["env"]}
     command = [sys.executable, "-m", "gpumon", "config", "check", f"--config.file={tmp_path / 'gpumon.yml'}"]
     ran = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=60)
