@@ -152,6 +152,7 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
             name="AllReduceBelowFleet",
             section="AllReduceBelowFleet",
             expr=ratio_at_best_size(condition=f" < {MIN_RATIO:g}"),
+            for_seconds=2 * MINUTE,  # so that AllReduceSlow of the same run fires first, and inhibits it
             severity="warning",
             area="performance",
             summary="The all-reduce is slower than on other nodes with the same GPUs.",

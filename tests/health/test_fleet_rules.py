@@ -315,7 +315,7 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
 def test_an_outage_of_many_agents_names_twenty_and_that_there_are_more(tmp_path: Path) -> None:
     """A text of limited length gives their number."""
     names = [f"n{index:02}" for index in range(24)]
-    checked = group(60, agents(dict.fromkeys(names, (1, 40)), ["other"]), alert_rule_test=[outage(5, *names, since=3)])
+    checked = group(60, agents(dict.fromkeys(names, (1, 40)), ["other"]), alert_rule_test=[outage(8, *names)])
     check(tmp_path, render(rules(), runbooks="https://wiki"), [checked])
 
 
