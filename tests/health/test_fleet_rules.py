@@ -91,7 +91,7 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
             "runbook_url": "http://low/runbooks/AllReduceBelowFleet",
         },
     }
-    alerts = [{"eval_time": "2m", "alertname": "AllReduceBelowFleet", "exp_alerts": [alert]}]
+    alerts = [{"eval_time": "4m", "alertname": "AllReduceBelowFleet", "exp_alerts": [alert]}]
     check(tmp_path, render(rules()), [group(60, FLEET, promql_expr_test=wanted, alert_rule_test=alerts)])
 
 
