@@ -152,6 +152,7 @@ def test_a_resumed_node_is_not_drained_again(node: Node) -> None:
     """An operator who resumes a failed node keeps it in service."""
     node.become("failed")
     node.await_state("IDLE+DRAIN")
+    node.await_runs("failed")  # a run that found the node healthy, and that has not ended, would delete the mark
     node.update(NODE, "state=resume")
     node.await_message(f"node {NODE} was resumed while it fails, and is not drained again")
     node.await_runs("failed")
