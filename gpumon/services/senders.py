@@ -9,6 +9,7 @@ import random
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -60,7 +61,7 @@ class Delays:
     """Time after `linger` in which an ended alert is repeatedly sent to an Alertmanager as resolved."""
 
 
-class Sender(threading.Thread):
+class Sender(threading.Thread, ABC):
     """A thread that notifies one receiver of the alerts that fire."""
 
     def __init__(self, name: str, row_name: str, write: Write, delays: Delays) -> None:
@@ -115,12 +116,12 @@ class Sender(threading.Thread):
                 if not self._stopped and wanted is self._wanted:
                     self._changed.wait(pause)
 
+    @abstractmethod
     def step(self, wanted: Wanted) -> float | None:
         """Send messages that are due; record a failure for a later attempt. `wanted`: the alerts that fire now.
 
         Return the seconds until the next call, which a change of the alerts brings forward; None to wait for a change.
         """
-        raise NotImplementedError
 
     def problems(self) -> Iterator[str]:
         """Yield the last error if a message has failed for FAILING_SECONDS, and why firing alerts were refused.
@@ -168,7 +169,7 @@ class Sender(threading.Thread):
             send()
         except DeliveryError as error:
             return error
-        except Exception as error:
+        except Exception as error:  # a defect in one message must not end the thread for all others
             log.exception("a notification failed in a way that was not foreseen", extra={"receiver": self.receiver})
             return DeliveryError(f"{type(error).__name__}: see the log")
         return None
