@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from agents import eventually
+from certificates import Authority
 from pydantic import ValidationError
 from receivers import http_inbox, mail_inbox
 
@@ -147,6 +149,25 @@ def trickling_server(repaired: threading.Event) -> Iterator[int]:
 def mails(port: int, *to: str) -> NotificationsSection:
     """Return the settings for a mail server of the tests."""
     return NotificationsSection(smtp_server=f"127.0.0.1:{port}", smtp_tls="none", smtp_to=to)
+
+
+def test_a_mail_server_with_a_certificate_of_an_unknown_authority_gets_no_mail(tmp_path: Path) -> None:
+    """With `smtp_tls: tls` the certificate is verified before the password is sent."""
+    authority = Authority.create(tmp_path / "ca")
+    authority.sign("mail", "IP:127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.folder / "mail.crt", authority.folder / "mail.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener, context.wrap_socket(listener, server_side=True) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError), server.accept()[0] as connection:
+                connection.sendall(b"220 ready\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        section = mails(server.getsockname()[1], "ops@example.com").model_copy(update={"smtp_tls": "tls"})
+        [receiver] = message_receivers(section, source="gpumon://n")
+        with pytest.raises(DeliveryError, match="certificate verify failed"):
+            receiver.deliver(LOST, ended=None)
 
 
 def test_the_url_of_a_webhook_may_have_a_query() -> None:
