@@ -193,20 +193,22 @@ def main() -> int:
         os.nice(PRIORITY)
     numbers = [int(number) for number in args.nodes.split(",")]
     steps: list[Step] = []
+    peak = 0.0
     end = "Larger fleets were not measured."
     with tempfile.TemporaryDirectory() as name, fleet(Path(name), numbers[-1], args.profile) as (pid, groups):
         prometheus = Prometheus(Path(name))
         with running(prometheus.arguments, Path(name) / "prometheus.log") as process:
             eventually(lambda: prometheus.ask("query", query="vector(1)"))
             for nodes in numbers:
-                if steps and steps[-1].resident / steps[-1].nodes * nodes > args.memory * GIB:
-                    end = f"With {nodes:,}, Prometheus would have needed more than {args.memory:.0f} GiB."
+                if steps and peak / steps[-1].nodes * nodes > args.memory * GIB:
+                    end = f"With {nodes:,}, the dashboards' queries would need more than {args.memory:.0f} GiB."
                     break
                 written = prometheus.targets.with_suffix(".new")
                 written.write_text(json.dumps(groups[:nodes]), encoding="utf-8")
                 written.rename(prometheus.targets)
                 time.sleep(SETTLE_SECONDS)
                 steps.append(measured(prometheus, (process.pid, pid), nodes))
+                peak = prometheus.own()["process_resident_memory_bytes"]  # now with the queries of the dashboards
                 print(steps[-1].line(), flush=True)
                 if not steps[-1].kept():
                     break

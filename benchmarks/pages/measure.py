@@ -16,11 +16,12 @@ from agents import Agent
 from benchmarks.pages.stack import Notified, stack
 from benchmarks.pages.tape import TWO_NOTIFICATIONS, Place, Tape
 from gpumon.health.alert_rules import rules
+from gpumon.health.outages import SINGLE_SECONDS
 
 SETTLE = 45.0
 """Seconds in which the fleet is healthy before the first fault."""
-AFTER_STORM = 600.0
-"""Seconds after the begin of a storm in which notifications are counted: GpumonDown takes seven minutes."""
+AFTER_STORM = SINGLE_SECONDS + 180.0
+"""Seconds after the begin of a storm in which notifications are counted, also those of GpumonDown."""
 AFTERWARDS = 100.0
 """Seconds after the last verdict in which further notifications are counted."""
 

@@ -63,11 +63,11 @@ outage has its own alert, and a second outage of the cluster is a second page. T
 the hour in which the outage began, in seconds since 1970, plus the number of the outage, from 1 on.
 
 - Agents that go down within an hour of each other are an outage when at least {MANY} of them, and more than
-  {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}, have not answered for {duration(DOWN_SECONDS)}, which
-  a reboot does not take. GpumonManyDown names them, up to {MAX_INSTANCES}, until the last one answers, for a day at
+  {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}, have not answered for {duration(DOWN_SECONDS)}: a reboot of a
+  few minutes is no outage. GpumonManyDown names them, up to {MAX_INSTANCES}, until the last one answers, for a day at
   most; then those that are still down have a GpumonDown each, in one notification. Agents that join the outage are
   added without another notification. GpumonDown fires after {duration(SINGLE_SECONDS)}, so that an outage is announced
-  first. It remains if the outage begins later.
+  first. An agent that already has a GpumonDown keeps it when an outage begins.
 - Ports of at least {MANY} nodes that go down within two minutes are an outage: IbManyPortsDown names them and inhibits
   their IbPortDown. Its notification leaves 30 s after the port of the third node has failed. Ports that join later are
   in a second one, 3 minutes after the first. A port that failed more than 30 s before that of the third node has been
