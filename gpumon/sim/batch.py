@@ -8,7 +8,7 @@ import time
 
 from gpumon.sim.cmemory import whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, device_function
+from gpumon.sim.exports import device_function
 from gpumon.sim.field_values import ECC_TOTALS, NVLINK5_COUNTERS, FieldValueRow, rows_of
 from gpumon.sim.sim_gpu import SimGpu
 
@@ -25,7 +25,7 @@ _UNDEFINED = b"\xa5" * 8
 _LATENCY = 3
 
 
-@device_function("nvmlDeviceGetFieldValues", ctypes.c_int, POINTER)
+@device_function("nvmlDeviceGetFieldValues", "i4", "object")
 def field_values(device: SimGpu, count: int, address: int | None) -> None:
     """Write the answer for each requested field into the caller's array at `address`: `count` nvmlFieldValue_t.
 

@@ -6,7 +6,7 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, device_function, getter
+from gpumon.sim.exports import device_function, getter
 from gpumon.sim.sim_gpu import SimGpu
 
 AMPERE = 7
@@ -30,13 +30,13 @@ def _count(device: SimGpu, error: int, counter: int, place: str) -> float | None
     return count if device.state.ecc_mode else None
 
 
-@getter("nvmlDeviceGetTotalEccErrors", "Q", takes=[UINT, UINT])
+@getter("nvmlDeviceGetTotalEccErrors", "Q", takes=["u4", "u4"])
 def total_errors(device: SimGpu, error: int, counter: int) -> float | None:
     counts = [_count(device, error, counter, place) for place in ("sram", "dram")]
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-@getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=[UINT, UINT, UINT])
+@getter("nvmlDeviceGetMemoryErrorCounter", "Q", takes=["u4", "u4", "u4"])
 def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float | None:
     """Return the number of ECC errors at an NVML memory location; None if it has no counter or ECC is disabled.
 
@@ -51,7 +51,7 @@ def errors_of(device: SimGpu, error: int, counter: int, location: int) -> float 
 getter("nvmlDeviceGetEccMode", "I", "I")(lambda device: (device.state.ecc_mode, device.state.ecc_pending))
 
 
-@device_function("nvmlDeviceGetSramEccErrorStatus", POINTER, since=(535,))
+@device_function("nvmlDeviceGetSramEccErrorStatus", "versioned 4", since=(535,))
 def sram_status(device: SimGpu, out: int | None) -> None:
     """Write nvmlEccSramErrorStatus_t, the details of SRAM errors.
 
@@ -87,7 +87,7 @@ def spare_rows(device: SimGpu) -> tuple[float | None, ...]:
 getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.state.retired_pending)
 
 
-@device_function("nvmlDeviceGetRetiredPages", UINT, POINTER, POINTER)
+@device_function("nvmlDeviceGetRetiredPages", "u4", "list 8")
 def retired_pages(device: SimGpu, cause: int, size: int | None, addresses: int | None) -> None:
     """Write the number of retired pages and, if `addresses` is not NULL, invented addresses of these pages.
 

@@ -1,8 +1,9 @@
 """Decorators that export Python functions as C functions of the simulated NVML library.
 
 The first argument of the Python function is the simulated node, or the device that the C function's handle addresses.
-The C arguments follow: integers, and addresses (None for NULL). The function returns None for success or raises
-Refusal; a getter returns the values that are written to the caller's memory; with `gives`, it returns the C result.
+The C arguments follow: integers, and addresses (None for NULL). The decorators describe them by words, which
+signatures.py defines. The function returns None for success or raises Refusal; a getter returns the values that are
+written to the caller's memory; with `gives`, it returns the C result.
 """
 
 from __future__ import annotations
@@ -11,86 +12,88 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gpumon.sim.cmemory import put, put_text, whole
 from gpumon.sim.codes import Code, Refusal
 
 Version = tuple[int, ...]
-POINTER = ctypes.c_void_p
-UINT = ctypes.c_uint
-ULONGLONG = ctypes.c_ulonglong
-_NUMBERS = {UINT: "u4", ctypes.c_int: "i4", ULONGLONG: "u8"}
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One C function of the simulated NVML library: its C types, and the Python function that implements it."""
+    """One C function of the simulated NVML library, and the Python function that implements it."""
 
-    name: str
     function: Callable[..., Any]
-    takes: tuple[Any, ...]
-    """C types of the arguments."""
+    words: tuple[str, ...]
+    """Words that describe the C arguments, as defined in signatures.py."""
     gives: Any = ctypes.c_int
     since: Version = ()
     """First driver version that has the function; () if all simulated versions have it."""
-    arguments: tuple[str, ...] | None = None
-    """Words that describe the arguments, as defined in signatures.py; None to look them up in SIGNATURES there."""
 
 
 EXPORTS: dict[str, Export] = {}
 
 
-def function(name: str, *takes: Any, gives: Any = ctypes.c_int, since: Version = ()) -> Callable[[Any], Any]:
+def function(name: str, *words: str, gives: Any = ctypes.c_int) -> Callable[[Any], Any]:
     """Return a decorator that exports `f(node, *arguments)` as the C function `name`.
 
-    `takes` are the C types of the arguments after the node, `gives` is the C type of the result. `since` is the first
-    driver version that has the function.
+    `words` describe the C arguments, `gives` is the C type of the result.
     """
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:
-        EXPORTS[name] = Export(name, written, takes, gives, since)
+        EXPORTS[name] = Export(written, words, gives)
         return written
 
     return export
 
 
-class Devices(Protocol):
-    """Protocol of the part of SimNode that device functions use: `device` resolves a handle to a GPU or MIG device."""
+def node_function(name: str, *words: str) -> Callable[[Any], Any]:
+    """Return a decorator that exports `f(node, *arguments)` as a C function without a device argument.
 
-    def device(self, function: str, handle: int | None, *, parts: bool) -> Any: ...
-
-
-def device_function(
-    name: str, *takes: Any, since: Version = (), parts: bool = False, arguments: tuple[str, ...] | None = None
-) -> Callable[[Any], Any]:
-    """Return a decorator that exports `f(device, *arguments)` as a C function whose first argument is a device handle.
-
-    If `parts` is true, the C function accepts handles of MIG devices too, otherwise it returns INVALID_ARGUMENT for
-    them. `takes` are the C types of the arguments after the handle. `since` and `arguments`: see Export.
+    It begins each call with `enter` of SimNode.
     """
 
     def export(written: Callable[..., None]) -> Callable[..., None]:
-        def enter(node: Devices, handle: int | None, *arguments: Any) -> None:
+        def enter(node: Any, *arguments: Any) -> None:
+            node.enter(name)
+            written(node, *arguments)
+
+        EXPORTS[name] = Export(enter, words)
+        return written
+
+    return export
+
+
+def device_function(name: str, *words: str, since: Version = (), parts: bool = False) -> Callable[[Any], Any]:
+    """Return a decorator that exports `f(device, *arguments)` as a C function whose first argument is a device handle.
+
+    It begins each call with `device` of SimNode, which resolves the handle. If `parts` is true, the C function accepts
+    handles of MIG devices too, otherwise it returns INVALID_ARGUMENT for them. `words` describe the arguments after the
+    handle. `since`: see Export.
+    """
+
+    def export(written: Callable[..., None]) -> Callable[..., None]:
+        def enter(node: Any, handle: int | None, *arguments: Any) -> None:
             written(node.device(name, handle, parts=parts), *arguments)
 
-        EXPORTS[name] = Export(name, enter, (POINTER, *takes), since=since, arguments=arguments)
+        EXPORTS[name] = Export(enter, ("handle", *words), since=since)
         return written
 
     return export
 
 
 def getter(
-    name: str, *layouts: str, takes: Sequence[Any] = (), since: Version = (), parts: bool = False
+    name: str, *layouts: str, takes: Sequence[str] = (), since: Version = (), parts: bool = False
 ) -> Callable[[Any], Any]:
     """Return a decorator that exports a getter: `f(device, *arguments)` returns a number, a tuple of numbers, or None.
 
     Each of `layouts` is the struct layout of one output pointer; the numbers fill the outputs in order. If a number is
-    None, the call returns NOT_SUPPORTED. `takes` are the C types of the inputs after the handle. The other parameters
+    None, the call returns NOT_SUPPORTED. `takes` are the words for the inputs after the handle. The other parameters
     are those of `device_function`.
     """
     packed = [(struct.Struct("<" + layout), layout) for layout in layouts]
-    arguments = ("handle", *(_NUMBERS[kind] for kind in takes), *(f"out {layout}" for layout in layouts))
+    words = (*takes, *(f"out {layout}" for layout in layouts))
 
     def export(written: Callable[..., Any]) -> Callable[..., Any]:
         def answer(device: Any, *arguments: Any) -> None:
@@ -103,8 +106,7 @@ def getter(
                 put(pointer, layout, *map(whole, numbers, letters))
                 del numbers[: len(letters)]
 
-        export = device_function(name, *takes, *[POINTER] * len(layouts), since=since, parts=parts, arguments=arguments)
-        export(answer)
+        device_function(name, *words, since=since, parts=parts)(answer)
         return written
 
     return export
@@ -120,7 +122,7 @@ def text_getter(name: str, *, parts: bool = False) -> Callable[[Any], Any]:
         def answer(device: Any, buffer: int | None, length: int) -> None:
             put_text(buffer, length, written(device))
 
-        device_function(name, POINTER, UINT, parts=parts, arguments=("handle", "text"))(answer)
+        device_function(name, "text", parts=parts)(answer)
         return written
 
     return export

@@ -7,7 +7,7 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, device_function, getter
+from gpumon.sim.exports import device_function, getter
 from gpumon.sim.quantities import State
 from gpumon.sim.sim_gpu import SimGpu
 
@@ -43,12 +43,12 @@ def _registration(device: SimGpu) -> tuple[bytes, int, int, int]:
     return cluster, status, clique, whole(state.fabric_state or 0, "B")
 
 
-@device_function("nvmlDeviceGetGpuFabricInfo", POINTER)
+@device_function("nvmlDeviceGetGpuFabricInfo", "struct 28 0")
 def fabric_info(device: SimGpu, out: int | None) -> None:
     put(out, _FABRIC_V1, *_registration(device))
 
 
-@device_function("nvmlDeviceGetGpuFabricInfoV", POINTER, since=(550,))
+@device_function("nvmlDeviceGetGpuFabricInfoV", "versioned 4", since=(550,))
 def fabric_info_versioned(device: SimGpu, out: int | None) -> None:
     (version,) = take(out, _UINT)
     third = version == _FABRIC_V3.size | 3 << 24 and device.driver >= _SINCE_V3
@@ -61,7 +61,7 @@ def fabric_info_versioned(device: SimGpu, out: int | None) -> None:
         put(out, _FABRIC_V2, *values)
 
 
-@device_function("nvmlDeviceGetPlatformInfo", POINTER, since=(570,))
+@device_function("nvmlDeviceGetPlatformInfo", "versioned 4", since=(570,))
 def platform_info(device: SimGpu, out: int | None) -> None:
     (version,) = take(out, _UINT)
     if version != _PLATFORM.size | 1 << 24:

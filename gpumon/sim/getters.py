@@ -6,7 +6,7 @@ import struct
 
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
+from gpumon.sim.exports import device_function, getter, text_getter
 from gpumon.sim.lookups import address
 from gpumon.sim.mig_calls import mig_uuid
 from gpumon.sim.quantities import EVENTS_SUPPORTED
@@ -43,7 +43,7 @@ getter("nvmlDeviceGetArchitecture", "I")(lambda device: device.board.architectur
 getter("nvmlDeviceGetCudaComputeCapability", "i", "i")(lambda device: device.board.compute_capability)
 
 
-@device_function("nvmlDeviceGetPciInfo_v3", POINTER)
+@device_function("nvmlDeviceGetPciInfo_v3", "struct 68 0")
 def pci_info(device: SimGpu, out: int | None) -> None:
     put_pci(out, device.identity.bus_id, device.board.pci_device, device.board.pci_subsystem)
 
@@ -61,7 +61,7 @@ def put_pci(out: int | None, bus_id: str, device: int, subsystem: int) -> None:
     put(out, _PCI, legacy.encode(), *place, device, subsystem, bus_id.encode())
 
 
-@device_function("nvmlDeviceGetPciInfoExt", POINTER, since=(550,))
+@device_function("nvmlDeviceGetPciInfoExt", "versioned 4", since=(550,))
 def pci_info_ext(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _PCI_EXT.size)
     ids = device.board.pci_device, device.board.pci_subsystem
@@ -111,7 +111,7 @@ def memory(device: SimGpu) -> tuple[float, ...]:
     return total, free, used + reserved
 
 
-@device_function("nvmlDeviceGetMemoryInfo_v2", POINTER, since=(510,), parts=True)
+@device_function("nvmlDeviceGetMemoryInfo_v2", "versioned 4", since=(510,), parts=True)
 def memory_v2(device: SimGpu, out: int | None) -> None:
     check_version(out, 2, _MEMORY_V2.size)
     put(out, _MEMORY_V2, *take(out, _UINT), *(whole(number, "Q") for number in _split(device)))
@@ -134,7 +134,7 @@ getter("nvmlDeviceGetConfComputeMemSizeInfo", "QQ", since=(535,))(lambda device:
 # Temperature, power, clocks
 
 
-@device_function("nvmlDeviceGetTemperatureV", POINTER, since=(570,))
+@device_function("nvmlDeviceGetTemperatureV", "versioned 8", since=(570,))
 def temperature_v(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _TEMPERATURE.size)
     version, sensor, _ = take(out, _TEMPERATURE)
@@ -143,14 +143,14 @@ def temperature_v(device: SimGpu, out: int | None) -> None:
     put(out, _TEMPERATURE, version, sensor, whole(device.state.temperature, "i"))
 
 
-@getter("nvmlDeviceGetTemperature", "I", takes=[UINT])
+@getter("nvmlDeviceGetTemperature", "I", takes=["u4"])
 def temperature(device: SimGpu, sensor: int) -> float | None:
     if sensor:
         raise Refusal(Code.INVALID_ARGUMENT)
     return device.state.temperature
 
 
-@device_function("nvmlDeviceGetMarginTemperature", POINTER, since=(570,))
+@device_function("nvmlDeviceGetMarginTemperature", "versioned 4", since=(570,))
 def margin_temperature(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _MARGIN.size)
     if device.state.margin is None:
@@ -158,7 +158,7 @@ def margin_temperature(device: SimGpu, out: int | None) -> None:
     put(out, _MARGIN, *take(out, _UINT), whole(device.state.margin, "i"))
 
 
-@getter("nvmlDeviceGetTemperatureThreshold", "I", takes=[UINT])
+@getter("nvmlDeviceGetTemperatureThreshold", "I", takes=["u4"])
 def temperature_threshold(device: SimGpu, threshold: int) -> float | None:
     thresholds = device.board.thresholds if device.board.thresholds_reported else ()
     return thresholds[threshold] if threshold < len(thresholds) else None
@@ -178,14 +178,14 @@ getter("nvmlDeviceGetPowerManagementLimitConstraints", "I", "I")(
 getter("nvmlDeviceGetTotalEnergyConsumption", "Q")(lambda device: _milli(device.state.energy))
 
 
-@getter("nvmlDeviceGetClockInfo", "I", takes=[UINT])
+@getter("nvmlDeviceGetClockInfo", "I", takes=["u4"])
 def clock(device: SimGpu, domain: int) -> float | None:
     state = device.state
     clocks = state.graphics_clock, state.sm_clock, state.memory_clock, state.video_clock
     return clocks[_domain(domain)]
 
 
-@getter("nvmlDeviceGetMaxClockInfo", "I", takes=[UINT])
+@getter("nvmlDeviceGetMaxClockInfo", "I", takes=["u4"])
 def max_clock(device: SimGpu, domain: int) -> float:
     return device.board.clocks_max[_domain(domain)]
 

@@ -9,7 +9,7 @@ from functools import cache
 from gpumon.sim import gpm
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, device_function, function
+from gpumon.sim.exports import device_function, function, node_function
 from gpumon.sim.gpm import GpmSample
 from gpumon.sim.layouts import METRIC, METRICS_HEAD
 from gpumon.sim.layouts import POINTER as ADDRESS
@@ -22,7 +22,7 @@ _VERSION = 1
 _SAMPLES = 0x7E5C_0000_0000
 
 
-@device_function("nvmlGpmQueryDeviceSupport", POINTER, parts=True)
+@device_function("nvmlGpmQueryDeviceSupport", "struct 8 4", parts=True)
 def query_support(device: SimGpu, out: int | None) -> None:
     version, _ = take(out, _SUPPORT)
     _check(version)
@@ -38,17 +38,15 @@ def _is_supported(device: SimGpu) -> bool:
     return device.board.gpm and not device.profile.guest
 
 
-@function("nvmlGpmSampleAlloc", POINTER)
+@node_function("nvmlGpmSampleAlloc", "object")
 def allocate(node: SimNode, out: int | None) -> None:
-    node.enter("nvmlGpmSampleAlloc")
     pointer = _SAMPLES | node.serial() << 8
     put(out, ADDRESS, pointer)
     node.samples[pointer] = None
 
 
-@function("nvmlGpmSampleFree", POINTER)
+@node_function("nvmlGpmSampleFree", "object")
 def free(node: SimNode, pointer: int | None) -> None:
-    node.enter("nvmlGpmSampleFree")
     _allocated_sample(node, pointer)
     del node.samples[pointer or 0]
 
@@ -63,13 +61,13 @@ def _allocated_sample(node: SimNode, pointer: int | None) -> GpmSample | None:
     return node.samples[pointer]
 
 
-@function("nvmlGpmSampleGet", POINTER, POINTER)
+@function("nvmlGpmSampleGet", "handle", "object")
 def take_sample(node: SimNode, handle: int | None, pointer: int | None) -> None:
     device = node.device("nvmlGpmSampleGet", handle, parts=True)
     _store_sample(node, device, pointer, device.part.instance.number if device.part else None)
 
 
-@function("nvmlGpmMigSampleGet", POINTER, UINT, POINTER)
+@function("nvmlGpmMigSampleGet", "handle", "u4", "object")
 def take_instance_sample(node: SimNode, handle: int | None, instance: int, pointer: int | None) -> None:
     """Take a GPM sample at the allocated `pointer`, of the GPU instance with the id `instance` on the handle's GPU."""
     device = node.device("nvmlGpmMigSampleGet", handle)
@@ -90,7 +88,7 @@ def _store_sample(node: SimNode, device: SimGpu, pointer: int | None, instance: 
     node.samples[pointer or 0] = GpmSample(gpu, instance, node.gpus.sampled_at(gpu), device.state, empty)
 
 
-@function("nvmlGpmMetricsGet", POINTER)
+@function("nvmlGpmMetricsGet", "object")
 def metrics(node: SimNode, address: int | None) -> None:
     """Write the return code and value of each requested metric into the caller's nvmlGpmMetricsGet_t.
 

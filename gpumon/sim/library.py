@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from gpumon.clock import boot_clock
@@ -25,10 +25,11 @@ from gpumon.sim import (
     samples,
     system,
 )
-from gpumon.sim.exports import EXPORTS, Export
+from gpumon.sim.exports import EXPORTS
 from gpumon.sim.pointers import Entry, SimLibrary
 from gpumon.sim.profiles import PROFILES
 from gpumon.sim.scenario import ScenarioFile
+from gpumon.sim.signatures import Signature
 from gpumon.sim.sim_node import SimNode
 from gpumon.sim.trace import Trace
 
@@ -39,9 +40,29 @@ _ALL = (
 """The modules whose functions the library exports. Importing a module registers its functions."""
 
 
-def exports() -> Mapping[str, Export]:
-    """Return all functions of the simulated library, by name. They were registered when this module was imported."""
-    return EXPORTS
+_NOT_SIMULATED: Mapping[str, tuple[str, ...]] = {
+    "nvmlDeviceGetComputeRunningProcesses_v2": ("handle", "list 24"),
+    "nvmlDeviceGetGraphicsRunningProcesses_v2": ("handle", "list 24"),
+}
+"""Words for the arguments of functions that are recorded and replayed, but that the simulated library does not have."""
+DESCRIBED = frozenset({*EXPORTS, *_NOT_SIMULATED})
+"""Names of the functions whose arguments are described, so that `signature` has their signature."""
+WITHOUT = frozenset(
+    {
+        "nvmlErrorString",  # does not depend on the node
+        "nvmlSystemGetProcessName",  # names processes
+        "nvmlDeviceGetSamples",  # returns samples from before the call
+        "nvmlDeviceGetRunningProcessDetailList",  # points to another struct; RunningProcesses has the same data
+    }
+)
+"""Functions whose calls are not recorded. A replayed library lacks these functions, except nvmlErrorString."""
+
+
+@cache
+def signature(function: str) -> Signature | None:
+    """Return the signature of a function; None if its arguments are not described."""
+    words = EXPORTS[function].words if function in EXPORTS else _NOT_SIMULATED.get(function)
+    return None if words is None else Signature(words)
 
 
 class SimulatedNode:
@@ -60,7 +81,7 @@ class SimulatedNode:
         export = EXPORTS.get(name)
         if export is None or self._node.driver < export.since:
             raise AttributeError(f"the simulated library of driver {self._node.driver} has no {name}")
-        return Entry(partial(export.function, self._node), export.takes, export.gives)
+        return Entry(partial(export.function, self._node), Signature(export.words).c_types, export.gives)
 
     def pci_functions(self) -> dict[str, str]:
         """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound or loaded.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, function
+from gpumon.sim.exports import function, node_function
 from gpumon.sim.mig import devices
 from gpumon.sim.mig_calls import mig_uuid
 from gpumon.sim.sim_node import SimNode
@@ -17,13 +16,12 @@ _UINT, _POINTER = struct.Struct("<I"), struct.Struct("<Q")
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 
 
-@function("nvmlDeviceGetCount_v2", POINTER)
+@node_function("nvmlDeviceGetCount_v2", "out I")
 def count(node: SimNode, out: int | None) -> None:
-    node.enter("nvmlDeviceGetCount_v2")
     put(out, _UINT, len(node.gpus.counted_gpus()))
 
 
-@function("nvmlDeviceGetHandleByIndex_v2", UINT, POINTER)
+@function("nvmlDeviceGetHandleByIndex_v2", "u4", "out handle")
 def handle_by_index(node: SimNode, index: int, out: int | None) -> None:
     node.need_initialised()
     counted = node.gpus.counted_gpus()
@@ -32,7 +30,7 @@ def handle_by_index(node: SimNode, index: int, out: int | None) -> None:
     put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByIndex_v2", counted[index]))
 
 
-@function("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p, POINTER)
+@function("nvmlDeviceGetHandleByPciBusId_v2", "string", "out handle")
 def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> None:
     node.need_initialised()
     requested = address((bus_id or b"").decode(errors="replace"))
@@ -42,7 +40,7 @@ def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> No
     put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", matches[0]))
 
 
-@function("nvmlDeviceGetHandleByUUID", ctypes.c_char_p, POINTER)
+@function("nvmlDeviceGetHandleByUUID", "string", "out handle")
 def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
     node.need_initialised()
     counted = node.gpus.counted_gpus()
@@ -68,7 +66,7 @@ def address(bus_id: str) -> tuple[int, int, int]:
     return domain, bus, device
 
 
-@function("nvmlDeviceGetIndex", POINTER, POINTER)
+@function("nvmlDeviceGetIndex", "handle", "out I")
 def index(node: SimNode, handle: int | None, out: int | None) -> None:
     """Write the NVML index of a GPU or, for a MIG device, the index of that device on its GPU."""
     device = node.device("nvmlDeviceGetIndex", handle, parts=True)

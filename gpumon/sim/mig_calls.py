@@ -7,7 +7,7 @@ import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, function, getter
+from gpumon.sim.exports import function, getter
 from gpumon.sim.mig import ComputeInstance, devices
 from gpumon.sim.sim_gpu import Identity, SimGpu
 from gpumon.sim.sim_node import SimNode
@@ -29,7 +29,7 @@ getter("nvmlDeviceGetMaxMigDeviceCount", "I")(lambda device: MAX_DEVICES if devi
 getter("nvmlDeviceGetMigMode", "I", "I")(lambda device: (device.state.mig_mode, device.state.mig_pending))
 
 
-@function("nvmlDeviceGetMigDeviceHandleByIndex", POINTER, UINT, POINTER)
+@function("nvmlDeviceGetMigDeviceHandleByIndex", "handle", "u4", "out handle")
 def device_by_index(node: SimNode, handle: int | None, index: int, out: int | None) -> None:
     device = node.device("nvmlDeviceGetMigDeviceHandleByIndex", handle)
     if device.state.mig is None:
@@ -41,7 +41,7 @@ def device_by_index(node: SimNode, handle: int | None, index: int, out: int | No
     put(out, _POINTER, node.handle(device.identity.number, index))
 
 
-@function("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", POINTER, POINTER)
+@function("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "handle", "out handle")
 def whole_gpu(node: SimNode, handle: int | None, out: int | None) -> None:
     device = node.device("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, parts=True)
     _part(device)

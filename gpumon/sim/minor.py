@@ -6,10 +6,9 @@ import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, device_function, getter, text_getter
+from gpumon.sim.exports import device_function, getter, text_getter
 from gpumon.sim.sim_gpu import SimGpu
 
-_INT = struct.Struct("<i")
 _GSP = struct.Struct("64s")
 _LICENSES = struct.Struct("<iIII128s128sI16x568x")
 """Layout of nvmlGridLicensableFeatures_t with one licensable feature, and padding for two others."""
@@ -30,18 +29,19 @@ getter("nvmlDeviceGetDriverModel", "I", "I")(lambda _: None)
 getter("nvmlDeviceGetDriverModel_v2", "I", "I", since=(570,))(lambda _: None)
 getter("nvmlDeviceGetGpuOperationMode", "I", "I")(lambda _: None)
 getter("nvmlDeviceGetNumFans", "I")(lambda device: 0 if device.state.fan_speed is None else 1)
-getter("nvmlDeviceGetFanSpeed_v2", "I", takes=[UINT])(lambda device, _fan: device.state.fan_speed)
+getter("nvmlDeviceGetFanSpeed_v2", "I", takes=["u4"])(lambda device, _fan: device.state.fan_speed)
 getter("nvmlDeviceGetEncoderStats", "I", "I", "I")(lambda _: (0, 0, 0))
 getter("nvmlDeviceGetGspFirmwareMode", "I", "I")(lambda device: (1, 1) if device.board.architecture > _TURING else None)
 getter("nvmlDeviceGetPowerState", "I")(lambda device: device.state.performance_state)
 getter("nvmlDeviceGetPowerManagementMode", "I")(lambda _: 1)
+getter("nvmlDeviceGetVirtualizationMode", "i")(lambda device: _PASSED_THROUGH if device.profile.guest else 0)
 getter("nvmlDeviceGetIrqNum", "I")(lambda device: 100 + device.identity.number)
 getter("nvmlDeviceGetPcieSpeed", "I")(lambda device: 2500 << max(0, int(device.state.pcie_generation or 1) - 1))
 text_getter("nvmlDeviceGetInforomImageVersion")(lambda _: "G520.0280.02.02")
 text_getter("nvmlDeviceGetBoardPartNumber")(lambda device: f"900-{device.board.pci_subsystem >> 16:04X}-0000-000")
 
 
-@device_function("nvmlDeviceGetGspFirmwareVersion", POINTER)
+@device_function("nvmlDeviceGetGspFirmwareVersion", "struct 64 0")
 def gsp_firmware_version(device: SimGpu, out: int | None) -> None:
     """Write the version of the GSP firmware, which equals the driver version. On Turing this is not supported."""
     if device.board.architecture <= _TURING:
@@ -49,12 +49,7 @@ def gsp_firmware_version(device: SimGpu, out: int | None) -> None:
     put(out, _GSP, ".".join(f"{part:02}" for part in device.driver).encode())
 
 
-@device_function("nvmlDeviceGetVirtualizationMode", POINTER)
-def virtualization_mode(device: SimGpu, out: int | None) -> None:
-    put(out, _INT, _PASSED_THROUGH if device.profile.guest else 0)
-
-
-@device_function("nvmlDeviceGetGridLicensableFeatures_v4", POINTER)
+@device_function("nvmlDeviceGetGridLicensableFeatures_v4", "struct 860 0")
 def licensable_features(device: SimGpu, out: int | None) -> None:
     """Write nvmlGridLicensableFeatures_t: the vGPU feature if the scenario sets `vgpu_licensed`, otherwise none."""
     licensed = device.state.vgpu_licensed

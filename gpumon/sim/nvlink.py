@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-
 from gpumon.sim.board import PEER_GPU
-from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, device_function, getter
+from gpumon.sim.exports import device_function, getter
 from gpumon.sim.getters import put_pci
 from gpumon.sim.quantities import LINK_DOWN, Link
 from gpumon.sim.sim_gpu import SimGpu
 
-_INT = struct.Struct("<i")
-_C2C_MODE = struct.Struct("<I")
 _NVSWITCH = 0x22A310DE
 _ERROR_COUNTERS = ("replay", "recovery", "crc", "crc")
 """Attributes of Link for NVML's error counters 0 to 3, up to Hopper: replay, recovery, flit CRC, data CRC."""
@@ -29,19 +24,19 @@ def _link(device: SimGpu, number: int) -> Link:
     return device.state.links[number]
 
 
-@getter("nvmlDeviceGetNvLinkState", "I", takes=[UINT])
+@getter("nvmlDeviceGetNvLinkState", "I", takes=["u4"])
 def state(device: SimGpu, number: int) -> float:
     """Return 1 if the link is up (active or asleep), 0 if it is down."""
     return _link(device, number).state != LINK_DOWN
 
 
-@getter("nvmlDeviceGetNvLinkVersion", "I", takes=[UINT])
+@getter("nvmlDeviceGetNvLinkVersion", "I", takes=["u4"])
 def version(device: SimGpu, number: int) -> float:
     _link(device, number)
     return device.board.link_version
 
 
-@getter("nvmlDeviceGetNvLinkErrorCounter", "Q", takes=[UINT, UINT])
+@getter("nvmlDeviceGetNvLinkErrorCounter", "Q", takes=["u4", "u4"])
 def error_counter(device: SimGpu, number: int, counter: int) -> float | None:
     link = _link(device, number)
     if counter >= len(_ERROR_COUNTERS) or device.board.nvlink5:
@@ -57,24 +52,16 @@ def _peer(device: SimGpu, number: int) -> tuple[int, str]:
     return device.profile.peer(device.identity.number, number)
 
 
-@device_function("nvmlDeviceGetNvLinkRemoteDeviceType", UINT, POINTER)
-def peer_type(device: SimGpu, number: int, out: int | None) -> None:
-    kind, _ = _peer(device, number)
-    put(out, _INT, kind)
+getter("nvmlDeviceGetNvLinkRemoteDeviceType", "i", takes=["u4"])(lambda device, number: _peer(device, number)[0])
 
 
-@device_function("nvmlDeviceGetNvLinkRemotePciInfo_v2", UINT, POINTER)
+@device_function("nvmlDeviceGetNvLinkRemotePciInfo_v2", "u4", "struct 68 0")
 def peer_address(device: SimGpu, number: int, out: int | None) -> None:
     kind, bus_id = _peer(device, number)
     put_pci(out, bus_id, device.board.pci_device if kind == PEER_GPU else _NVSWITCH, 0)
 
 
-@device_function("nvmlDeviceGetC2cModeInfoV", POINTER, since=(550,))
-def c2c_mode(device: SimGpu, out: int | None) -> None:
-    """Write nvmlC2cModeInfo_v1_t, whose only member is 1 if the GPU has chip-to-chip links, otherwise 0.
-
-    Raise Refusal (NOT_SUPPORTED) on products before Hopper.
-    """
-    if not device.board.gpm:
-        raise Refusal(Code.NOT_SUPPORTED)
-    put(out, _C2C_MODE, bool(device.state.c2c_links))
+@getter("nvmlDeviceGetC2cModeInfoV", "I", since=(550,))
+def c2c_mode(device: SimGpu) -> float | None:
+    """Return 1 if the GPU has chip-to-chip links, otherwise 0; None on products before Hopper."""
+    return bool(device.state.c2c_links) if device.board.gpm else None

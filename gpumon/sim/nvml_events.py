@@ -7,7 +7,7 @@ import time
 from gpumon.sim.arrivals import Message, SimEventSet
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
+from gpumon.sim.exports import function, getter, node_function
 from gpumon.sim.layouts import EVENT_DATA
 from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.sim_node import SimNode
@@ -19,22 +19,20 @@ _RECHECK = 0.05
 getter("nvmlDeviceGetSupportedEventTypes", "Q")(lambda device: device.board.event_types)
 
 
-@function("nvmlEventSetCreate", POINTER)
+@node_function("nvmlEventSetCreate", "object")
 def create(node: SimNode, out: int | None) -> None:
-    node.enter("nvmlEventSetCreate")
     pointer = _SETS | node.serial() << 8
     put(out, ADDRESS, pointer)
     node.event_sets[pointer] = SimEventSet()
 
 
-@function("nvmlEventSetFree", POINTER)
+@node_function("nvmlEventSetFree", "object")
 def free(node: SimNode, pointer: int | None) -> None:
-    node.enter("nvmlEventSetFree")
     _set(node, pointer)
     del node.event_sets[pointer or 0]
 
 
-@function("nvmlDeviceRegisterEvents", POINTER, ULONGLONG, POINTER)
+@function("nvmlDeviceRegisterEvents", "handle", "u8", "object")
 def register(node: SimNode, handle: int | None, types: int, pointer: int | None) -> None:
     """Register an event set for events of a GPU. `types` are NVML's event type bits.
 
@@ -48,13 +46,12 @@ def register(node: SimNode, handle: int | None, types: int, pointer: int | None)
     registered[device.identity.number] = before | types, since
 
 
-@function("nvmlEventSetWait_v2", POINTER, POINTER, UINT)
+@node_function("nvmlEventSetWait_v2", "object", "object", "u4")
 def wait(node: SimNode, pointer: int | None, out: int | None, milliseconds: int) -> None:
     """Write the next event of a set to `out`. Raise Refusal (TIMEOUT) if no event occurs within `milliseconds`.
 
     If there is no event and a registered GPU is lost or not listed by NVML, raise Refusal (GPU_IS_LOST) immediately.
     """
-    node.enter("nvmlEventSetWait_v2")
     deadline = time.monotonic() + milliseconds / 1000
     while True:
         waiting = _set(node, pointer)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.effects import ACCESS_STATUSES, CAPABILITIES
-from gpumon.sim.exports import POINTER, function
+from gpumon.sim.exports import function
 from gpumon.sim.quantities import LINK_DOWN
 from gpumon.sim.sim_gpu import SimGpu
 from gpumon.sim.sim_node import SimNode
@@ -17,7 +16,7 @@ _INT = struct.Struct("<i")
 OK, NOT_SUPPORTED = 0, 5
 
 
-@function("nvmlDeviceGetP2PStatus", POINTER, POINTER, ctypes.c_int, POINTER)
+@function("nvmlDeviceGetP2PStatus", "handle", "handle", "i4", "out i")
 def status(node: SimNode, handle: int | None, other: int | None, capability: int, out: int | None) -> None:
     first, second = (node.device("nvmlDeviceGetP2PStatus", each, parts=False) for each in (handle, other))
     if first.identity == second.identity or not 0 <= capability < len(CAPABILITIES):

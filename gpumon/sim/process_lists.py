@@ -7,7 +7,7 @@ import time
 
 from gpumon.sim.cmemory import check_version, put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, ULONGLONG, device_function
+from gpumon.sim.exports import device_function
 from gpumon.sim.quantities import Process
 from gpumon.sim.sim_gpu import SimGpu
 
@@ -50,12 +50,12 @@ def _none(_device: SimGpu, size: int | None, _array: int | None) -> None:
 
 
 _SINCE = (510,)
-device_function("nvmlDeviceGetComputeRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_compute)
-device_function("nvmlDeviceGetGraphicsRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_none)
-device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", POINTER, POINTER, since=_SINCE, parts=True)(_none)
+device_function("nvmlDeviceGetComputeRunningProcesses_v3", "list 24", since=_SINCE, parts=True)(_compute)
+device_function("nvmlDeviceGetGraphicsRunningProcesses_v3", "list 24", since=_SINCE, parts=True)(_none)
+device_function("nvmlDeviceGetMPSComputeRunningProcesses_v3", "list 24", since=_SINCE, parts=True)(_none)
 
 
-@device_function("nvmlDeviceGetRunningProcessDetailList", POINTER, since=_UNTIL, parts=True)
+@device_function("nvmlDeviceGetRunningProcessDetailList", "object", since=_UNTIL, parts=True)
 def process_details(device: SimGpu, out: int | None) -> None:
     """Write the running processes as nvmlProcessDetailList_t. There are none in modes other than 0 (compute).
 
@@ -71,7 +71,7 @@ def process_details(device: SimGpu, out: int | None) -> None:
         put(array + n * _DETAIL.size, _DETAIL, *process, 0)
 
 
-@device_function("nvmlDeviceGetProcessUtilization", POINTER, POINTER, ULONGLONG)
+@device_function("nvmlDeviceGetProcessUtilization", "array 32", "since")
 def process_utilization(device: SimGpu, array: int | None, size: int | None, since: int) -> None:
     """Write a utilization sample for each process, with the current time.
 

@@ -19,15 +19,15 @@ from gpumon.sim.layouts import METRIC as METRIC_VALUE
 from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.pointers import Entry
 from gpumon.sim.replay import Replay, ReplayEventSet, ReplayGpmSample
-from gpumon.sim.signatures import SIGNATURES, Signature
+from gpumon.sim.signatures import Signature
+from gpumon.sim.system import error_string
 
 _RECHECK = 0.05
 _VALUE = struct.Struct("<Q")
 
 
 class _Special(NamedTuple):
-    call: Callable[..., None]
-    signature: Signature
+    call: Callable[..., Any]
     needs: str
     """Function that the recording must contain for this function to be exported; "" to export it in any case."""
 
@@ -36,9 +36,9 @@ _SPECIAL: dict[str, _Special] = {}
 _ALWAYS = ""
 
 
-def _special_call(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    def note(written: Callable[..., None]) -> Callable[..., None]:
-        _SPECIAL[name] = _Special(written, Signature(SIGNATURES[name]), needs)
+def _special_call(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def note(written: Callable[..., Any]) -> Callable[..., Any]:
+        _SPECIAL[name] = _Special(written, needs)
         return written
 
     return note
@@ -46,14 +46,13 @@ def _special_call(name: str, needs: str = _ALWAYS) -> Callable[[Callable[..., No
 
 def find(replay: Replay, name: str) -> Entry:
     """Return the implementation of a C function. Raise AttributeError if the recording does not have the function."""
-    if name == "nvmlErrorString":
-        export = EXPORTS[name]
-        return Entry(partial(export.function, None), export.takes, export.gives)
     special = _SPECIAL.get(name)
-    if special is not None and (not special.needs or special.needs in replay.signatures):
-        return Entry(partial(special.call, replay), special.signature.c_types)
-    if special is not None or name not in replay.signatures:
+    needs = name if special is None else special.needs
+    if needs and needs not in replay.signatures:
         raise AttributeError(f"the recording has no {name}")
+    if special is not None:
+        export = EXPORTS[name]
+        return Entry(partial(special.call, replay), Signature(export.words).c_types, export.gives)
     signature = replay.signatures[name]
     return Entry(partial(_generic, replay, name, signature), signature.c_types)
 
@@ -69,6 +68,8 @@ def _generic(replay: Replay, name: str, signature: Signature, *arguments: Any) -
 
 
 # Library
+
+_special_call("nvmlErrorString")(error_string)
 
 
 @_special_call("nvmlInitWithFlags")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import time
 from collections.abc import Callable
 
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, ULONGLONG, function, getter
+from gpumon.sim.exports import function, getter
 from gpumon.sim.gpu_states import SAMPLES
 from gpumon.sim.observe import PCIE_BYTES_PER_SECOND, utilization
 from gpumon.sim.physics import Course
@@ -32,7 +31,7 @@ _READS: dict[int, Read] = {
 }
 
 
-@function("nvmlDeviceGetSamples", POINTER, ctypes.c_uint, ULONGLONG, POINTER, POINTER, POINTER)
+@function("nvmlDeviceGetSamples", "handle", "u4", "since", "object", "object", "object")
 def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers: int | None) -> None:
     """Write the samples newer than `since` (wall time in µs), the newest if not all fit. `kind` is NVML's sample type.
 
@@ -67,7 +66,7 @@ def _times(node: SimNode) -> list[tuple[int, float]]:
     return [(int((wall - age) * 1e6), tick - age) for age in ages]
 
 
-@getter("nvmlDeviceGetPcieThroughput", "I", takes=[UINT])
+@getter("nvmlDeviceGetPcieThroughput", "I", takes=["u4"])
 def pcie_throughput(device: SimGpu, _way: int) -> float:
     """Return PCIe traffic in KB/s, equal in both ways. Takes 20 ms, for which a real driver measures the traffic."""
     time.sleep(_THROUGHPUT_SECONDS)

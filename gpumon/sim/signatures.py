@@ -1,4 +1,4 @@
-"""TABLE: the arguments of NVML's functions, described by words, so that calls can be recorded and replayed.
+"""The arguments of NVML's functions, described by words, so that calls can be simulated, recorded and replayed.
 
 Words that describe one C argument:
 `handle`: a handle that is input. `out handle`: a handle that is output.
@@ -18,97 +18,24 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import Any
 
 from gpumon.sim.cmemory import put, put_text, take
 from gpumon.sim.codes import Code, Refusal
-from gpumon.sim.exports import POINTER, UINT, ULONGLONG
-from gpumon.sim.library import exports
 
 Words = tuple[str, ...]
 Name = Callable[[int | None], str]
 """Function that returns the name under which a handle is recorded."""
 
-SIGNATURES: dict[str, Words] = {
-    "nvmlInitWithFlags": ("u4",),
-    "nvmlInit_v2": (),
-    "nvmlShutdown": (),
-    "nvmlSystemGetDriverVersion": ("text",),
-    "nvmlSystemGetNVMLVersion": ("text",),
-    "nvmlSystemGetCudaDriverVersion": ("out i",),
-    "nvmlSystemGetCudaDriverVersion_v2": ("out i",),
-    "nvmlDeviceGetCount_v2": ("out I",),
-    "nvmlDeviceGetHandleByIndex_v2": ("u4", "out handle"),
-    "nvmlDeviceGetHandleByPciBusId_v2": ("string", "out handle"),
-    "nvmlDeviceGetHandleByUUID": ("string", "out handle"),
-    "nvmlDeviceGetIndex": ("handle", "out I"),
-    "nvmlDeviceGetP2PStatus": ("handle", "handle", "i4", "out i"),
-    "nvmlDeviceGetGspFirmwareVersion": ("handle", "struct 64 0"),  # a text without a length argument
-    "nvmlDeviceGetPciInfo_v3": ("handle", "struct 68 0"),
-    "nvmlDeviceGetMemoryInfo_v2": ("handle", "versioned 4"),
-    "nvmlDeviceGetTemperatureV": ("handle", "versioned 8"),
-    "nvmlDeviceGetMarginTemperature": ("handle", "versioned 4"),
-    "nvmlDeviceGetPciInfoExt": ("handle", "versioned 4"),
-    "nvmlDeviceGetSramEccErrorStatus": ("handle", "versioned 4"),
-    "nvmlDeviceGetGridLicensableFeatures_v4": ("handle", "struct 860 0"),
-    "nvmlDeviceGetPlatformInfo": ("handle", "versioned 4"),
-    "nvmlDeviceGetGpuFabricInfo": ("handle", "struct 28 0"),
-    "nvmlDeviceGetGpuFabricInfoV": ("handle", "versioned 4"),
-    "nvmlDeviceGetNvLinkRemoteDeviceType": ("handle", "u4", "out i"),
-    "nvmlDeviceGetNvLinkRemotePciInfo_v2": ("handle", "u4", "struct 68 0"),
-    "nvmlDeviceGetC2cModeInfoV": ("handle", "out I"),
-    "nvmlDeviceGetVirtualizationMode": ("handle", "out i"),
-    "nvmlDeviceValidateInforom": ("handle",),
-    "nvmlDeviceGetRetiredPages": ("handle", "u4", "list 8"),
-    "nvmlDeviceGetMigDeviceHandleByIndex": ("handle", "u4", "out handle"),
-    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": ("handle", "out handle"),
-    "nvmlDeviceGetComputeRunningProcesses_v2": ("handle", "list 24"),
-    "nvmlDeviceGetComputeRunningProcesses_v3": ("handle", "list 24"),
-    "nvmlDeviceGetGraphicsRunningProcesses_v2": ("handle", "list 24"),
-    "nvmlDeviceGetGraphicsRunningProcesses_v3": ("handle", "list 24"),
-    "nvmlDeviceGetMPSComputeRunningProcesses_v3": ("handle", "list 24"),
-    "nvmlDeviceGetProcessUtilization": ("handle", "array 32", "since"),
-    "nvmlSystemGetConfComputeState": ("out III",),
-    "nvmlDeviceGetFieldValues": ("handle", "i4", "object"),
-    "nvmlDeviceRegisterEvents": ("handle", "u8", "object"),
-    "nvmlEventSetCreate": ("object",),
-    "nvmlEventSetFree": ("object",),
-    "nvmlEventSetWait_v2": ("object", "object", "u4"),
-    "nvmlGpmQueryDeviceSupport": ("handle", "struct 8 4"),
-    "nvmlGpmSampleAlloc": ("object",),
-    "nvmlGpmSampleFree": ("object",),
-    "nvmlGpmSampleGet": ("handle", "object"),
-    "nvmlGpmMigSampleGet": ("handle", "u4", "object"),
-    "nvmlGpmMetricsGet": ("object",),
-}
-"""Words for the arguments of functions that the decorators `getter` and `text_getter` of exports.py do not describe."""
-
-WITHOUT = frozenset(
-    {
-        "nvmlErrorString",  # does not depend on the node
-        "nvmlSystemGetProcessName",  # names processes
-        "nvmlDeviceGetSamples",  # returns samples from before the call
-        "nvmlDeviceGetRunningProcessDetailList",  # points to another struct; RunningProcesses has the same data
-    }
-)
-"""Functions whose calls are not recorded. A replayed library lacks these functions, except nvmlErrorString."""
-
-
-def words(function: str) -> Words | None:
-    """Return the argument words (see the module's docstring) of an NVML function; None if none are defined for it."""
-    export = exports().get(function)
-    argument_words = export.arguments if export is not None else None
-    return argument_words if argument_words is not None else SIGNATURES.get(function)
-
 
 class _Argument:
     """Base of the classes that read and write the C arguments that one word of a signature describes.
 
-    `inputs` and `outputs` yield JSON values from a call. `put` writes recorded outputs into the caller's memory.
+    `inputs` and `outputs` yield JSON values from a call. `put` writes recorded outputs into the caller's memory. The
+    methods of this class are those of an argument that is not recorded.
     """
 
-    c: tuple[Any, ...] = (POINTER,)
+    c: tuple[Any, ...] = (ctypes.c_void_p,)
 
     def inputs(self, _arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         yield from ()
@@ -118,10 +45,6 @@ class _Argument:
 
     def put(self, _arguments: Sequence[Any], _outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
         return
-
-
-class _Object(_Argument):
-    pass
 
 
 class _Number(_Argument):
@@ -166,7 +89,7 @@ class _OutHandle(_Argument):
 
 
 class _Text(_Argument):
-    c = (POINTER, UINT)
+    c = (ctypes.c_void_p, ctypes.c_uint)
 
     def outputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
         buffer, length = arguments
@@ -210,7 +133,7 @@ class _Versioned(_Struct):
 
 
 class _List(_Argument):
-    c = (POINTER, POINTER)
+    c = (ctypes.c_void_p, ctypes.c_void_p)
     _count = struct.Struct("<I")
 
     def __init__(self, size: int) -> None:
@@ -240,19 +163,19 @@ class _Array(_List):
 
 
 class _Since(_Argument):
-    c = (ULONGLONG,)
+    c = (ctypes.c_ulonglong,)
 
 
 _PLAIN: dict[str, Callable[[], _Argument]] = {
-    "object": _Object,
+    "object": _Argument,
     "handle": _Handle,
     "string": _String,
     "text": _Text,
     "since": _Since,
     "out handle": _OutHandle,
-    "u4": lambda: _Number(UINT),
+    "u4": lambda: _Number(ctypes.c_uint),
     "i4": lambda: _Number(ctypes.c_int),
-    "u8": lambda: _Number(ULONGLONG),
+    "u8": lambda: _Number(ctypes.c_ulonglong),
 }
 _SIZED: dict[str, Callable[..., _Argument]] = {
     "struct": _Struct,
@@ -303,10 +226,3 @@ class Signature:
         rest = iter(outputs)
         for argument, at in self._arguments:
             argument.put(arguments[at], rest, handle)
-
-
-@cache
-def signature(function: str) -> Signature | None:
-    """Return the parsed signature of a function; None if no words are defined for the function."""
-    argument_words = words(function)
-    return None if argument_words is None else Signature(argument_words)

@@ -17,6 +17,7 @@ from gpumon.sim.codes import Code
 from gpumon.sim.exports import EXPORTS
 from gpumon.sim.field_values import ROWS
 from gpumon.sim.profiles import PROFILES
+from gpumon.sim.signatures import Signature
 
 DRIVERS = ("535.183.01", "550.54.15", "570.148.08", "580.65.06", "580.82.07", "610.43.02")
 NODES = [name for name in PROFILES if name not in {"h100x1", "h100x16"}]
@@ -79,7 +80,7 @@ def test_no_function_raises(tmp_path: Path, profile: str, driver: str) -> None:
     with simulated(profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"', now=100.0) as simulation:
         library, handle = simulation.node.library, simulation.handles()[0]
         for name in [name for name in EXPORTS if name.startswith("nvmlDeviceGet") and hasattr(library, name)]:
-            takes = EXPORTS[name].takes[1:]
+            takes = Signature(EXPORTS[name].words).c_types[1:]
             if name.startswith("nvmlDeviceGetHandleBy") or name in {
                 "nvmlDeviceGetCount_v2",
                 "nvmlDeviceGetPcieThroughput",

@@ -24,8 +24,9 @@ from gpumon.sim.capture import INITIALISATIONS
 from gpumon.sim.cmemory import take
 from gpumon.sim.codes import Refusal
 from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC, METRICS_HEAD
+from gpumon.sim.library import WITHOUT, signature
 from gpumon.sim.pointers import Entry, SimLibrary
-from gpumon.sim.signatures import WITHOUT, Signature, signature
+from gpumon.sim.signatures import Signature
 from gpumon.sim.trace import Trace
 
 log = logging.getLogger("gpumon.collectors.sampler")

@@ -15,9 +15,8 @@ from typing import Any
 from gpumon.collectors.nvml.field_ids import field_ids
 from gpumon.collectors.nvml.library import Library, NvmlError
 from gpumon.sim.layouts import FIELD_VALUE
-from gpumon.sim.library import exports
+from gpumon.sim.library import DESCRIBED, signature
 from gpumon.sim.recording.call_recorder import CallRecorder
-from gpumon.sim.signatures import SIGNATURES, signature
 
 Values = tuple[Any, ...]
 
@@ -126,7 +125,7 @@ def _gpu(library: Library, recorder: CallRecorder, handle: int, bus_id: str, ids
 
 def _questions() -> Iterator[tuple[str, Values]]:
     """Yield (function, inputs after the handle) for each getter that needs only a handle or is in WITH_INPUT."""
-    for function in sorted({*exports(), *SIGNATURES}):
+    for function in sorted(DESCRIBED):
         described = signature(function)
         if described is None or described.words[:1] != ("handle",):
             continue
