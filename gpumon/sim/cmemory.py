@@ -8,8 +8,8 @@ import struct
 from typing import Any
 
 from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.layouts import UINT
 
-_UINT = struct.Struct("<I")
 _RANGES = {
     letter: (-(1 << bits - 1), (1 << bits - 1) - 1) if letter.islower() else (0, (1 << bits) - 1)
     for letter, bits in ((letter, 8 * struct.calcsize("<" + letter)) for letter in "BHiIqQ")
@@ -57,7 +57,7 @@ def put_text(buffer: int | None, length: int, text: str) -> None:
 
 def check_version(address: int | None, number: int, size: int) -> None:
     """Raise Refusal (ARGUMENT_VERSION_MISMATCH) unless the struct at `address` has the version `number` and `size`."""
-    if take(address, _UINT) != (size | number << 24,):
+    if take(address, UINT) != (size | number << 24,):
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
 
 

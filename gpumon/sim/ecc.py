@@ -7,10 +7,10 @@ import struct
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function, getter
+from gpumon.sim.layouts import UINT
 from gpumon.sim.sim_gpu import SimGpu
 
 AMPERE = 7
-_UINT = struct.Struct("<I")
 _CORRECTED, _UNCORRECTED = 0, 1
 """NVML's ECC error types."""
 _VOLATILE, _LIFETIME = 0, 1
@@ -67,7 +67,7 @@ def sram_status(device: SimGpu, out: int | None) -> None:
     volatile = 0, state.ecc_uncorrected_sram, state.ecc_corrected_sram
     buckets = state.ecc_lifetime_uncorrected_sram, 0, 0, 0, 0
     counts = (whole(count or 0, "Q") for count in (*of_life, *volatile, *buckets))
-    put(out, _SRAM_STATUS, *take(out, _UINT), *counts, whole(state.ecc_threshold_exceeded, "I"))
+    put(out, _SRAM_STATUS, *take(out, UINT), *counts, whole(state.ecc_threshold_exceeded, "I"))
 
 
 @getter("nvmlDeviceGetRemappedRows", "I", "I", "I", "I")
@@ -100,8 +100,8 @@ def retired_pages(device: SimGpu, cause: int, size: int | None, addresses: int |
     pages = state.retired_uncorrected if cause else state.retired_corrected
     if pages is None:
         raise Refusal(Code.NOT_SUPPORTED)
-    (room,) = take(size, _UINT)
-    put(size, _UINT, int(pages))
+    (room,) = take(size, UINT)
+    put(size, UINT, int(pages))
     if addresses and room < pages:
         raise Refusal(Code.INSUFFICIENT_SIZE)
     for n in range(int(pages) if addresses else 0):

@@ -8,10 +8,10 @@ import struct
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function, getter
+from gpumon.sim.layouts import UINT
 from gpumon.sim.quantities import State
 from gpumon.sim.sim_gpu import SimGpu
 
-_UINT = struct.Struct("<I")
 _FABRIC_V1 = struct.Struct("<16siIB3x")  # cluster, status, clique, state; no version
 _FABRIC_V2 = struct.Struct("<I16siIB3xI")  # version, the members of V1, health
 _FABRIC_V3 = struct.Struct("<I16siIB3xIB3x")  # the members of V2, summary
@@ -50,7 +50,7 @@ def fabric_info(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetGpuFabricInfoV", "versioned 4", since=(550,))
 def fabric_info_versioned(device: SimGpu, out: int | None) -> None:
-    (version,) = take(out, _UINT)
+    (version,) = take(out, UINT)
     third = version == _FABRIC_V3.size | 3 << 24 and device.driver >= _SINCE_V3
     if not third:
         check_version(out, 2, _FABRIC_V2.size)
@@ -63,7 +63,7 @@ def fabric_info_versioned(device: SimGpu, out: int | None) -> None:
 
 @device_function("nvmlDeviceGetPlatformInfo", "versioned 4", since=(570,))
 def platform_info(device: SimGpu, out: int | None) -> None:
-    (version,) = take(out, _UINT)
+    (version,) = take(out, UINT)
     if version != _PLATFORM.size | 1 << 24:
         check_version(out, 2, _PLATFORM.size)
     platform = device.profile.platform

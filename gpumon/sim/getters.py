@@ -7,12 +7,12 @@ import struct
 from gpumon.sim.cmemory import check_version, put, take, whole
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function, getter, text_getter
+from gpumon.sim.layouts import UINT
 from gpumon.sim.lookups import address
 from gpumon.sim.mig_calls import mig_uuid
 from gpumon.sim.quantities import EVENTS_SUPPORTED
 from gpumon.sim.sim_gpu import SimGpu
 
-_UINT = struct.Struct("<I")
 _SAMPLE = 167_000
 """Sampling period of the encoder, decoder, JPEG and OFA utilization in microseconds."""
 _PCI = struct.Struct("<16sIIIII32s")
@@ -66,7 +66,7 @@ def pci_info_ext(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _PCI_EXT.size)
     ids = device.board.pci_device, device.board.pci_subsystem
     bus_id = device.identity.bus_id
-    put(out, _PCI_EXT, *take(out, _UINT), *address(bus_id), *ids, *_DISPLAY_3D, bus_id.encode())
+    put(out, _PCI_EXT, *take(out, UINT), *address(bus_id), *ids, *_DISPLAY_3D, bus_id.encode())
 
 
 # Utilization and memory
@@ -114,7 +114,7 @@ def memory(device: SimGpu) -> tuple[float, ...]:
 @device_function("nvmlDeviceGetMemoryInfo_v2", "versioned 4", since=(510,), parts=True)
 def memory_v2(device: SimGpu, out: int | None) -> None:
     check_version(out, 2, _MEMORY_V2.size)
-    put(out, _MEMORY_V2, *take(out, _UINT), *(whole(number, "Q") for number in _split(device)))
+    put(out, _MEMORY_V2, *take(out, UINT), *(whole(number, "Q") for number in _split(device)))
 
 
 @getter("nvmlDeviceGetBAR1MemoryInfo", "QQQ", parts=True)
@@ -155,7 +155,7 @@ def margin_temperature(device: SimGpu, out: int | None) -> None:
     check_version(out, 1, _MARGIN.size)
     if device.state.margin is None:
         raise Refusal(Code.NOT_SUPPORTED)
-    put(out, _MARGIN, *take(out, _UINT), whole(device.state.margin, "i"))
+    put(out, _MARGIN, *take(out, UINT), whole(device.state.margin, "i"))
 
 
 @getter("nvmlDeviceGetTemperatureThreshold", "I", takes=["u4"])

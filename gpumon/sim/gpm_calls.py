@@ -11,8 +11,7 @@ from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function, function, node_function
 from gpumon.sim.gpm import GpmSample
-from gpumon.sim.layouts import METRIC, METRICS_HEAD
-from gpumon.sim.layouts import POINTER as ADDRESS
+from gpumon.sim.layouts import METRIC, METRICS_HEAD, POINTER
 from gpumon.sim.sim_gpu import SimGpu
 from gpumon.sim.sim_node import SimNode
 
@@ -41,7 +40,7 @@ def _is_supported(device: SimGpu) -> bool:
 @node_function("nvmlGpmSampleAlloc", "object")
 def allocate(node: SimNode, out: int | None) -> None:
     pointer = _SAMPLES | node.serial() << 8
-    put(out, ADDRESS, pointer)
+    put(out, POINTER, pointer)
     node.samples[pointer] = None
 
 

@@ -1,10 +1,10 @@
-"""Layouts of NVML's structs for field values, events and GPM metrics, from NVML's header."""
+"""Layouts of numbers and pointers, and of NVML's structs for field values, events and GPM metrics."""
 
 from __future__ import annotations
 
 import struct
 
-POINTER, UINT = struct.Struct("<Q"), struct.Struct("<I")
+POINTER, UINT, INT = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<i")
 FIELD_VALUE = struct.Struct("<IIqqiI8s")
 """nvmlFieldValue_t: id, scope, time (µs), latency (µs), type, return code, value."""
 EVENT_DATA = struct.Struct("<QQQII")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import function, node_function
+from gpumon.sim.layouts import POINTER, UINT
 from gpumon.sim.mig import devices
 from gpumon.sim.mig_calls import mig_uuid
 from gpumon.sim.sim_node import SimNode
 
-_UINT, _POINTER = struct.Struct("<I"), struct.Struct("<Q")
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 
 
 @node_function("nvmlDeviceGetCount_v2", "out I")
 def count(node: SimNode, out: int | None) -> None:
-    put(out, _UINT, len(node.gpus.counted_gpus()))
+    put(out, UINT, len(node.gpus.counted_gpus()))
 
 
 @function("nvmlDeviceGetHandleByIndex_v2", "u4", "out handle")
@@ -27,7 +26,7 @@ def handle_by_index(node: SimNode, index: int, out: int | None) -> None:
     counted = node.gpus.counted_gpus()
     if index >= len(counted):
         raise Refusal(Code.INVALID_ARGUMENT)
-    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByIndex_v2", counted[index]))
+    put(out, POINTER, node.look_up("nvmlDeviceGetHandleByIndex_v2", counted[index]))
 
 
 @function("nvmlDeviceGetHandleByPciBusId_v2", "string", "out handle")
@@ -37,7 +36,7 @@ def handle_by_bus_id(node: SimNode, bus_id: bytes | None, out: int | None) -> No
     matches = [gpu for gpu in node.gpus.counted_gpus() if address(node.profile.bus_ids[gpu]) == requested]
     if not matches:
         raise Refusal(Code.NOT_FOUND)
-    put(out, _POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", matches[0]))
+    put(out, POINTER, node.look_up("nvmlDeviceGetHandleByPciBusId_v2", matches[0]))
 
 
 @function("nvmlDeviceGetHandleByUUID", "string", "out handle")
@@ -52,7 +51,7 @@ def handle_by_uuid(node: SimNode, uuid: bytes | None, out: int | None) -> None:
         parts = {mig_uuid(identity, part): n for n, part in enumerate(devices(node.gpus.state(gpu).mig))}
         if requested == identity.uuid or requested in parts:
             node.look_up("nvmlDeviceGetHandleByUUID", gpu)
-            put(out, _POINTER, node.handle(gpu, parts.get(requested)))
+            put(out, POINTER, node.handle(gpu, parts.get(requested)))
             return
     raise Refusal(Code.NOT_FOUND)
 
@@ -71,9 +70,9 @@ def index(node: SimNode, handle: int | None, out: int | None) -> None:
     """Write the NVML index of a GPU or, for a MIG device, the index of that device on its GPU."""
     device = node.device("nvmlDeviceGetIndex", handle, parts=True)
     if device.part is not None:
-        put(out, _UINT, devices(device.state.mig).index(device.part))
+        put(out, UINT, devices(device.state.mig).index(device.part))
         return
     counted = node.gpus.counted_gpus()
     if device.identity.number not in counted:
         raise Refusal(Code.GPU_NOT_FOUND)
-    put(out, _UINT, counted.index(device.identity.number))
+    put(out, UINT, counted.index(device.identity.number))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import function, getter
+from gpumon.sim.layouts import POINTER
 from gpumon.sim.mig import ComputeInstance, devices
 from gpumon.sim.sim_gpu import Identity, SimGpu
 from gpumon.sim.sim_node import SimNode
 
 MAX_DEVICES = 7
-_POINTER = struct.Struct("<Q")
 _MIB = 1 << 20
 
 
@@ -38,14 +37,14 @@ def device_by_index(node: SimNode, handle: int | None, index: int, out: int | No
         raise Refusal(Code.INVALID_ARGUMENT)
     if index >= len(devices(device.state.mig)):
         raise Refusal(Code.NOT_FOUND)
-    put(out, _POINTER, node.handle(device.identity.number, index))
+    put(out, POINTER, node.handle(device.identity.number, index))
 
 
 @function("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "handle", "out handle")
 def whole_gpu(node: SimNode, handle: int | None, out: int | None) -> None:
     device = node.device("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, parts=True)
     _part(device)
-    put(out, _POINTER, node.handle(device.identity.number))
+    put(out, POINTER, node.handle(device.identity.number))
 
 
 def _part(device: SimGpu) -> ComputeInstance:

@@ -8,8 +8,7 @@ from gpumon.sim.arrivals import Message, SimEventSet
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import function, getter, node_function
-from gpumon.sim.layouts import EVENT_DATA
-from gpumon.sim.layouts import POINTER as ADDRESS
+from gpumon.sim.layouts import EVENT_DATA, POINTER
 from gpumon.sim.sim_node import SimNode
 
 _SETS = 0x7E5B_0000_0000
@@ -22,7 +21,7 @@ getter("nvmlDeviceGetSupportedEventTypes", "Q")(lambda device: device.board.even
 @node_function("nvmlEventSetCreate", "object")
 def create(node: SimNode, out: int | None) -> None:
     pointer = _SETS | node.serial() << 8
-    put(out, ADDRESS, pointer)
+    put(out, POINTER, pointer)
     node.event_sets[pointer] = SimEventSet()
 
 

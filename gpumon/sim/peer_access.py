@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.effects import ACCESS_STATUSES, CAPABILITIES
 from gpumon.sim.exports import function
+from gpumon.sim.layouts import INT
 from gpumon.sim.quantities import LINK_DOWN
 from gpumon.sim.sim_gpu import SimGpu
 from gpumon.sim.sim_node import SimNode
 
-_INT = struct.Struct("<i")
 OK, NOT_SUPPORTED = 0, 5
 
 
@@ -21,7 +19,7 @@ def status(node: SimNode, handle: int | None, other: int | None, capability: int
     first, second = (node.device("nvmlDeviceGetP2PStatus", each, parts=False) for each in (handle, other))
     if first.identity == second.identity or not 0 <= capability < len(CAPABILITIES):
         raise Refusal(Code.INVALID_ARGUMENT)
-    put(out, _INT, _status(first, second, CAPABILITIES[capability]))
+    put(out, INT, _status(first, second, CAPABILITIES[capability]))
 
 
 def _status(first: SimGpu, second: SimGpu, capability: str) -> int:

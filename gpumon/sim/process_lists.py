@@ -8,10 +8,10 @@ import time
 from gpumon.sim.cmemory import check_version, put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function
+from gpumon.sim.layouts import UINT
 from gpumon.sim.quantities import Process
 from gpumon.sim.sim_gpu import SimGpu
 
-_UINT = struct.Struct("<I")
 _PROCESS = struct.Struct("<I4xQII")
 _DETAIL = struct.Struct("<I4xQIIQ")
 _UNTIL = (535, 98)
@@ -24,8 +24,8 @@ _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, m
 
 def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
     running = _running_processes(device)
-    (room,) = take(size, _UINT)
-    put(size, _UINT, len(running))
+    (room,) = take(size, UINT)
+    put(size, UINT, len(running))
     if len(running) > room:
         raise Refusal(Code.INSUFFICIENT_SIZE)
     for n, process in enumerate(running):
@@ -46,7 +46,7 @@ def _running_processes(device: SimGpu) -> list[Process]:
 
 
 def _none(_device: SimGpu, size: int | None, _array: int | None) -> None:
-    put(size, _UINT, 0)
+    put(size, UINT, 0)
 
 
 _SINCE = (510,)
@@ -83,8 +83,8 @@ def process_utilization(device: SimGpu, array: int | None, size: int | None, sin
     running = device.state.processes if since < now else ()
     if not running:
         raise Refusal(Code.NOT_FOUND)
-    (room,) = take(size, _UINT)
-    put(size, _UINT, len(running))
+    (room,) = take(size, UINT)
+    put(size, UINT, len(running))
     if not array or room < len(running):
         raise Refusal(Code.INSUFFICIENT_SIZE)
     shares = (int(share or 0) // len(running) for share in (device.state.utilization, device.state.memory_utilization))

@@ -14,9 +14,8 @@ from gpumon.sim.capture import EVENT, FIELD, METRIC, CapturedQuery
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import EXPORTS
-from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC_ANSWER, METRICS_HEAD
+from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC_ANSWER, METRICS_HEAD, POINTER
 from gpumon.sim.layouts import METRIC as METRIC_VALUE
-from gpumon.sim.layouts import POINTER as ADDRESS
 from gpumon.sim.pointers import Entry
 from gpumon.sim.replay import Replay, ReplayEventSet, ReplayGpmSample
 from gpumon.sim.signatures import Signature
@@ -124,7 +123,7 @@ def create(replay: Replay, out: int | None) -> None:
     replay.need_initialised()
     replay.ask("nvmlEventSetCreate", ())
     pointer = replay.object()
-    put(out, ADDRESS, pointer)
+    put(out, POINTER, pointer)
     replay.event_sets[pointer] = ReplayEventSet()
 
 
@@ -201,7 +200,7 @@ def sample_alloc(replay: Replay, out: int | None) -> None:
     replay.need_initialised()
     replay.ask("nvmlGpmSampleAlloc", ())
     pointer = replay.object()
-    put(out, ADDRESS, pointer)
+    put(out, POINTER, pointer)
     replay.samples[pointer] = None
 
 

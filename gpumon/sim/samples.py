@@ -10,12 +10,12 @@ from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import function, getter
 from gpumon.sim.gpu_states import SAMPLES
+from gpumon.sim.layouts import UINT
 from gpumon.sim.observe import PCIE_BYTES_PER_SECOND, utilization
 from gpumon.sim.physics import Course
 from gpumon.sim.sim_gpu import SimGpu
 from gpumon.sim.sim_node import SimNode
 
-_UINT = struct.Struct("<I")
 _SAMPLE = struct.Struct("<QI4x")  # time (µs), value
 _UNSIGNED_INT = 1
 _POWER, _UTILIZATION, _MEMORY = 0, 1, 2
@@ -43,17 +43,17 @@ def samples(node: SimNode, handle: int | None, kind: int, since: int, *pointers:
     read = _READS.get(kind)
     if read is None or (kind != _POWER and device.state.utilization is None):
         raise Refusal(Code.NOT_SUPPORTED)
-    put(kind_of_value, _UINT, _UNSIGNED_INT)
+    put(kind_of_value, UINT, _UNSIGNED_INT)
     if not array:
-        put(size, _UINT, _MAX_SAMPLES)
+        put(size, UINT, _MAX_SAMPLES)
         return
-    (room,) = take(size, _UINT)
+    (room,) = take(size, UINT)
     if not room:
         raise Refusal(Code.INVALID_ARGUMENT)
     newer = [at for at in _times(node) if at[0] > since][-room:]
     if not newer:
         raise Refusal(Code.NOT_FOUND)
-    put(size, _UINT, len(newer))
+    put(size, UINT, len(newer))
     course, gpu = node.gpus.course(device.identity.number), device.identity.number
     for n, (stamp, at) in enumerate(newer):
         put(array + n * _SAMPLE.size, _SAMPLE, stamp, round(read(course, gpu, at)))

@@ -9,9 +9,9 @@ from functools import cache
 from gpumon.sim.cmemory import put, put_text
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import function, node_function
+from gpumon.sim.layouts import UINT
 from gpumon.sim.sim_node import SimNode
 
-_UINT = struct.Struct("<I")
 _NO_GPUS = 1
 """Flag of nvmlInitWithFlags that lets initialisation succeed on a host without GPUs."""
 _CONF_COMPUTE = struct.Struct("<III")  # environment, feature, tools mode
@@ -57,7 +57,7 @@ def nvml_version(node: SimNode, buffer: int | None, length: int) -> None:
 @node_function("nvmlSystemGetCudaDriverVersion", "out i")
 @node_function("nvmlSystemGetCudaDriverVersion_v2", "out i")
 def cuda_version(node: SimNode, out: int | None) -> None:
-    put(out, _UINT, node.profile.cuda)
+    put(out, UINT, node.profile.cuda)
 
 
 @node_function("nvmlSystemGetProcessName", "u4", "text")
