@@ -10,13 +10,9 @@ from gpumon.sim.cmemory import whole
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function
 from gpumon.sim.field_values import ECC_TOTALS, NVLINK5_COUNTERS, FieldValueRow, rows_of
+from gpumon.sim.layouts import FIELD_VALUE
 from gpumon.sim.sim_gpu import SimGpu
 
-_ENTRY = 40
-"""Size in bytes of one nvmlFieldValue_t."""
-_NUMBERS = struct.Struct("<I36x")  # field id; the rest is skipped
-_QUESTION = struct.Struct("<II")  # field id, scope
-_ANSWER = struct.Struct("<qqiI8s")  # timestamp, latency (µs), type, return code, value
 _LETTERS = "dIQQqiH"
 """Format characters of the struct module, indexed by NVML's number of the value type."""
 _VALUES = [struct.Struct(f"<{letter}{8 - struct.calcsize('<' + letter)}x") for letter in _LETTERS]
@@ -34,14 +30,16 @@ def field_values(device: SimGpu, count: int, address: int | None) -> None:
     """
     if count <= 0 or not address:
         raise Refusal(Code.INVALID_ARGUMENT)
-    batch = bytearray(ctypes.string_at(address, count * _ENTRY))
+    batch = ctypes.string_at(address, count * FIELD_VALUE.size)
     rows, stamp = rows_of(device.driver), time.time_ns() // 1000
-    if device.board.nvlink5 and any(number in NVLINK5_COUNTERS for number, *_ in _NUMBERS.iter_unpack(batch)):
+    questions = [(number, scope) for number, scope, *_ in FIELD_VALUE.iter_unpack(batch)]
+    if device.board.nvlink5 and any(number in NVLINK5_COUNTERS for number, _ in questions):
         rows = {number: row for number, row in rows.items() if number not in ECC_TOTALS}
-    for at in range(0, len(batch), _ENTRY):
-        number, scope = _QUESTION.unpack_from(batch, at)
-        _ANSWER.pack_into(batch, at + _QUESTION.size, stamp, _LATENCY, *_answer(rows.get(number), device, scope))
-    ctypes.memmove(address, bytes(batch), len(batch))
+    answers = (
+        FIELD_VALUE.pack(number, scope, stamp, _LATENCY, *_answer(rows.get(number), device, scope))
+        for number, scope in questions
+    )
+    ctypes.memmove(address, b"".join(answers), len(batch))
 
 
 def _answer(row: FieldValueRow | None, device: SimGpu, scope: int) -> tuple[int, int, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from gpumon.sim.codes import Code, Refusal
@@ -53,6 +54,20 @@ def put_text(buffer: int | None, length: int, text: str) -> None:
     if len(encoded) > length:
         raise Refusal(Code.INSUFFICIENT_SIZE)
     ctypes.memmove(_check_address(buffer), encoded, len(encoded))
+
+
+def put_list(size: int | None, array: int | None, layout: struct.Struct, rows: Sequence[Sequence[Any]]) -> None:
+    """Write the number of rows to the address `size`, and each row as a struct into the caller's array.
+
+    Before the call, the number at `size` is the array's number of entries. Raise Refusal (INSUFFICIENT_SIZE), with the
+    number of rows written, if the array is too small.
+    """
+    (room,) = take(size, UINT)
+    put(size, UINT, len(rows))
+    if len(rows) > room:
+        raise Refusal(Code.INSUFFICIENT_SIZE)
+    for n, row in enumerate(rows):
+        put((array or 0) + n * layout.size, layout, *row)
 
 
 def check_version(address: int | None, number: int, size: int) -> None:

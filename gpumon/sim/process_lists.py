@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 
-from gpumon.sim.cmemory import check_version, put, take
+from gpumon.sim.cmemory import check_version, put, put_list, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function
 from gpumon.sim.layouts import UINT
@@ -24,15 +24,10 @@ _UTILIZATION = struct.Struct("<I4xQIIII")  # pid, time (µs), multiprocessors, m
 
 def _compute(device: SimGpu, size: int | None, array: int | None) -> None:
     running = _running_processes(device)
-    (room,) = take(size, UINT)
-    put(size, UINT, len(running))
-    if len(running) > room:
-        raise Refusal(Code.INSUFFICIENT_SIZE)
-    for n, process in enumerate(running):
-        if (535,) <= device.driver < _UNTIL:
-            put((array or 0) + n * _DETAIL.size, _DETAIL, *process, 0)
-        else:
-            put((array or 0) + n * _PROCESS.size, _PROCESS, *process)
+    if (535,) <= device.driver < _UNTIL:
+        put_list(size, array, _DETAIL, [(*process, 0) for process in running])
+    else:
+        put_list(size, array, _PROCESS, running)
 
 
 def _running_processes(device: SimGpu) -> list[Process]:
@@ -83,11 +78,6 @@ def process_utilization(device: SimGpu, array: int | None, size: int | None, sin
     running = device.state.processes if since < now else ()
     if not running:
         raise Refusal(Code.NOT_FOUND)
-    (room,) = take(size, UINT)
-    put(size, UINT, len(running))
-    if not array or room < len(running):
-        raise Refusal(Code.INSUFFICIENT_SIZE)
     shares = (int(share or 0) // len(running) for share in (device.state.utilization, device.state.memory_utilization))
     each = (*shares, 0, 0)
-    for n, process in enumerate(running):
-        put(array + n * _UTILIZATION.size, _UTILIZATION, process.pid, now, *each)
+    put_list(size, array, _UTILIZATION, [(process.pid, now, *each) for process in running])

@@ -20,8 +20,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gpumon.sim.cmemory import put, put_text, take
+from gpumon.sim.cmemory import put, put_list, put_text, take
 from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.layouts import POINTER, UINT
 
 Words = tuple[str, ...]
 Name = Callable[[int | None], str]
@@ -79,13 +80,11 @@ class _Out(_Argument):
 
 
 class _OutHandle(_Argument):
-    _layout = struct.Struct("<Q")
-
     def outputs(self, arguments: Sequence[Any], name: Name) -> Iterator[Any]:
-        yield name(*take(arguments[0], self._layout))
+        yield name(*take(arguments[0], POINTER))
 
     def put(self, arguments: Sequence[Any], outputs: Iterator[Any], handle: Callable[[str], int]) -> None:
-        put(arguments[0], self._layout, handle(next(outputs)))
+        put(arguments[0], POINTER, handle(next(outputs)))
 
 
 class _Text(_Argument):
@@ -128,30 +127,24 @@ class _Versioned(_Struct):
         super().__init__(0, inputs)
 
     def _bytes(self, address: int | None) -> bytes:
-        (version,) = take(address, struct.Struct("<I"))
+        (version,) = take(address, UINT)
         return ctypes.string_at(address or 0, max(version & 0xFFFFFF, self._inputs))
 
 
 class _List(_Argument):
     c = (ctypes.c_void_p, ctypes.c_void_p)
-    _count = struct.Struct("<I")
 
     def __init__(self, size: int) -> None:
         self._entry = struct.Struct(f"{size}s")
 
     def outputs(self, arguments: Sequence[Any], _name: Name) -> Iterator[Any]:
-        (count,) = take(arguments[0], self._count)
+        (count,) = take(arguments[0], UINT)
         written = ctypes.string_at(arguments[1], count * self._entry.size) if count else b""
         yield [entry.hex() for (entry,) in self._entry.iter_unpack(written)]
 
     def put(self, arguments: Sequence[Any], outputs: Iterator[Any], _handle: Callable[[str], int]) -> None:
-        entries = [bytes.fromhex(entry) for entry in next(outputs)]
-        (room,) = take(arguments[0], self._count)
-        put(arguments[0], self._count, len(entries))
-        if len(entries) > room:
-            raise Refusal(Code.INSUFFICIENT_SIZE)
-        for n, entry in enumerate(entries):
-            put((arguments[1] or 0) + n * self._entry.size, self._entry, entry)
+        size, array = arguments
+        put_list(size, array, self._entry, [(bytes.fromhex(entry),) for entry in next(outputs)])
 
 
 class _Array(_List):
