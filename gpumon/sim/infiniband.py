@@ -16,7 +16,7 @@ from gpumon.sim import stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
 from gpumon.sim.gpu_states import body
-from gpumon.sim.nic_files import CLASS, card_files, fabric_nics, gpu_files, netdev_files
+from gpumon.sim.nic_files import CLASS, Text, card_files, fabric_nics, gpu_files, netdev_files
 from gpumon.sim.nic_kinds import LOG_LINE, NIC_KINDS, NicKind
 from gpumon.sim.physics import Course
 from gpumon.sim.port_counters import (
@@ -50,8 +50,6 @@ WORD = 4
 _PROCESS = 4242
 """Process id of the main process of a running service."""
 
-Text = Callable[[], str]
-
 
 class SimulatedTree:
     """The simulated files of a node, by path below /sys or below the host's root, for the agent's links child.
@@ -80,7 +78,7 @@ class SimulatedTree:
         text = self._files().get(path)
         if text is None:
             raise _error(errno.ENOENT, path)
-        return text()
+        return text() if callable(text) else text
 
     def exists(self, path: str) -> bool:
         return any(file == path or file.startswith(f"{path}/") for file in self._files())
@@ -92,8 +90,7 @@ class SimulatedTree:
         return stuck.device(self.read(path))
 
     def _files(self) -> Mapping[str, Text]:
-        self._file.refresh()
-        scenario = self._file.current
+        scenario = self._current_scenario()
         if self._built is None or self._built[0] is not scenario:
             self._built = scenario, dict(self._make(scenario))
         return self._built[1]
@@ -109,69 +106,63 @@ class SimulatedTree:
                 yield from self._nic(scenario, number, nic)
 
     def _nic(self, scenario: Scenario, number: int, nic: NicKind) -> Iterator[tuple[str, Text]]:
-        """Yield (path, function that returns the content) for each file of the adapter at position `number`."""
+        """Yield (path, content) for each file of the adapter at position `number`."""
         fault, ports, count = self._fault(scenario, nic.device), self._profile.ports, len(self._profile.bus_ids)
         fabric = ports is not None and number < ports.count
         board = f"SIM_{ports.generation}" if ports is not None and fabric else f"SIM_{nic.hca_type}"
         gpu = number % count if ports is not None and fabric and ports.switched else None
         yield from card_files(nic, guid(number, replaced=bool(fault.get("replaced"))), board, gpu)
-        downs = (
-            self._growing_counter("carrier_downs", fault["carrier_downs"].at)
-            if "carrier_downs" in fault
-            else _zero_text
-        )
+        downs = self._growing_counter("carrier_downs", fault["carrier_downs"].at) if "carrier_downs" in fault else "0"
         yield from netdev_files(nic, up=fault.get("state", "active") == "active", downs=downs)
         for name, text in self._port(scenario, number, nic, fault):
             file = f"hw_counters/{name}" if nic.driver == EFA and name not in FILES else FILES[name]
             folder = f"{CLASS}/{nic.device}" + ("" if name in EFA_DEVICE_COUNTERS else "/ports/1")
             path = f"{folder}/{file}"
             if name in fault.get("unreadable", ()):
-                yield path, _failing_counter(path, errno.EIO)
+                yield path, self._failing_counter(path, errno.EIO)
+            elif nic.limited and file.startswith("counters/"):
+                yield path, self._failing_counter(path, errno.EINVAL, LOG_LINE.format(address=nic.address))
             else:
-                limited = nic.limited and file.startswith("counters/")
-                yield path, self._refused_counter(path, nic) if limited else text
+                yield path, text
 
-    def _refused_counter(self, path: str, nic: NicKind) -> Text:
-        """Return a read function for a counter file whose reads the firmware refuses.
-
-        Each read raises OSError (EINVAL) and adds the driver's log line about the failure to `kernel_lines`.
-        """
+    def _failing_counter(self, path: str, code: int, *kernel_lines: str) -> Text:
+        """Return a read function that raises OSError with this code and adds lines to those of the kernel log."""
 
         def read() -> str:
-            self.kernel_lines.append(LOG_LINE.format(address=nic.address))
-            raise _error(errno.EINVAL, path)
+            self.kernel_lines += kernel_lines
+            raise _error(code, path)
 
         return read
 
     def _services(self, scenario: Scenario) -> Iterator[tuple[str, Text]]:
         services = _node_setting(scenario, "services", {})
-        yield f"{CGROUPS}/cgroup.events", lambda: "populated 1"
+        yield f"{CGROUPS}/cgroup.events", "populated 1"
         for service, unit in SERVICES.items():
             state = services.get(service, RUNNING if service in self._profile.services else NOT_INSTALLED)
             if state != NOT_INSTALLED:
-                yield f"{UNITS}/{unit}", lambda: "[Service]"
-                yield f"{WANTS}/{unit}", lambda: "[Service]"
+                yield f"{UNITS}/{unit}", "[Service]"
+                yield f"{WANTS}/{unit}", "[Service]"
             if state == CONTAINER:
                 yield from stuck.service(service)
             if state in {RUNNING, RESTARTING}:
-                yield f"{CGROUPS}/{unit}/cgroup.events", lambda: "populated 1\nfrozen 0"
-                yield f"{CGROUPS}/{unit}/cgroup.procs", self._process if state == RESTARTING else _one_process
+                yield f"{CGROUPS}/{unit}/cgroup.events", "populated 1\nfrozen 0"
+                yield f"{CGROUPS}/{unit}/cgroup.procs", self._process if state == RESTARTING else str(_PROCESS)
 
     def _port(
         self, scenario: Scenario, number: int, nic: NicKind, fault: Mapping[str, Any]
     ) -> Iterator[tuple[str, Text]]:
         state, physical = STATES["active" if nic.driver == EFA else fault.get("state", "active")]
         generation = self._profile.ports.generation if self._profile.ports else "NDR"
-        yield "state", lambda: state
-        yield "phys_state", lambda: physical
-        yield "rate", lambda: f"{fault.get('rate', nic.gigabits):g} Gb/sec (4X {generation})"
-        yield "link_layer", lambda: nic.link_layer
+        yield "state", state
+        yield "phys_state", physical
+        yield "rate", f"{fault.get('rate', nic.gigabits):g} Gb/sec (4X {generation})"
+        yield "link_layer", nic.link_layer
         traffic = self._traffic(scenario, number % len(self._profile.bus_ids), nic.gigabits)
         counts: Mapping[str, Any] = fault.get("counters", {})
         own = (*EFA_COUNTERS, *EFA_DEVICE_COUNTERS) if nic.driver == EFA else (*TRAFFIC, *COUNTERS, *HARDWARE_COUNTERS)
         for name in own:
-            counted = self._growing_counter(name, counts[name].at) if name in counts else None
-            yield name, counted or (traffic if name in TRAFFIC else _zero_text)
+            counted = self._growing_counter(name, counts[name].at) if name in counts else "0"
+            yield name, traffic if name in TRAFFIC and name not in counts else counted
 
     def _growing_counter(self, name: str, at: Callable[[float], float]) -> Text:
         return lambda: str(narrow(name, int(at(self._time()))))
@@ -237,21 +228,6 @@ def open_tree(
 
 def _node_setting(scenario: Scenario, key: str, none: Any) -> Any:
     return next((value for fault, value in scenario.node if fault.key == key), none)
-
-
-def _one_process() -> str:
-    return str(_PROCESS)
-
-
-def _zero_text() -> str:
-    return "0"
-
-
-def _failing_counter(path: str, code: int) -> Text:
-    def read() -> str:
-        raise _error(code, path)
-
-    return read
 
 
 def _error(code: int, path: str) -> OSError:

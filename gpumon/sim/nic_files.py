@@ -12,7 +12,8 @@ CLASS = "class/infiniband"
 FIRMWARE = "28.43.1014"
 """Firmware version that all simulated Mellanox adapters report: a version of the ConnectX-7 firmware."""
 
-Text = Callable[[], str]
+Text = str | Callable[[], str]
+"""Content of a simulated file, or function that returns it."""
 
 
 def fabric_nics(profile: Profile) -> Iterator[NicKind]:
@@ -30,50 +31,46 @@ def fabric_nics(profile: Profile) -> Iterator[NicKind]:
 
 
 def gpu_files(profile: Profile) -> Iterator[tuple[str, Text]]:
-    """Yield (path, function that returns the content) for the files that locate the GPUs on the PCIe bus."""
+    """Yield (path, content) for the files that locate the GPUs on the PCIe bus."""
     for number, bus_id in enumerate(profile.bus_ids):
         place = bus_id[4:].lower()
-        yield f"bus/pci/drivers/nvidia/{place}", _constant(place)
-        yield f"bus/pci/devices/{place}", _constant(f"../../../devices/{_switch(number)}/{number:04x}:e2:00.0/{place}")
-        yield f"bus/pci/devices/{place}/numa_node", _constant("-1" if profile.guest else "0")
+        yield f"bus/pci/drivers/nvidia/{place}", place
+        yield f"bus/pci/devices/{place}", f"../../../devices/{_switch(number)}/{number:04x}:e2:00.0/{place}"
+        yield f"bus/pci/devices/{place}/numa_node", "-1" if profile.guest else "0"
 
 
 def card_files(nic: NicKind, guid: str, board: str, gpu: int | None) -> Iterator[tuple[str, Text]]:
-    """Yield (path, function that returns the content) for the files that describe an adapter.
+    """Yield (path, content) for the files that describe an adapter.
 
     `gpu` is the GPU below the same PCIe switch; None if the adapter shares no switch with a GPU.
     """
     folder = f"{CLASS}/{nic.device}"
     bridges = f"{_switch(gpu)}/{gpu:04x}:e2:01.0" if gpu is not None else "pci00f0:00/00f0:00:01.0"
-    yield folder, _constant(f"../../devices/{bridges}/{nic.address}/infiniband/{nic.device}")
-    yield f"{folder}/node_guid", _constant(guid)
-    yield f"{folder}/device/uevent", _constant(f"DRIVER={nic.driver}\nPCI_SLOT_NAME={nic.address}")
-    yield f"{folder}/device/numa_node", _constant(str(nic.numa_node))
+    yield folder, f"../../devices/{bridges}/{nic.address}/infiniband/{nic.device}"
+    yield f"{folder}/node_guid", guid
+    yield f"{folder}/device/uevent", f"DRIVER={nic.driver}\nPCI_SLOT_NAME={nic.address}"
+    yield f"{folder}/device/numa_node", str(nic.numa_node)
     if nic.hca_type:
-        yield f"{folder}/hca_type", _constant(nic.hca_type)
-        yield f"{folder}/board_id", _constant(board)
-        yield f"{folder}/fw_ver", _constant(FIRMWARE)
+        yield f"{folder}/hca_type", nic.hca_type
+        yield f"{folder}/board_id", board
+        yield f"{folder}/fw_ver", FIRMWARE
 
 
 def netdev_files(nic: NicKind, *, up: bool, downs: Text) -> Iterator[tuple[str, Text]]:
-    """Yield (path, function that returns the content) for the files of an adapter's network interface, if there is one.
+    """Yield (path, content) for the files of an adapter's network interface, if there is one.
 
-    `downs` returns the number of times that the carrier was lost, as text.
+    `downs` is the number of times that the carrier was lost.
     """
     if nic.netdev:
         folder = f"{CLASS}/{nic.device}/device/net/{nic.netdev}"
-        yield f"{folder}/operstate", _constant("up" if up else "down")
-        yield f"{folder}/dev_port", _constant("0")
+        yield f"{folder}/operstate", "up" if up else "down"
+        yield f"{folder}/dev_port", "0"
         yield f"{folder}/carrier_down_count", downs
         if nic.master:
-            yield f"{folder}/master", _constant(f"../{nic.master}")
-            yield f"{folder}/master/uevent", _constant("DEVTYPE=bond\n" if nic.master.startswith("bond") else "")
+            yield f"{folder}/master", f"../{nic.master}"
+            yield f"{folder}/master/uevent", "DEVTYPE=bond\n" if nic.master.startswith("bond") else ""
 
 
 def _switch(gpu: int) -> str:
     """Return the path, below sys/devices, of the PCIe switch above a GPU: root complex, root port and upstream port."""
     return f"pci{gpu:04x}:e0/{gpu:04x}:e0:01.0/{gpu:04x}:e1:00.0"
-
-
-def _constant(text: str) -> Text:
-    return lambda: text

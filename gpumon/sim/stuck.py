@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gpumon.sim import shapes
 from gpumon.sim.board import Profile
+from gpumon.sim.nic_files import Text
 
 FIRST_PID = 1_900_000
 NVIDIA = 195
@@ -68,30 +69,31 @@ def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
             )
 
 
-def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield (path below the host's root, function that returns the content) for each file of these processes in /proc.
+def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Text]]:
+    """Yield (path below the host's root, content) for each file of these processes in /proc.
 
     Process 1, proc/devices and the agent's PID namespace are added. The processes always exist; their state is D
     (uninterruptible sleep) while they are stuck, otherwise S.
     """
-    yield "proc/self/ns/pid", _constant("pid:[4026531836]")  # the first namespace: not a container
-    yield "proc/1/stat", _constant(f"1 (systemd) S 0 {_UNUSED_FIELDS}")
-    yield "proc/devices", _constant(f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend")
+    yield "proc/self/ns/pid", "pid:[4026531836]"  # the first namespace: not a container
+    yield "proc/1/stat", f"1 (systemd) S 0 {_UNUSED_FIELDS}"
+    yield "proc/devices", f"Character devices:\n  1 mem\n{NVIDIA} nvidia-frontend"
     for n, process in enumerate(processes):
         folder = f"proc/{FIRST_PID + n}"
         for place in (folder, f"{folder}/task/{FIRST_PID + n}"):
             yield f"{place}/stat", _stat(FIRST_PID + n, process, now)
             if (stack := _STACKS[process.waits_in]) is not None:
-                yield f"{place}/stack", _constant(stack)
-        for path, target in _links(f"{folder}/task/{FIRST_PID + n}/fd", process).items():
-            yield path, _constant(target)
+                yield f"{place}/stack", stack
+        devices = ("/dev/null", "/dev/nvidiactl", *(f"/dev/nvidia{gpu}" for gpu in process.gpus))
+        for number, device_node in enumerate(devices):
+            yield f"{folder}/task/{FIRST_PID + n}/fd/{number}", device_node
 
 
-def service(name: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield (path, function that returns the content) for the /proc files of a service's process, run by root."""
+def service(name: str) -> Iterator[tuple[str, str]]:
+    """Yield (path, content) for the /proc files of a service's process, run by root."""
     pid, process = FIRST_PID - 1, _PROCESSES[name][:15]
-    yield f"proc/{pid}/stat", _constant(f"{pid} ({process}) S 1 {_UNUSED_FIELDS}")
-    yield f"proc/{pid}/status", _constant(f"Name:\t{process}\nUid:\t0\t0\t0\t0")
+    yield f"proc/{pid}/stat", f"{pid} ({process}) S 1 {_UNUSED_FIELDS}"
+    yield f"proc/{pid}/status", f"Name:\t{process}\nUid:\t0\t0\t0\t0"
 
 
 def device(target: str) -> tuple[int, int] | None:
@@ -100,14 +102,5 @@ def device(target: str) -> tuple[int, int] | None:
     return None if name == target else (NVIDIA, int(name) if name.isdecimal() else _CONTROL)
 
 
-def _links(folder: str, process: Stuck) -> Mapping[str, str]:
-    devices = ("/dev/null", "/dev/nvidiactl", *(f"/dev/nvidia{gpu}" for gpu in process.gpus))
-    return {f"{folder}/{number}": device for number, device in enumerate(devices)}
-
-
 def _stat(pid: int, process: Stuck, now: Callable[[], float]) -> Callable[[], str]:
     return lambda: f"{pid} (python3) {'D' if process.since <= now() < process.until else 'S'} 1 {_UNUSED_FIELDS}"
-
-
-def _constant(text: str) -> Callable[[], str]:
-    return lambda: text
