@@ -11,14 +11,13 @@ from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import device_function, function, node_function
 from gpumon.sim.gpm import GpmSample
-from gpumon.sim.layouts import METRIC, METRICS_HEAD, POINTER
+from gpumon.sim.layouts import METRIC, METRICS_HEAD
 from gpumon.sim.sim_gpu import SimGpu
 from gpumon.sim.sim_node import SimNode
 
 _SUPPORT = struct.Struct("<II")  # version, supported
 _VERSION = 1
 """Version in the GPM structs: a plain number, while the versions of other NVML structs include the struct's size."""
-_SAMPLES = 0x7E5C_0000_0000
 
 
 @device_function("nvmlGpmQueryDeviceSupport", "struct 8 4", parts=True)
@@ -39,25 +38,12 @@ def _is_supported(device: SimGpu) -> bool:
 
 @node_function("nvmlGpmSampleAlloc", "object")
 def allocate(node: SimNode, out: int | None) -> None:
-    pointer = _SAMPLES | node.serial() << 8
-    put(out, POINTER, pointer)
-    node.samples[pointer] = None
+    node.samples.allocate(out, None)
 
 
 @node_function("nvmlGpmSampleFree", "object")
 def free(node: SimNode, pointer: int | None) -> None:
-    _allocated_sample(node, pointer)
-    del node.samples[pointer or 0]
-
-
-def _allocated_sample(node: SimNode, pointer: int | None) -> GpmSample | None:
-    """Return the GPM sample at an allocated pointer; None if no sample was taken there yet.
-
-    Raise Refusal if the pointer is not allocated. The last nvmlShutdown frees all samples.
-    """
-    if pointer not in node.samples:
-        raise Refusal(Code.INVALID_ARGUMENT)
-    return node.samples[pointer]
+    node.samples.free(pointer)
 
 
 @function("nvmlGpmSampleGet", "handle", "object")
@@ -78,7 +64,7 @@ def take_instance_sample(node: SimNode, handle: int | None, instance: int, point
 def _store_sample(node: SimNode, device: SimGpu, pointer: int | None, instance: int | None) -> None:
     if not _is_supported(device):
         raise Refusal(Code.NOT_SUPPORTED)
-    _allocated_sample(node, pointer)
+    node.samples.at(pointer)
     compute = {each.number: each.compute for each in device.state.mig or ()}
     if instance is not None and instance not in compute:
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -96,7 +82,7 @@ def metrics(node: SimNode, address: int | None) -> None:
     node.need_initialised()
     version, count, *pointers = take(address, METRICS_HEAD)
     _check(version)
-    earlier, later = (_allocated_sample(node, pointer) for pointer in pointers)
+    earlier, later = (node.samples.at(pointer) for pointer in pointers)
     if earlier is None or later is None or earlier[:2] != later[:2] or count > gpm.highest(node.driver):
         raise Refusal(Code.INVALID_ARGUMENT)
     node.gate("nvmlGpmMetricsGet", later.gpu)

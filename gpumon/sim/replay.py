@@ -8,19 +8,19 @@ except nvmlErrorString, initialisation and shutdown.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gpumon.sim.capture import HANGS, INITIALISATIONS, Answer, Capture, CapturedQuery, Timeline
+from gpumon.sim.client import Client
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.signatures import Signature
 
 _logger = logging.getLogger(__name__)
 
-_HANDLES, _OBJECTS = 0x7E5C_0000_0000, 0x7E5D_0000_0000
+_HANDLES = 0x7E5C_0000_0000
 VERSION_DIGITS = 8
 """Number of hexadecimal digits of an NVML struct's version, which is in the first four bytes of the struct."""
 LOOKUPS = "nvmlDeviceGetHandleBy"
@@ -50,22 +50,15 @@ class ReplayGpmSample(NamedTuple):
     taken: float
 
 
-class Replay:
+class Replay(Client[ReplayEventSet, ReplayGpmSample]):
     """A replayed NVML library: its handles, event sets and GPM samples, and the lookup of recorded answers.
 
     `epoch` is the start of the replay on `clock`. Processes with the same epoch get the same answers at the same time.
     """
 
     def __init__(self, recorded: Capture, epoch: float, clock: Callable[[], float]) -> None:
+        super().__init__(epoch, clock)
         self.recorded = recorded
-        self._epoch = epoch
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._users = 0
-        self._objects = 0
-        self.event_sets: dict[int, ReplayEventSet] = {}
-        self.samples: dict[int, ReplayGpmSample | None] = {}
-        """GPM samples, by pointer; None for an allocated sample that has not been taken."""
         self.signatures = {name: Signature(words) for name, words in recorded.signatures.items()}
         self._numbers = {name: _HANDLES | n << 8 for n, name in enumerate(recorded.handles)}
         self._names = {number: name for name, number in self._numbers.items()}
@@ -73,10 +66,6 @@ class Replay:
         self._versions = _versions(recorded)
         self.unanswered: Counter[str] = Counter()
         """Number of calls for which the recording has no answer, by function."""
-
-    def time(self) -> float:
-        """Return the seconds since the replay began, which are also the position in the recording."""
-        return self._clock() - self._epoch
 
     # Handles
 
@@ -89,12 +78,6 @@ class Replay:
             raise Refusal(Code.INVALID_ARGUMENT)
         return self._names[handle]
 
-    def object(self) -> int:
-        """Return a new pointer for an event set or a GPM sample."""
-        with self._lock:
-            self._objects += 1
-            return _OBJECTS | self._objects << 8
-
     # Initialisation
 
     def initialise(self) -> None:
@@ -106,17 +89,6 @@ class Replay:
             for _, timeline in self.recorded.questions(function):
                 self.succeed(timeline.at(self.time()))
         self._users += 1
-
-    def shut_down(self) -> None:
-        self.need_initialised()
-        self._users -= 1
-        if not self._users:
-            self.event_sets.clear()
-            self.samples.clear()
-
-    def need_initialised(self) -> None:
-        if not self._users:
-            raise Refusal(Code.UNINITIALIZED)
 
     # Answers
 

@@ -14,14 +14,13 @@ from gpumon.sim.capture import EVENT, FIELD, METRIC, CapturedQuery
 from gpumon.sim.cmemory import put, take
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import EXPORTS
-from gpumon.sim.layouts import EVENT_DATA, FIELD_VALUE, METRIC_ANSWER, METRICS_HEAD, POINTER
+from gpumon.sim.layouts import FIELD_VALUE, METRIC_ANSWER, METRICS_HEAD
 from gpumon.sim.layouts import METRIC as METRIC_VALUE
 from gpumon.sim.pointers import Entry
 from gpumon.sim.replay import Replay, ReplayEventSet, ReplayGpmSample
 from gpumon.sim.signatures import Signature
 from gpumon.sim.system import error_string
 
-_RECHECK = 0.05
 _VALUE = struct.Struct("<Q")
 
 
@@ -122,20 +121,18 @@ def field_values(replay: Replay, handle: int | None, count: int, address: int | 
 def create(replay: Replay, out: int | None) -> None:
     replay.need_initialised()
     replay.ask("nvmlEventSetCreate", ())
-    pointer = replay.object()
-    put(out, POINTER, pointer)
-    replay.event_sets[pointer] = ReplayEventSet()
+    replay.event_sets.allocate(out, ReplayEventSet())
 
 
 @_special_call("nvmlEventSetFree", needs="nvmlEventSetCreate")
 def free(replay: Replay, pointer: int | None) -> None:
-    _set(replay, pointer)
-    del replay.event_sets[pointer or 0]
+    replay.need_initialised()
+    replay.event_sets.free(pointer)
 
 
 @_special_call("nvmlDeviceRegisterEvents", needs="nvmlDeviceRegisterEvents")
 def register(replay: Replay, handle: int | None, types: int, pointer: int | None) -> None:
-    registered = _set(replay, pointer).registered
+    registered = replay.event_set(pointer).registered
     device = replay.name(handle)
     replay.need_answering(device)
     replay.ask("nvmlDeviceRegisterEvents", (device,))
@@ -152,43 +149,22 @@ def wait(replay: Replay, pointer: int | None, out: int | None, milliseconds: int
     Raise Refusal (TIMEOUT) if no event is due within `milliseconds`. If the recorded call failed with another error at
     this time, raise Refusal with that error immediately.
     """
-    deadline = time.monotonic() + milliseconds / 1000
-    while True:
-        event = _next_event(replay, _set(replay, pointer))
-        if event is not None:
-            device, *datum = event
-            put(out, EVENT_DATA, replay.handle(device), *datum)
-            return
-        _fail_as_recorded(replay)
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise Refusal(Code.TIMEOUT)
-        time.sleep(min(_RECHECK, left))
-
-
-def _fail_as_recorded(replay: Replay) -> None:
-    timeline = replay.recorded.timeline("nvmlEventSetWait_v2")
-    answer = timeline.at(replay.time()) if timeline else (Code.TIMEOUT,)
-    if answer[0] != Code.TIMEOUT:
-        replay.succeed(answer)
-
-
-def _set(replay: Replay, pointer: int | None) -> ReplayEventSet:
-    replay.need_initialised()
-    if pointer not in replay.event_sets:
-        raise Refusal(Code.INVALID_ARGUMENT)
-    return replay.event_sets[pointer]
+    replay.wait(pointer, out, milliseconds, partial(_next_event, replay))
 
 
 def _next_event(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | None:
-    """Return the next event (device, type, data, instances) and mark it as delivered; None if no event is due."""
+    """Return the next event (handle, type, data, instances) and mark it as delivered; None if no event is due."""
     timeline = replay.recorded.timeline(EVENT)
     for n, moment in enumerate(timeline.times if timeline else ()):
-        _, *event = timeline.answers[n] if timeline else ()
-        types, since = waiting.registered.get(event[0], (0, 0.0))
-        if types & event[1] and since < moment <= replay.time() and n not in waiting.delivered:
+        _, device, *datum = timeline.answers[n] if timeline else ()
+        types, since = waiting.registered.get(device, (0, 0.0))
+        if types & datum[0] and since < moment <= replay.time() and n not in waiting.delivered:
             waiting.delivered.add(n)
-            return tuple(event)
+            return replay.handle(device), *datum
+    calls = replay.recorded.timeline("nvmlEventSetWait_v2")
+    answer = calls.at(replay.time()) if calls else (Code.TIMEOUT,)
+    if answer[0] != Code.TIMEOUT:
+        replay.succeed(answer)
     return None
 
 
@@ -199,16 +175,12 @@ def _next_event(replay: Replay, waiting: ReplayEventSet) -> tuple[Any, ...] | No
 def sample_alloc(replay: Replay, out: int | None) -> None:
     replay.need_initialised()
     replay.ask("nvmlGpmSampleAlloc", ())
-    pointer = replay.object()
-    put(out, POINTER, pointer)
-    replay.samples[pointer] = None
+    replay.samples.allocate(out, None)
 
 
 @_special_call("nvmlGpmSampleFree", needs="nvmlGpmSampleAlloc")
 def sample_free(replay: Replay, pointer: int | None) -> None:
-    if pointer not in replay.samples:
-        raise Refusal(Code.INVALID_ARGUMENT)
-    del replay.samples[pointer]
+    replay.samples.free(pointer)
 
 
 @_special_call("nvmlGpmSampleGet", needs="nvmlGpmSampleGet")
@@ -229,10 +201,9 @@ def _sample(
 ) -> None:
     replay.need_initialised()
     replay.need_answering(taken.device)
-    if pointer not in replay.samples:
-        raise Refusal(Code.INVALID_ARGUMENT)
+    replay.samples.at(pointer)
     replay.ask(function, inputs)
-    replay.samples[pointer] = taken
+    replay.samples[pointer or 0] = taken
 
 
 @_special_call("nvmlGpmMetricsGet", needs="nvmlGpmMetricsGet")

@@ -6,9 +6,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import count
 
 from gpumon.sim.arrivals import MIG_CHANGED, Message, ScenarioXid, SimEventSet, arrival
 from gpumon.sim.board import Profile
+from gpumon.sim.client import Client
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.effects import SimCall
 from gpumon.sim.exports import Version
@@ -22,7 +24,7 @@ _HANDLES = 0x7E5A_0000_0000
 """First handle. It needs more than 32 bits, so that a handle is invalid if a client truncates it to a C int."""
 
 
-class SimNode:
+class SimNode(Client[SimEventSet, GpmSample]):
     """The simulated driver of a node in one process, with that process's handles, event sets and GPM samples.
 
     Processes with the same inputs get the same answers at the same time. Exceptions: a process delivers Xids
@@ -31,29 +33,18 @@ class SimNode:
     """
 
     def __init__(self, profile: Profile, file: ScenarioFile, epoch: float, clock: Callable[[], float]) -> None:
+        super().__init__(epoch, clock)
         self.profile = profile
         self.driver: Version = version(file.current.driver)
         """Driver version of the loaded library. The scenario may change the kernel module's version later."""
         self._file = file
-        self._epoch = epoch
-        self._clock = clock
         self._lock = threading.Lock()
-        self._users = 0
         self._generation = 0
         self.gpus = GpuStates(profile, epoch, self.scenario, self.time)
         self._arrivals: list[Message] = []
-        self._serial = 0
-        self.event_sets: dict[int, SimEventSet] = {}
-        self.samples: dict[int, GpmSample | None] = {}
-        """GPM samples, by pointer; None for an allocated sample that has not been taken. The last nvmlShutdown frees
-        all samples.
-        """
+        self._serials = count()
 
-    # Time and the scenario
-
-    def time(self) -> float:
-        """Return the seconds since the simulation began."""
-        return self._clock() - self._epoch
+    # The scenario
 
     def scenario(self) -> Scenario:
         """Return the active scenario. Read the scenario file again if it changed.
@@ -72,9 +63,9 @@ class SimNode:
         now = self.time()
         for gpu in range(len(after.gpus)):
             old, new = (Counter(x for x in s.xids(gpu) if x.at is None and x.rate is None) for s in (before, after))
-            self._arrivals += [arrival(xid, now, gpu, self.serial()) for xid in (new - old).elements()]
+            self._arrivals += [arrival(xid, now, gpu, next(self._serials)) for xid in (new - old).elements()]
             if before.layouts[gpu] != after.layouts[gpu]:
-                self._arrivals.append(Message(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, self.serial()))
+                self._arrivals.append(Message(now, gpu, MIG_CHANGED, 0, WHOLE_GPU, WHOLE_GPU, next(self._serials)))
 
     def arrivals(self, gpu: int) -> list[Message]:
         """Return the events of a GPU that have occurred so far, except the Xids of storms."""
@@ -91,32 +82,12 @@ class SimNode:
 
     # Initialisation
 
-    @property
-    def initialised(self) -> bool:
-        return self._users > 0
-
     def initialise(self, *, may_be_empty: bool) -> None:
         if not may_be_empty and not self.gpus.counted_gpus():
             raise Refusal(Code.GPU_NOT_FOUND)
         self._users += 1
         if self._users == 1:
             self._generation += 1
-
-    def shut_down(self) -> None:
-        """Undo one initialisation. If none is left, free all event sets and GPM samples and invalidate all handles."""
-        self._users -= 1
-        if not self._users:
-            self.event_sets.clear()
-            self.samples.clear()
-
-    def need_initialised(self) -> None:
-        if not self.initialised:
-            raise Refusal(Code.UNINITIALIZED)
-
-    def serial(self) -> int:
-        """Return a number that this method has not returned before."""
-        self._serial += 1
-        return self._serial
 
     # Calls
 
