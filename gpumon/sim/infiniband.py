@@ -51,7 +51,36 @@ _PROCESS = 4242
 """Process id of the main process of a running service."""
 
 
-class SimulatedTree:
+class EmptyTree:
+    """The files of a replayed host. There are none, because a recording contains only NVML's answers."""
+
+    def names(self, folder: str) -> list[str]:
+        files, inside = self._files(), f"{folder}/"
+        entries = {path[len(inside) :].partition("/")[0] for path in files if path.startswith(inside)}
+        if not entries:
+            raise _error(errno.ENOENT, folder)
+        return sorted(entries)
+
+    def read(self, path: str) -> str:
+        text = self._files().get(path)
+        if text is None:
+            raise _error(errno.ENOENT, path)
+        return text() if callable(text) else text
+
+    def exists(self, path: str) -> bool:
+        return any(file == path or file.startswith(f"{path}/") for file in self._files())
+
+    def link(self, path: str) -> str:
+        return self.read(path)
+
+    def device(self, path: str) -> tuple[int, int] | None:
+        return stuck.device(self.read(path))
+
+    def _files(self) -> Mapping[str, Text]:
+        return {}
+
+
+class SimulatedTree(EmptyTree):
     """The simulated files of a node, by path below /sys or below the host's root, for the agent's links child.
 
     Processes with the same inputs read the same content at the same time. `epoch`: start of the simulation on `clock`.
@@ -66,28 +95,10 @@ class SimulatedTree:
         self.kernel_lines: list[str] = []
         """Lines that a real driver would have written to the kernel log because of the reads so far."""
 
-    def names(self, folder: str) -> list[str]:
-        files, inside = self._files(), f"{folder}/"
-        entries = {path[len(inside) :].partition("/")[0] for path in files if path.startswith(inside)}
-        if not entries:
-            raise _error(errno.ENOENT, folder)
-        return sorted(entries)
-
     def read(self, path: str) -> str:
-        self._hang(path)
-        text = self._files().get(path)
-        if text is None:
-            raise _error(errno.ENOENT, path)
-        return text() if callable(text) else text
-
-    def exists(self, path: str) -> bool:
-        return any(file == path or file.startswith(f"{path}/") for file in self._files())
-
-    def link(self, path: str) -> str:
-        return self.read(path)
-
-    def device(self, path: str) -> tuple[int, int] | None:
-        return stuck.device(self.read(path))
+        while path.startswith(CLASS) and self._fault(self._current_scenario(), path.split("/")[2]).get("hang"):
+            time.sleep(RECHECK)
+        return super().read(path)
 
     def _files(self) -> Mapping[str, Text]:
         scenario = self._current_scenario()
@@ -180,10 +191,6 @@ class SimulatedTree:
         """Return the seconds since the simulation began."""
         return self._clock() - self._epoch
 
-    def _hang(self, path: str) -> None:
-        while path.startswith(CLASS) and self._fault(self._current_scenario(), path.split("/")[2]).get("hang"):
-            time.sleep(RECHECK)
-
     def _current_scenario(self) -> Scenario:
         self._file.refresh()
         return self._file.current
@@ -192,25 +199,6 @@ class SimulatedTree:
     def _fault(scenario: Scenario, device: str) -> Mapping[str, Any]:
         ports = _node_setting(scenario, "ports", {})
         return {**ports.get("*", {}), **ports.get(device, {})}
-
-
-class EmptyTree:
-    """The files of a replayed host. There are none, because a recording contains only NVML's answers."""
-
-    def names(self, folder: str) -> list[str]:
-        raise _error(errno.ENOENT, folder)
-
-    def read(self, path: str) -> str:
-        raise _error(errno.ENOENT, path)
-
-    def exists(self, _path: str) -> bool:
-        return False
-
-    def link(self, path: str) -> str:
-        raise _error(errno.ENOENT, path)
-
-    def device(self, path: str) -> tuple[int, int] | None:
-        raise _error(errno.ENOENT, path)
 
 
 def open_tree(
