@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from uuid import UUID
 
 from gpumon.sim.cmemory import put
 from gpumon.sim.codes import Code, Refusal
@@ -19,8 +20,7 @@ _MIB = 1 << 20
 def mig_uuid(identity: Identity, part: ComputeInstance) -> str:
     """Return the uuid of a MIG device, derived from the GPU's uuid, the instance ids and the profile name."""
     text = f"{identity.uuid}/{part.instance.number}/{part.number}/{part.profile}"
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return "MIG-" + "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+    return f"MIG-{UUID(hashlib.sha256(text.encode()).hexdigest()[:32])}"
 
 
 getter("nvmlDeviceIsMigDeviceHandle", "I", parts=True)(lambda device: device.part is not None)

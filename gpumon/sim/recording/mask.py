@@ -11,6 +11,7 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
@@ -69,10 +70,7 @@ class Mask:
         return hmac.digest(self._secret or b"", value, "sha256")
 
     def _uuid(self, uuid: str) -> str:
-        hexadecimal = self._digest(uuid.lower().encode()).hex()
-        return "-".join(
-            (hexadecimal[:8], hexadecimal[8:12], hexadecimal[12:16], hexadecimal[16:20], hexadecimal[20:32])
-        )
+        return str(UUID(bytes=self._digest(uuid.lower().encode())[:16]))
 
     def _characters(self, text: str) -> str:
         """Return the text with each digit replaced by a digit and each letter by a letter.
