@@ -239,19 +239,10 @@ def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(_tuple(value) if isinstance(value, list) else value for value in values)
 
 
-def bus(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return the kernel driver bound to each GPU, by bus id, `time` seconds after the recording began.
+def by_bus_id(capture: Capture, query: str, time: float) -> Mapping[str, str]:
+    """Return the answer to the query BUS or UUIDS, by bus id, `time` seconds after the recording began.
 
-    Return an empty mapping if the recording does not have them.
+    Return an empty mapping if the recording has no answer.
     """
-    timeline = capture.timeline(BUS)
-    return timeline.at(time)[1] if timeline else {}
-
-
-def uuids(capture: Capture, time: float) -> Mapping[str, str]:
-    """Return each GPU's uuid, by bus id, as the kernel module listed them `time` seconds after the recording began.
-
-    Return an empty mapping if the recording does not have them.
-    """
-    timeline = capture.timeline(UUIDS)
+    timeline = capture.timeline(query)
     return timeline.at(time)[1] if timeline else {}

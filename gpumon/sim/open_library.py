@@ -54,10 +54,10 @@ class ReplayedNode:
         self.place = HOST
 
     def pci_functions(self) -> dict[str, str]:
-        return dict(capture.bus(self._replay.recorded, self._replay.time()))
+        return dict(capture.by_bus_id(self._replay.recorded, capture.BUS, self._replay.time()))
 
     def uuids(self) -> dict[str, str]:
-        return dict(capture.uuids(self._replay.recorded, self._replay.time()))
+        return dict(capture.by_bus_id(self._replay.recorded, capture.UUIDS, self._replay.time()))
 
     def slot_lanes(self) -> dict[str, int]:
         return {}  # a recording does not contain them

@@ -99,7 +99,7 @@ def test_an_empty_recording_is_valid() -> None:
     """A recording without calls is valid."""
     with recording("t4x1") as one:
         header = one.capture().header
-    assert capture.bus(Capture(header=header), 0.0) == {}
+    assert capture.by_bus_id(Capture(header=header), capture.BUS, 0.0) == {}
 
 
 def test_one_enormous_line_is_refused_before_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
