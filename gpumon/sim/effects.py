@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gpumon.sim import shapes
 from gpumon.sim.codes import Code
@@ -19,20 +19,13 @@ RECHECK = 0.05
 ROOT_ONLY = frozenset({"nvmlDeviceGetSramEccErrorStatus"})
 
 
-class Keyed(Protocol):
-    """Protocol of a fault (SimFault in sim_faults.py), of which the functions of this module need only the key."""
-
-    @property
-    def key(self) -> str: ...
-
-
 class SimCall(NamedTuple):
     """An NVML call of a client that is in progress in the simulated library."""
 
     function: str
-    still: Callable[[], Iterable[tuple[Keyed, Any]]]
-    """Function that returns the faults that apply to the call at present, with their values. A hanging call uses it to
-    return when the fault is removed from the scenario.
+    hanging: Callable[[], Iterable[str]]
+    """Function that returns the patterns of the functions that hang at present. A hanging call uses it to return when
+    the fault is removed from the scenario.
     """
 
 
@@ -44,7 +37,7 @@ def _matches(patterns: Iterable[str], function: str) -> bool:
 
 
 def hang(_: Any, call: SimCall) -> None:
-    while any(fault.key == "hang" and _matches(value, call.function) for fault, value in call.still()):
+    while _matches(call.hanging(), call.function):
         time.sleep(RECHECK)
 
 

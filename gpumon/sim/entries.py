@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpumon.sim import shapes
@@ -11,37 +12,39 @@ from gpumon.sim.mig import RequestedInstance
 from gpumon.sim.workload import ScenarioJob
 
 _TIME = shapes.number(0, 1e12, "seconds after the epoch")
-_XID = shapes.whole(1, 2**31, "an Xid")
 _INSTANCE = shapes.whole(0, 255, "number of an instance")
-_XID_PARTS = shapes.fields(
-    {
-        "xid": _XID,
-        "at": _TIME,
-        "until": _TIME,
-        "rate": shapes.number(0, 1e5, "Xids a second"),
-        "gpu_instance": _INSTANCE,
-        "compute_instance": _INSTANCE,
-    }
+
+
+def _value_or_mapping(
+    key: str, plain: shapes.Shape, make: Callable[..., Any], **optional: shapes.Shape
+) -> shapes.Shape:
+    """Return a validator of a value that `plain` accepts, or of a mapping with this value as `key` and optional keys.
+
+    The validator passes the values to `make` and returns its result.
+    """
+    parts = shapes.fields({key: plain, **optional})
+
+    def shape(value: Any, path: shapes.Path) -> Any:
+        if not isinstance(value, dict):
+            return make(plain(value, path))
+        entry = parts(value, path)
+        if key not in entry:
+            raise shapes.ShapeError(path, f"needs a key {key!r}")
+        return make(**entry)
+
+    return shape
+
+
+xid = _value_or_mapping(
+    "xid",
+    shapes.whole(1, 2**31, "an Xid"),
+    ScenarioXid,
+    at=_TIME,
+    until=_TIME,
+    rate=shapes.number(0, 1e5, "Xids a second"),
+    gpu_instance=_INSTANCE,
+    compute_instance=_INSTANCE,
 )
-
-
-def xid(value: Any, path: shapes.Path) -> ScenarioXid:
-    """Validate an Xid: a number, or a mapping with `xid` and optional keys. Raise ShapeError if it is invalid."""
-    return (
-        ScenarioXid(**_with("xid", _XID_PARTS, value, path))
-        if isinstance(value, dict)
-        else ScenarioXid(_XID(value, path))
-    )
-
-
-def _with(key: str, parts: shapes.Shape, value: Any, path: shapes.Path) -> dict[str, Any]:
-    """Validate a mapping by `parts` and return it. Raise ShapeError if it is invalid or lacks the key `key`."""
-    entry: dict[str, Any] = parts(value, path)
-    if key not in entry:
-        raise shapes.ShapeError(path, f"needs a key {key!r}")
-    return entry
-
-
 _RUN = shapes.fields(
     {
         "start": _TIME,
@@ -66,16 +69,9 @@ def _profile(value: Any, path: shapes.Path) -> str:
     return value
 
 
-_WANTED = shapes.fields({"profile": _profile, "compute": shapes.listing(shapes.whole(1, 7, "compute slices"))})
-
-
-def instance(value: Any, path: shapes.Path) -> RequestedInstance:
-    """Validate a GPU instance: the name of its MIG profile, or a mapping with the keys `profile` and `compute`."""
-    return (
-        RequestedInstance(**_with("profile", _WANTED, value, path))
-        if isinstance(value, dict)
-        else RequestedInstance(_profile(value, path))
-    )
+instance = _value_or_mapping(
+    "profile", _profile, RequestedInstance, compute=shapes.listing(shapes.whole(1, 7, "compute slices"))
+)
 
 
 def field(value: Any, path: shapes.Path) -> str:

@@ -6,23 +6,25 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import yaml
 
 from gpumon.model import input_file
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import GUEST, HOST
-from gpumon.sim import port_counters, shapes, stuck, workload
+from gpumon.sim import port_counters, shapes, workload
 from gpumon.sim.arrivals import ScenarioXid
 from gpumon.sim.board import Profile
 from gpumon.sim.mig import Layout, LayoutError, RequestedInstance, place
 from gpumon.sim.physics import Workload
 from gpumon.sim.sim_faults import FAULTS, SimFault
 from gpumon.sim.sim_gpu import Identity
+from gpumon.sim.stuck import Stuck
 
 _logger = logging.getLogger(__name__)
 
@@ -57,6 +59,10 @@ class Scenario:
         """Return the faults, with values, that can affect a call on a GPU or, if `gpu` is None, a call on no GPU."""
         return self.node if gpu is None else self.node + self.gpus[gpu]
 
+    def hanging(self, gpu: int | None) -> list[str]:
+        """Return the patterns of the functions that hang in a call on a GPU or, if `gpu` is None, a call on no GPU."""
+        return [pattern for fault, patterns in self.rows(gpu) if fault.key == "hang" for pattern in patterns]
+
     def xids(self, gpu: int) -> tuple[ScenarioXid, ...]:
         return tuple(xid for fault, xids in self.gpus[gpu] if fault.key == "xids" for xid in xids)
 
@@ -77,9 +83,9 @@ def parse(text: str, profile: Profile) -> Scenario:
     node = _rows({key: value for key, value in top.items() if key != "gpus"}, (), on_node=True)
     named = {fault.key: value for fault, value in node}
     seed = named.get("seed", 0)
-    _check_jobs(named.get("jobs", ()), len(profile.bus_ids))
+    for key in ("jobs", "stuck_processes"):
+        _check_gpus(key, named.get(key, ()), len(profile.bus_ids))
     port_counters.check(named.get("ports", {}), named.get("nics", ()), profile)
-    stuck.check(named.get("stuck_processes", ()), profile)
     identities = tuple(_identity(profile, seed, n) for n in range(len(profile.bus_ids)))
     gpus = _gpus(by_gpu, identities)
     layouts = tuple(_layout(profile, n, rows) for n, rows in enumerate(gpus))
@@ -95,10 +101,11 @@ def parse(text: str, profile: Profile) -> Scenario:
     )
 
 
-def _check_jobs(runs: tuple[workload.ScenarioJob, ...], gpus: int) -> None:
-    for n, run in enumerate(runs):
-        if run.gpus and max(run.gpus) >= gpus:
-            raise shapes.ShapeError(("jobs", n, "gpus"), f"no GPU {max(run.gpus)}; there are 0 to {gpus - 1}")
+def _check_gpus(key: str, entries: Sequence[workload.ScenarioJob | Stuck], gpus: int) -> None:
+    """Raise ShapeError if an entry of the scenario's list `key` names a GPU that the profile does not have."""
+    for n, entry in enumerate(entries):
+        if entry.gpus and max(entry.gpus) >= gpus:
+            raise shapes.ShapeError((key, n, "gpus"), f"no GPU {max(entry.gpus)}; there are 0 to {gpus - 1}")
 
 
 def _gpus(by_gpu: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
@@ -147,7 +154,7 @@ def _workload(rows: Rows, seed: int, gpu: int, layout: Layout | None) -> Workloa
 
 def _identity(profile: Profile, seed: int, number: int) -> Identity:
     digest = hashlib.sha256(f"{profile.name}/{seed}/{number}".encode()).hexdigest()
-    uuid = "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))
+    uuid = UUID(digest[:32])
     return Identity(number, profile.bus_ids[number], f"GPU-{uuid}", f"165{int(digest[32:48], 16) % 10**10:010}")
 
 

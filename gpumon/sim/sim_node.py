@@ -104,7 +104,7 @@ class SimNode(Client[SimEventSet, GpmSample]):
         scenario = self.scenario()
         rows = scenario.rows(gpu)
         if rows:
-            call = SimCall(function, lambda: self.scenario().rows(gpu))
+            call = SimCall(function, lambda: self.scenario().hanging(gpu))
             for fault, value in rows:
                 code = fault.refuse(value, call) if fault.refuse else None
                 if code:

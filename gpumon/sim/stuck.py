@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.sim import shapes
-from gpumon.sim.board import Profile
 from gpumon.sim.nic_files import Text
 
 FIRST_PID = 1_900_000
@@ -57,16 +56,6 @@ _STUCK = shapes.fields(
 
 def entry(value: Any, path: shapes.Path) -> Stuck:
     return Stuck(**_STUCK(value, path))
-
-
-def check(processes: tuple[Stuck, ...], profile: Profile) -> None:
-    """Raise ShapeError if a process holds a GPU that the profile does not have."""
-    last = len(profile.bus_ids) - 1
-    for n, process in enumerate(processes):
-        if max(process.gpus, default=0) > last:
-            raise shapes.ShapeError(
-                ("stuck_processes", n, "gpus"), f"no GPU {max(process.gpus)}; there are 0 to {last}"
-            )
 
 
 def files(processes: tuple[Stuck, ...], now: Callable[[], float]) -> Iterator[tuple[str, Text]]:
