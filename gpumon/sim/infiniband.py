@@ -11,7 +11,6 @@ from typing import Any
 
 from gpumon.clock import boot_clock
 from gpumon.model.infiniband import EFA
-from gpumon.model.orders import SimulationError
 from gpumon.sim import stuck
 from gpumon.sim.board import Profile
 from gpumon.sim.effects import RECHECK
@@ -36,7 +35,7 @@ from gpumon.sim.port_counters import (
     guid,
     narrow,
 )
-from gpumon.sim.profiles import PROFILES
+from gpumon.sim.profiles import named
 from gpumon.sim.scenario import Scenario, ScenarioFile
 
 CGROUPS = "fs/cgroup/system.slice"
@@ -208,9 +207,7 @@ def open_tree(
 
     Raise SimulationError if the profile does not exist or the scenario is invalid.
     """
-    if profile not in PROFILES:
-        raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")
-    kind = PROFILES[profile]
+    kind = named(profile)
     return SimulatedTree(kind, ScenarioFile(scenario, kind), epoch, clock)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 
 from gpumon.clock import boot_clock
-from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import GUEST, SANDBOX
 from gpumon.sim import (
     batch,
@@ -27,7 +27,7 @@ from gpumon.sim import (
 )
 from gpumon.sim.exports import EXPORTS
 from gpumon.sim.pointers import Entry, SimLibrary
-from gpumon.sim.profiles import PROFILES
+from gpumon.sim.profiles import named
 from gpumon.sim.scenario import ScenarioFile
 from gpumon.sim.signatures import Signature
 from gpumon.sim.sim_node import SimNode
@@ -65,17 +65,43 @@ def signature(function: str) -> Signature | None:
     return None if words is None else Signature(words)
 
 
-class SimulatedNode:
-    """A simulated host, built from a profile and a scenario. It implements the protocol Simulated (open_library.py)."""
+class Simulated(ABC):
+    """A host that the sampler child reads instead of a real one: simulated from a profile, or replayed."""
 
-    def __init__(self, node: SimNode, trace: Trace) -> None:
-        self._node = node
-        self.library = SimLibrary(self._find, trace)
+    def __init__(self, library: SimLibrary, place: str) -> None:
+        self.library = library
         """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
-        self.place = node.scenario().place
+        self.place = place
         """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). Later changes
         of the scenario do not affect it.
         """
+
+    @abstractmethod
+    def pci_functions(self) -> dict[str, str]:
+        """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound or loaded."""
+
+    @abstractmethod
+    def uuids(self) -> dict[str, str]:
+        """Return the uuid of each GPU, by bus id, as the kernel module lists them without opening a GPU."""
+
+    def slot_lanes(self) -> dict[str, int]:
+        """Return the number of PCIe lanes of the port above each GPU, by bus id, as sysfs shows it.
+
+        GPUs without a reported number are left out.
+        """
+        return {}
+
+    def nvswitches(self) -> int:
+        """Return the number of NVSwitches on the PCI bus; 0 if it is unknown."""
+        return 0
+
+
+class SimulatedNode(Simulated):
+    """A simulated host, built from a profile and a scenario."""
+
+    def __init__(self, node: SimNode, trace: Trace) -> None:
+        super().__init__(SimLibrary(self._find, trace), node.scenario().place)
+        self._node = node
 
     def _find(self, name: str) -> Entry:
         export = EXPORTS.get(name)
@@ -84,12 +110,8 @@ class SimulatedNode:
         return Entry(partial(export.function, self._node), Signature(export.words).c_types, export.gives)
 
     def pci_functions(self) -> dict[str, str]:
-        """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound or loaded.
-
-        In a sandbox, which has no PCI bus, return {}.
-        """
         scenario = self._node.scenario()
-        if scenario.place == SANDBOX:
+        if scenario.place == SANDBOX:  # it has no PCI bus
             return {}
         states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in scenario.identities}
         unloaded = any(fault.key == "driver" and value != "mismatch" for fault, value in scenario.node)
@@ -100,22 +122,16 @@ class SimulatedNode:
         }
 
     def slot_lanes(self) -> dict[str, int]:
-        """Return the number of PCIe lanes of the port above each GPU, by bus id, as sysfs shows it.
-
-        GPUs for which the scenario sets no `slot_width` are left out. In a guest, whose ports are virtual, return {}.
-        """
-        if self.place == GUEST:
+        if self.place == GUEST:  # its ports are virtual
             return {}
         identities = self._node.scenario().identities
         states = {identity.bus_id: self._node.gpus.state(identity.number) for identity in identities}
         return {bus_id: int(state.slot_width) for bus_id, state in states.items() if state.slot_width}
 
     def nvswitches(self) -> int:
-        """Return the number of NVSwitches on the PCI bus: those of the profile, also in a guest; 0 in a sandbox."""
         return 0 if self.place == SANDBOX else len(self._node.profile.switches)
 
     def uuids(self) -> dict[str, str]:
-        """Return the uuid of each GPU of the profile, by bus id, even of those that are lost or not on the bus."""
         return {identity.bus_id: identity.uuid for identity in self._node.scenario().identities}
 
 
@@ -132,7 +148,5 @@ def open_node(
     `epoch` is the start of the simulation in seconds of CLOCK_BOOTTIME. If `trace` is set, the calls are counted in
     the file `<trace>-<pid>.json`. Raise SimulationError for a profile or scenario that cannot be used.
     """
-    if profile not in PROFILES:
-        raise SimulationError(f"no profile {profile!r} to simulate: choose one of {', '.join(PROFILES)}")
-    kind = PROFILES[profile]
+    kind = named(profile)
     return SimulatedNode(SimNode(kind, ScenarioFile(scenario, kind), epoch, clock), Trace(trace))

@@ -6,64 +6,33 @@ import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from gpumon.clock import boot_clock
 from gpumon.model.orders import SimulationError, is_recording
 from gpumon.model.snapshot import HOST
 from gpumon.sim import capture
-from gpumon.sim.library import open_node
+from gpumon.sim.library import Simulated, open_node
 from gpumon.sim.pointers import SimLibrary
 from gpumon.sim.replay import Replay
 from gpumon.sim.replay_calls import find
 from gpumon.sim.trace import Trace
 
 
-class Simulated(Protocol):
-    """Protocol of a host that the sampler child reads instead of a real one: simulated from a profile, or replayed."""
-
-    library: SimLibrary
-    """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""
-    place: str
-    """Kind of system that the sampler child detects: one of PLACES (host, guest, container, sandbox). It does not
-    change while the child runs.
-    """
-
-    def pci_functions(self) -> dict[str, str]:
-        """Return the kernel driver bound to each GPU on the PCI bus, by bus id; "" if no driver is bound."""
-
-    def uuids(self) -> dict[str, str]:
-        """Return the uuid of each GPU, by bus id, as the kernel module lists them without opening a GPU."""
-
-    def slot_lanes(self) -> dict[str, int]:
-        """Return the number of PCIe lanes of the port above each GPU, by bus id, as sysfs shows it.
-
-        GPUs without a reported number are left out.
-        """
-
-    def nvswitches(self) -> int:
-        """Return the number of NVSwitches on the PCI bus; 0 for a recording, which does not contain their number."""
-
-
-class ReplayedNode:
-    """A host replayed from a recording. It implements the protocol Simulated."""
+class ReplayedNode(Simulated):
+    """A host replayed from a recording, which contains neither the lanes of slots nor the number of NVSwitches."""
 
     def __init__(self, replay: Replay, trace: Trace) -> None:
+        super().__init__(SimLibrary(partial(find, replay), trace), HOST)
         self._replay = replay
-        self.library = SimLibrary(partial(find, replay), trace)
-        self.place = HOST
 
     def pci_functions(self) -> dict[str, str]:
-        return dict(capture.by_bus_id(self._replay.recorded, capture.BUS, self._replay.time()))
+        return self._recorded(capture.BUS)
 
     def uuids(self) -> dict[str, str]:
-        return dict(capture.by_bus_id(self._replay.recorded, capture.UUIDS, self._replay.time()))
+        return self._recorded(capture.UUIDS)
 
-    def slot_lanes(self) -> dict[str, int]:
-        return {}  # a recording does not contain them
-
-    def nvswitches(self) -> int:
-        return 0  # a recording does not contain their number
+    def _recorded(self, query: str) -> dict[str, str]:
+        return dict(capture.by_bus_id(self._replay.recorded, query, self._replay.time()))
 
 
 def open_simulated(

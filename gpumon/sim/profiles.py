@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpumon.model.orders import SimulationError
 from gpumon.sim.board import FabricProfile, PlatformProfile, Ports, Profile
 from gpumon.sim.sim_products import A100_SXM, B200_SXM, GB200, H100_PCIE, H100_SXM, H200_SXM, L40S, T4
 
@@ -179,3 +180,10 @@ PROFILES: Mapping[str, Profile] = {
         H100GUESTX2,
     )
 }
+
+
+def named(name: str) -> Profile:
+    """Return the profile with this name. Raise SimulationError if there is none."""
+    if name not in PROFILES:
+        raise SimulationError(f"no profile {name!r} to simulate: choose one of {', '.join(PROFILES)}")
+    return PROFILES[name]
