@@ -1,4 +1,4 @@
-"""Decides whether a probe run may begin or continue, and on which GPUs. Each check returns a Skip (refusal) or None.
+"""Decides whether a probe run may begin or continue, and on which GPUs. A Skip is a refusal.
 
 Pure.
 """
@@ -64,96 +64,62 @@ class Skip:
 # Node
 
 
-def check_enabled(facts: PreflightFacts) -> Skip | None:
-    if facts.enabled:
-        return None
-    return Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
+def _node_refusals(facts: PreflightFacts) -> Iterator[Skip]:
+    """Yield a Skip for each state of the node that refuses a run, in the order of their precedence.
 
-
-def check_gpu_count(facts: PreflightFacts) -> Skip | None:
-    if facts.simulated or facts.alone or max(len(facts.gpus), facts.expected) != 1:
-        return None
-    hint = (
-        "An all-reduce needs two GPUs; nothing is wrong. "
-        "`gpumon probe copy` measures copies between this GPU and the host."
-    )
-    return Skip(reason="single_gpu", hint=hint)
-
-
-def check_release(facts: PreflightFacts) -> Skip | None:
-    if not facts.released:
-        return None
-    return Skip(reason="released", hint="GPUs are released: run again when the release has ended.")
-
-
-def check_maintenance(facts: PreflightFacts) -> Skip | None:
-    if not facts.maintained:
-        return None
-    hint = "The node is in maintenance: run again when it has ended, or end it with `gpumon maintenance end`."
-    return Skip(reason="maintenance", hint=hint)
-
-
-def check_hold(facts: PreflightFacts) -> Skip | None:
-    return Skip(reason="held", hint=facts.held) if facts.held else None
-
-
-def check_store_read(facts: PreflightFacts) -> Skip | None:
-    """Refuse a run until the store has been read, because it may contain a hold from before the agent's start."""
-    if facts.store_read:
-        return None
-    remedy = facts.store_error or "Try again in a moment; `gpumon status` shows problems of the store"
-    hint = f"The store has not been read, so it is unknown whether a hold is active. {remedy}."
-    return Skip(reason="held", hint=hint)
-
-
-def check_unkillable(facts: PreflightFacts) -> Skip | None:
-    if not facts.unkillable:
-        return None
-    pids = ", ".join(map(str, facts.unkillable))
-    return Skip(
-        reason="busy", hint=f"A rank of an earlier run cannot be killed (pid {pids}): drain and reboot the node."
-    )
-
-
-def check_scheduler_gate(facts: PreflightFacts) -> Skip | None:
-    """Refuse a scheduled run if the host has a job scheduler but no scheduler gate is configured.
-
-    The job scheduler may start a job on idle GPUs at any time. The run is also refused if it is not determined yet
-    whether the host has a job scheduler.
+    A run is refused until the store has been read, because it may contain a hold from before the agent's start.
     """
-    if not facts.scheduled or facts.simulated or facts.gated or facts.schedulers == ():
-        return None
-    schedulers = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
-    hint = (
-        f"{schedulers} schedules jobs on the GPUs of this host: set probe.scheduler_gate to a command that "
-        "asks it whether the node is free. A run on request needs no gate."
-    )
-    return Skip(reason="no_scheduler_gate", hint=hint)
+    if not facts.enabled:
+        yield Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
+    yield from _requests(facts)
+    if not facts.store_read:
+        remedy = facts.store_error or "Try again in a moment; `gpumon status` shows problems of the store"
+        hint = f"The store has not been read, so it is unknown whether a hold is active. {remedy}."
+        yield Skip(reason="held", hint=hint)
+    if max(len(facts.gpus), facts.expected) == 1 and not facts.simulated and not facts.alone:
+        hint = (
+            "An all-reduce needs two GPUs; nothing is wrong. "
+            "`gpumon probe copy` measures copies between this GPU and the host."
+        )
+        yield Skip(reason="single_gpu", hint=hint)
+    if facts.unkillable:
+        pids = ", ".join(map(str, facts.unkillable))
+        hint = f"A rank of an earlier run cannot be killed (pid {pids}): drain and reboot the node."
+        yield Skip(reason="busy", hint=hint)
+    if _needs_scheduler_gate(facts):
+        schedulers = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
+        hint = (
+            f"{schedulers} schedules jobs on the GPUs of this host: set probe.scheduler_gate to a command that "
+            "asks it whether the node is free. A run on request needs no gate."
+        )
+        yield Skip(reason="no_scheduler_gate", hint=hint)
 
 
-def check_missing_gpus(facts: PreflightFacts) -> Skip | None:
+def _requests(facts: PreflightFacts) -> Iterator[Skip]:
+    """Yield a Skip for each request of an operator that keeps the probe off the GPUs, before and during a run."""
+    if facts.released:
+        yield Skip(reason="released", hint="GPUs are released: run again when the release has ended.")
+    if facts.maintained:
+        hint = "The node is in maintenance: run again when it has ended, or end it with `gpumon maintenance end`."
+        yield Skip(reason="maintenance", hint=hint)
+    if facts.held:
+        yield Skip(reason="held", hint=facts.held)
+
+
+def _needs_scheduler_gate(facts: PreflightFacts) -> bool:
+    """Return whether a scheduled run lacks a scheduler gate, because a job scheduler may start a job on idle GPUs.
+
+    Return True also if it is not determined yet whether the host has a job scheduler.
+    """
+    return facts.scheduled and not facts.simulated and not facts.gated and facts.schedulers != ()
+
+
+def _check_missing_gpus(facts: PreflightFacts) -> Skip | None:
     missing = facts.expected - len(facts.gpus)
     if missing <= 0:
         return None
     hint = f"{missing} of {facts.expected} GPUs are missing, so it is unknown whether they are in use."
     return Skip(reason="busy", hint=hint)
-
-
-GUARDS: tuple[Callable[[PreflightFacts], Skip | None], ...] = (
-    *(
-        check_enabled,
-        check_release,
-        check_maintenance,
-        check_hold,
-        check_store_read,
-        check_gpu_count,
-        check_unkillable,
-        check_scheduler_gate,
-    ),
-)
-"""Checks of the node before a run, in the order of their precedence. The run is refused for the reason of the first
-check that fails.
-"""
 
 
 # GPUs
@@ -238,10 +204,10 @@ _IDLENESS = Gate("busy", _recent_use_signs, _UNTIL_IDLE)
 
 def may_run(facts: PreflightFacts) -> Skip | None:
     """Return the Skip of the first check that fails; None if a run may begin on the GPUs that `usable_gpus` returns."""
-    skip = next(filter(None, (guard(facts) for guard in GUARDS)), None)
+    skip = next(_node_refusals(facts), None)
     if skip is not None or is_partial(facts):
         return skip
-    return _check_gpus(facts) or check_missing_gpus(facts) or _check_idle_time(facts)
+    return _check_gpus(facts) or _check_missing_gpus(facts) or _check_idle_time(facts)
 
 
 def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
@@ -254,7 +220,7 @@ def is_partial(facts: PreflightFacts) -> bool:
 
     The configuration must allow partial runs, and at least MIN_PARTIAL GPUs must pass all checks.
     """
-    if not facts.partial or (_check_gpus(facts) is None and check_missing_gpus(facts) is None):
+    if not facts.partial or (_check_gpus(facts) is None and _check_missing_gpus(facts) is None):
         return False
     return len(_idle_gpus(facts)) >= MIN_PARTIAL
 
@@ -299,7 +265,7 @@ def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> 
     `used`: UUIDs of the run's GPUs; None for all GPUs. The load of these GPUs counts only on a simulated node, because
     on a real one the run itself causes load.
     """
-    requested = check_release(facts) or check_maintenance(facts) or check_hold(facts)
+    requested = next(_requests(facts), None)
     if requested is not None:
         return requested
     gpus = [gpu for gpu in facts.gpus if used is None or gpu.uuid in used]
@@ -310,10 +276,10 @@ def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> 
     signs = [sign for gpu in gpus for sign in _load_signs(gpu, facts)] if facts.simulated else []
     if signs:
         return Skip(reason="busy", hint=f"{', '.join(signs)}. Run again when that is over.")
-    return check_observed(facts)
+    return _check_observed(facts)
 
 
-def check_observed(facts: PreflightFacts) -> Skip | None:
+def _check_observed(facts: PreflightFacts) -> Skip | None:
     """Return a Skip that ends the run if the processes on its GPUs were not read recently; None if they were.
 
     Without these readings a new job would not be noticed.
