@@ -6,7 +6,7 @@ Ranks run third-party code, so their frames are not trusted.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,16 +104,29 @@ def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
 
 
 def _fold(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
-    if not isinstance(frame, dict):
-        raise TypeError("not an object")
-    for key, fold in _KINDS.items():
-        if key in frame:
-            return fold(account, frame, steps)
-    raise ValueError("unknown kind of frame")
-
-
-def _fold_stage(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
-    return replace(account, progress=_progress(account.rank, frame, steps))
+    """Return the account with the frame added. The kind of a frame is the member that only this kind has."""
+    match frame:
+        case {"stage": _}:
+            folded = replace(account, progress=_progress(account.rank, frame, steps))
+        case {"seconds": _}:
+            folded = _fold_times(account, frame, steps)
+        case {"stepped": _}:
+            folded = _fold_step_end(account, frame, steps)
+        case {"versions": versions}:
+            folded = replace(account, versions=_versions(versions))
+        case {"absent": name}:
+            folded = replace(account, absent=_text(name, MAX_NAME))
+        case {"error": error}:
+            folded = replace(account, error=_text(error, MAX_TEXT))
+        case {"done": True} if account.stepped == len(steps):
+            folded = replace(account, done=True)
+        case {"done": _}:
+            raise ValueError("not all that was ordered is done")
+        case dict():
+            raise ValueError("unknown kind of frame")
+        case _:
+            raise TypeError("not an object")
+    return folded
 
 
 def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Progress:
@@ -192,38 +205,10 @@ def _reports(account: Account, step: Step) -> Mapping[tuple[int, int], Sized]:
     return account.pairs if isinstance(step, Pairs) else account.sizes
 
 
-def _fold_versions(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
-    reported = frame["versions"]
+def _versions(reported: Any) -> Mapping[str, str]:
     if not isinstance(reported, dict) or len(reported) > MAX_VERSIONS:
         raise ValueError(f"versions is no object of at most {MAX_VERSIONS}")
-    versions = {_text(name, MAX_NAME): _text(version, MAX_NAME) for name, version in reported.items()}
-    return replace(account, versions=versions)
-
-
-def _fold_missing_module(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
-    return replace(account, absent=_text(frame["absent"], MAX_NAME))
-
-
-def _fold_error(account: Account, frame: Mapping[str, Any], _steps: Sequence[Step]) -> Account:
-    return replace(account, error=_text(frame["error"], MAX_TEXT))
-
-
-def _fold_done(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
-    if frame["done"] is not True or account.stepped != len(steps):
-        raise ValueError("not all that was ordered is done")
-    return replace(account, done=True)
-
-
-_KINDS: Mapping[str, Callable[[Account, Mapping[str, Any], Sequence[Step]], Account]] = {
-    "stage": _fold_stage,
-    "seconds": _fold_times,
-    "stepped": _fold_step_end,
-    "versions": _fold_versions,
-    "absent": _fold_missing_module,
-    "error": _fold_error,
-    "done": _fold_done,
-}
-"""Functions that return the account with one kind of frame added, by the JSON member that only this kind has."""
+    return {_text(name, MAX_NAME): _text(version, MAX_NAME) for name, version in reported.items()}
 
 
 def _text(text: Any, limit: int) -> str:
