@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.probe.runner import process_marks
-from gpumon.probe.runner.process_marks import AGENT, RANK, is_other_agent_alive
+from gpumon.probe.runner.process_marks import AGENT, is_other_agent_alive
 
 RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 
@@ -21,7 +21,7 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).touch()
     for pid in ("self", str(RANK_PID)):
         add_process(tmp_path, pid, 500, OWN_CLOCK)
-    (tmp_path / str(RANK_PID) / "environ").write_text(f"{AGENT}={AGENT_PID}-100\0{RANK}=1.0\0")
+    (tmp_path / str(RANK_PID) / "environ").write_text(f"{AGENT}={AGENT_PID}-100\0")
     return tmp_path
 
 

@@ -15,8 +15,6 @@ log = logging.getLogger("gpumon.probe")
 
 AGENT = "GPUMON_AGENT"
 """Environment variable of ranks and gate commands. Its value is `PID-STARTTIME` of the agent that started them."""
-RANK = "GPUMON_RANK"
-"""Environment variable of ranks. Its value is `PASS.RANK`: the number of the pass and the number of the rank."""
 PROC = Path("/proc")
 
 

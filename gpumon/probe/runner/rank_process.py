@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpumon.probe.core.conclusion import LOG_LIMIT
 from gpumon.probe.core.frames import Account, Progress, fold_frame
 from gpumon.probe.core.plan import Plan, Step
-from gpumon.probe.runner.process_marks import RANK, environment
+from gpumon.probe.runner.process_marks import environment
 from gpumon.supervisor import exec_shim
 from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.line_splitter import LineSplitter
@@ -54,7 +54,6 @@ class RankProcess:
         loop: Loop,
         rendezvous: int,
         *,
-        pass_number: int,
         patience: float,
         on_started: Callable[[int], None],
         on_end: Callable[[RankProcess, int], None],
@@ -62,9 +61,9 @@ class RankProcess:
     ) -> None:
         """Start the process. Raise OSError or ValueError if that fails.
 
-        `rendezvous`: descriptor of the file through which the ranks find each other. `pass_number`: number of the pass,
-        for the variable RANK. `patience`: seconds after SIGKILL until the process counts as abandoned. Callbacks:
-        `on_started` with the pid, before the process gets its orders; `on_end` with the exit status.
+        `rendezvous`: descriptor of the file through which the ranks find each other. `patience`: seconds after SIGKILL
+        until the process counts as abandoned. Callbacks: `on_started` with the pid, before the process gets its orders;
+        `on_end` with the exit status.
         """
         frames, result = os.pipe2(os.O_CLOEXEC)
         number, plan = self._number, self._plan
@@ -72,7 +71,7 @@ class RankProcess:
             name=f"rank {number}",
             arguments=(*_SHIM, str(os.getpid()), str(result), *plan.command),
             orders=plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous),
-            environment={**plan.environment, **environment(), RANK: f"{pass_number}.{number}"},
+            environment={**plan.environment, **environment()},
             descriptors=(result, rendezvous),
             outputs={frames: LineSplitter(FRAME_LIMIT, self._take_frame, self._take_long_frame).feed},
             on_started=on_started,

@@ -5,7 +5,6 @@ The end of a pass is reported exactly once.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import time
@@ -36,9 +35,6 @@ POLL_INTERVAL = 0.02
 """Seconds between checks for processes that ended ranks have left running."""
 NOT_ON_GPU = frozenset({"start", "import"})
 """Stages of a rank before it opens its GPU."""
-
-_NUMBERS = itertools.count(1)
-"""Counter that numbers the passes of this process."""
 
 OnProgress = Callable[[Progress], None]
 OnEnd = Callable[[Pass], None]
@@ -153,7 +149,6 @@ class _CurrentPass:
         self._leaving = False
         self.others = frozenset[int]()
         """Pids of processes that ended ranks have left running and that are being killed."""
-        self._number = next(_NUMBERS)
         self._containment = make_containment()
         self._timers = [loop.call_after(within, self._time_out)]
 
@@ -165,7 +160,6 @@ class _CurrentPass:
                     rank.start(
                         self._loop,
                         rendezvous.fileno(),
-                        pass_number=self._number,
                         patience=KILL_PATIENCE,
                         on_started=self._containment.add,
                         on_end=self._take_end,
