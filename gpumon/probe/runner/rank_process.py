@@ -28,45 +28,36 @@ probe.python itself may be on a slow network file system.
 class RankProcess:
     """A process that runs one rank, and the Account of everything that the rank has reported."""
 
-    def __init__(self, plan: Plan, number: int, steps: Sequence[Step], on_frame: Callable[[RankProcess], None]) -> None:
-        """Create a rank without starting it.
-
-        `number`: number of the rank. `steps`: steps that the ranks were ordered to take. The pass appends to this list.
-        `on_frame` is called with this object after each frame, also an invalid one.
-        """
-        self.account = Account(progress=Progress(rank=number))
-        self.child: ChildProcess
-        self.settled = False
-        """True if the process has ended or was abandoned as unkillable."""
-        self._plan = plan
-        self._number = number
-        self._steps = steps
-        self._on_frame = on_frame
-        self._frames = 0
-
-    @property
-    def gpu(self) -> str:
-        """Return the UUID of the GPU that this rank uses; "" if the rank runs on the CPU."""
-        return self._plan.gpus[self._number] if self._plan.gpus else ""
-
-    def start(
+    def __init__(
         self,
         loop: Loop,
+        plan: Plan,
+        number: int,
+        steps: Sequence[Step],
         rendezvous: int,
         *,
         patience: float,
         on_started: Callable[[int], None],
+        on_frame: Callable[[RankProcess], None],
         on_end: Callable[[RankProcess, int], None],
         on_abandoned: Callable[[RankProcess], None],
     ) -> None:
         """Start the process. Raise OSError or ValueError if that fails.
 
+        `number`: number of the rank. `steps`: steps that the ranks were ordered to take. The pass appends to this list.
         `rendezvous`: descriptor of the file through which the ranks find each other. `patience`: seconds after SIGKILL
         until the process counts as abandoned. Callbacks: `on_started` with the pid, before the process gets its orders;
-        `on_end` with the exit status.
+        `on_frame` after each frame, also an invalid one; `on_end` with the exit status.
         """
+        self.settled = False
+        """True if the process has ended or was abandoned as unkillable."""
+        self.gpu = plan.gpus[number] if plan.gpus else ""
+        """UUID of the GPU that this rank uses; empty if the rank runs on the CPU."""
+        self._plan = plan
+        self._steps = steps
+        self._on_frame = on_frame
+        self._frames = 0
         frames, result = os.pipe2(os.O_CLOEXEC)
-        number, plan = self._number, self._plan
         command = ChildCommand(
             name=f"rank {number}",
             arguments=(*_SHIM, str(os.getpid()), str(result), *plan.command),
@@ -88,7 +79,7 @@ class RankProcess:
             raise
         finally:
             os.close(result)
-        self.account = replace(self.account, pid=self.child.pid)
+        self.account = Account(progress=Progress(rank=number), pid=self.child.pid)
 
     def _take_output(self, printed: bytes) -> None:
         tail = LOG_LIMIT // self._plan.ranks

@@ -156,12 +156,15 @@ class _CurrentPass:
         try:
             with os.fdopen(os.memfd_create("gpumon-rendezvous"), "rb") as rendezvous:
                 for number in range(self._plan.ranks):
-                    rank = RankProcess(self._plan, number, self._steps, self._take_frame)
-                    rank.start(
+                    rank = RankProcess(
                         self._loop,
+                        self._plan,
+                        number,
+                        self._steps,
                         rendezvous.fileno(),
                         patience=KILL_PATIENCE,
                         on_started=self._containment.add,
+                        on_frame=self._take_frame,
                         on_end=self._take_end,
                         on_abandoned=self._take_abandonment,
                     )
