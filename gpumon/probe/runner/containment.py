@@ -13,7 +13,6 @@ import os
 import signal
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 from gpumon.clock import boot_clock
 from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
@@ -32,22 +31,6 @@ cgroup, because root could write to every cgroup.
 _SESSION, _START = 3, 19
 """Indexes of the session and of the start time in /proc/PID/stat, counted from the process state."""
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-
-class Containment(Protocol):
-    """Finds and kills the processes that the ranks of one pass start. A cgroup or a subreaper implements it."""
-
-    def add(self, pid: int) -> None:
-        """Put a rank into the containment. This method is called before the rank gets its first step."""
-
-    def pids(self) -> frozenset[int]:
-        """Return the pids of contained processes that have not ended. An implementation may include or omit ranks."""
-
-    def kill(self) -> None:
-        """Send SIGKILL to the contained processes. Ranks may be spared (see `pids`): the caller must kill them."""
-
-    def remove(self) -> None:
-        """Remove the containment. The caller must ensure that no process is left in it."""
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
@@ -88,20 +71,22 @@ class SubreaperContainment:
         self._ranks: set[int] = set()
 
     def add(self, pid: int) -> None:
+        """Put a rank into the containment. This method is called before the rank gets its first step."""
         self._ranks.add(pid)
 
     def pids(self) -> frozenset[int]:
-        """Return the pids of contained processes that have not ended, without ranks.
+        """Return the pids of contained processes that have not ended, without ranks. A cgroup includes ranks.
 
         If a scan finds none, scan again, because a scan may miss a process whose parent ends meanwhile.
         """
         return frozenset(self._scan() or self._scan())
 
     def kill(self) -> None:
+        """Send SIGKILL to the contained processes (see `pids`). The caller must kill the ranks."""
         _kill(self.pids())
 
     def remove(self) -> None:
-        """Do nothing: there is nothing to remove."""
+        """Do nothing: there is nothing to remove. The caller must ensure that no process is left."""
 
     def _scan(self) -> set[int]:
         inherited = {pid for pid in children(os.getpid()) - child_process.unreaped_pids if self._is_inherited(pid)}
@@ -147,6 +132,10 @@ class CgroupContainment:
         """Remove the cgroup. If that fails, the next pass or the next agent removes it."""
         with contextlib.suppress(OSError):
             self._path.rmdir()
+
+
+Containment = CgroupContainment | SubreaperContainment
+"""Finds and kills the processes that the ranks of one pass start."""
 
 
 def _make_cgroup(root: Path) -> CgroupContainment | None:
