@@ -21,10 +21,10 @@ from gpumon.config.setting import (
     NEEDS,
     Section,
     SomePath,
-    check_adapter,
+    Url,
     check_address,
     check_gpu,
-    check_url,
+    matching,
     setting,
     split,
 )
@@ -250,7 +250,7 @@ class HealthSection(Section):
 class AlertsSection(Section):
     """Settings of the alerts."""
 
-    runbook_url: Annotated[str, AfterValidator(check_url)] | None = setting(
+    runbook_url: Url | None = setting(
         None,
         "URL below which the runbooks are: the agent then redirects `/runbooks/NAME` to it.",
         default_in_words="the agent's own pages",
@@ -303,7 +303,15 @@ class PciSection(Section):
     sysfs: SomePath = setting(Path("/sys"), "Mount point of sysfs.", restart=True)
 
 
-Adapters = Annotated[tuple[Annotated[str, AfterValidator(check_adapter)], ...], BeforeValidator(split)]
+Adapter = Annotated[
+    str,
+    matching(
+        r"(?![*?]*$)[A-Za-z0-9_.:*?\[\]!-]{1,100}",
+        "must be a device (mlx5_3), a PCI address (0000:86:00.0), a board id (MT_0000000838), "
+        "or a pattern of one with * and ? (mlx5_an*), without a port number",
+    ),
+]
+Adapters = Annotated[tuple[Adapter, ...], BeforeValidator(split)]
 
 
 class LinksSection(Section):

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo, field_validator
+from pydantic import BeforeValidator, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from gpumon.config.setting import NEEDS, Section, SomePath, check_hook, check_url, number_to_text, setting, split
+from gpumon.config.setting import NEEDS, Section, SomePath, Url, matching, number_to_text, setting, split
 
-_Url = Annotated[str, AfterValidator(check_url)]
-
-
-def _check_server(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or "@" in host:
-        raise ValueError("must be HOST:PORT, without user and password (smtp_user, smtp_password_file)")
-    return text
+_Hook = Annotated[
+    str,
+    matching(r"https?://[^\s/?#]+[^\s#]*", "must be an absolute URL, such as https://events.example.com/gpumon"),
+]
+_Server = Annotated[
+    str, matching(r"[^@]+:\d+", "must be HOST:PORT, without user and password (smtp_user, smtp_password_file)")
+]
 
 
 class NotificationsSection(Section):
@@ -30,7 +29,7 @@ class NotificationsSection(Section):
         example={"instance": "gpu-17:17400", "cluster": "a"},
         restart=True,
     )
-    alertmanagers: Annotated[tuple[_Url, ...], BeforeValidator(split)] = setting(
+    alertmanagers: Annotated[tuple[Url, ...], BeforeValidator(split)] = setting(
         (),
         "URLs of Alertmanagers, each of which gets every alert. Name all of a cluster, and no load balancer.",
         example=["http://alertmanager-1:9093", "http://alertmanager-2:9093"],
@@ -42,7 +41,7 @@ class NotificationsSection(Section):
         example="/etc/gpumon/alertmanager.token",
         restart=True,
     )
-    webhook_url: Annotated[str, AfterValidator(check_hook)] | None = setting(
+    webhook_url: _Hook | None = setting(
         None, "URL that gets each alert as a CloudEvent.", example="https://events.example.com/gpumon", restart=True
     )
     webhook_url_file: SomePath | None = setting(
@@ -57,7 +56,7 @@ class NotificationsSection(Section):
         example="/etc/gpumon/slack.url",
         restart=True,
     )
-    smtp_server: Annotated[str, AfterValidator(_check_server)] | None = setting(
+    smtp_server: _Server | None = setting(
         None, "Mail server as HOST:PORT.", example="smtp.example.com:587", restart=True
     )
     smtp_tls: Literal["starttls", "tls", "none"] = setting(

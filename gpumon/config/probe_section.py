@@ -14,8 +14,8 @@ from gpumon.config.setting import (
     SomePath,
     check_argument,
     check_command,
-    check_nccl_name,
     check_program,
+    matching,
     number_to_text,
     setting,
     split,
@@ -117,7 +117,7 @@ class ProbeSection(Section):
     )
     scheduler_gate_timeout_seconds: float = setting(10, "Timeout of that command.", gt=0, le=300)
     nccl_environment: Mapping[
-        Annotated[str, AfterValidator(check_nccl_name)],
+        Annotated[str, matching(r"NCCL_[A-Za-z0-9_]+", "must be the name of an NCCL variable, NCCL_...")],
         Annotated[str, BeforeValidator(number_to_text), AfterValidator(check_argument)],
     ] = setting(
         {}, "NCCL variables for the ranks, which do not inherit those of the agent.", example={"NCCL_DEBUG": "WARN"}

@@ -15,11 +15,7 @@ from gpumon.model.bus_id import parse_bus_id
 NEEDS: Final = "needs"
 """Type of the pydantic error for a setting whose value does not fit another setting. Its context holds the remedy."""
 
-_HOOK = re.compile(r"https?://[^\s/?#]+[^\s#]*")
-_URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
 _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<port>[0-9]{1,5})")
-_NCCL = re.compile(r"NCCL_\w+", re.ASCII)
-_ADAPTER = re.compile(r"[\w.:*?\[\]!-]{1,100}", re.ASCII)
 _GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-fA-F-]+")
 
 
@@ -57,21 +53,25 @@ def check_address(text: str) -> str:
     return text
 
 
-def check_url(text: str) -> str:
-    """Return an absolute http or https URL unchanged.
+def matching(pattern: str, wrong: str) -> AfterValidator:
+    """Return a validator that accepts a text if the whole of it matches the pattern. `wrong` states what it must be."""
+    compiled = re.compile(pattern)
 
-    Raise ValueError for any other text, and for a URL with a query or fragment.
-    """
-    if _URL.fullmatch(text) is None:
-        raise ValueError("must be an absolute URL without a query, such as https://wiki.example.com/gpumon")
-    return text
+    def check(text: str) -> str:
+        if compiled.fullmatch(text) is None:
+            raise ValueError(wrong)
+        return text
+
+    return AfterValidator(check)
 
 
-def check_hook(text: str) -> str:
-    """Return an absolute http or https URL unchanged, also one with a query; raise ValueError for any other text."""
-    if _HOOK.fullmatch(text) is None:
-        raise ValueError("must be an absolute URL, such as https://events.example.com/gpumon")
-    return text
+Url = Annotated[
+    str,
+    matching(
+        r"https?://[^\s/?#]+[^\s?#]*",
+        "must be an absolute URL without a query, such as https://wiki.example.com/gpumon",
+    ),
+]
 
 
 def check_gpu(value: object) -> object:
@@ -80,23 +80,6 @@ def check_gpu(value: object) -> object:
     if not isinstance(text, str) or (_GPU.fullmatch(text) is None and parse_bus_id(text) is None):
         raise ValueError("must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its index")
     return text
-
-
-def check_adapter(text: str) -> str:
-    """Return the name of a network adapter, or a pattern of names, unchanged; raise ValueError for any other text."""
-    if _ADAPTER.fullmatch(text) is None or not text.strip("*?"):
-        raise ValueError(
-            "must be a device (mlx5_3), a PCI address (0000:86:00.0), a board id (MT_0000000838), "
-            "or a pattern of one with * and ? (mlx5_an*), without a port number"
-        )
-    return text
-
-
-def check_nccl_name(name: str) -> str:
-    """Return the name of an NCCL variable unchanged; raise ValueError for any other text."""
-    if _NCCL.fullmatch(name) is None:
-        raise ValueError("must be the name of an NCCL variable, NCCL_...")
-    return name
 
 
 def check_argument(text: str) -> str:
