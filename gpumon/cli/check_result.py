@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpumon.cli.health_file import LEVELS, Document, GpuHealth, NodeHealth, VerdictGroup
+from gpumon.cli.health_file import LEVELS, Document, GpuHealth, NodeHealth
 from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Clearance, Level
 
 EXIT_CODES = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
@@ -73,44 +73,40 @@ def check_result(
 
     `ignored` contains names of checks whose verdicts do not count.
     """
-    excused = {
-        group.verdict["device"] for group in health.groups if group.verdict["check"] in SILENCE.intersection(ignored)
-    }
+    excused = {verdict["device"] for verdict in health.verdicts if verdict["check"] in SILENCE.intersection(ignored)}
     gpus = tuple(
         gpu._replace(unwatched="") if gpu.uuid in excused else gpu for gpu in (health.gpus if job is None else job)
     )
-    groups = tuple(group for group in health.groups if group.verdict["check"] not in ignored)
+    verdicts = [verdict for verdict in health.verdicts if verdict["check"] not in ignored]
     if job is not None:
-        groups = tuple(_select(groups, {gpu.uuid for gpu in job}))
+        verdicts = list(_select(verdicts, {gpu.uuid for gpu in job}))
     if job is not None or COUNTING.intersection(ignored):
         health = health._replace(missing_gpus=0)
     uncertain = bool(health.stale or _unknown_state(health, gpus))
-    history_unread = any(group.verdict["check"] == HISTORY_UNREAD for group in groups)
+    history_unread = any(verdict["check"] == HISTORY_UNREAD for verdict in verdicts)
     order = UNCERTAIN_ORDER if uncertain or history_unread else CERTAIN_ORDER
-    verdicts = tuple(
-        sorted((group.verdict for group in groups), key=lambda verdict: -order.index(LEVELS[verdict["level"]]))
-    )
+    verdicts.sort(key=lambda verdict: -order.index(LEVELS[verdict["level"]]))
     levels = [OK, *(LEVELS[verdict["level"]] for verdict in verdicts)]
     levels += [health.level] if job is None and not ignored else []
     levels += [UNKNOWN] if uncertain else []
     level = max(levels, key=order.index)
     words = _words(health, gpus, verdicts, for_job=job is not None, uncertain=level is UNKNOWN)
     line = f"GPU {level.name}: {words}{_maintenance(health)}"
-    return CheckResult(level=level, line=_one_line(line), health=health, verdicts=verdicts, gpus=gpus)
+    return CheckResult(level=level, line=_one_line(line), health=health, verdicts=tuple(verdicts), gpus=gpus)
 
 
-def _select(groups: Collection[VerdictGroup], job: Collection[str]) -> Iterator[VerdictGroup]:
+def _select(verdicts: Iterable[Document], job: Collection[str]) -> Iterator[Document]:
     """Yield the verdicts that concern a job: those on its GPUs, on the node and on ports.
 
     `job`: uuids of the job's GPUs. A verdict on another GPU is replaced by the verdicts on the job's GPUs that it
     inhibits.
     """
-    for group in groups:
-        device = group.verdict["device"]
+    for verdict in verdicts:
+        device = verdict["device"]
         if device is None or PORT in device or device in job:
-            yield group
+            yield verdict
         else:
-            yield from (VerdictGroup(verdict=verdict) for verdict in group.consequences if verdict["device"] in job)
+            yield from (inhibited for inhibited in verdict["consequences"] if inhibited["device"] in job)
 
 
 def _words(

@@ -58,19 +58,14 @@ class GpuHealth(NamedTuple):
         return self.uuid if self.number is None else f"GPU {self.number}"
 
 
-class VerdictGroup(NamedTuple):
-    """A verdict that no other verdict inhibits, with the verdicts that it inhibits."""
-
-    verdict: Document
-    consequences: tuple[Document, ...] = ()
-
-
 class NodeHealth(NamedTuple):
     """The content of a health file: the verdicts, GPUs and maintenance of the node."""
 
     level: Level = Level.OK
     """Worst level of the node's verdicts; UNKNOWN before the agent's first evaluation of its checks."""
-    groups: tuple[VerdictGroup, ...] = ()
+    verdicts: tuple[Document, ...] = ()
+    """The verdicts that no other verdict inhibits. The member `consequences` has the verdicts that a verdict inhibits.
+    """
     gpus: tuple[GpuHealth, ...] = ()
     missing_gpus: int = 0
     """Number of expected GPUs that the driver does not count. Soon after boot, no verdict reports them yet."""
@@ -129,10 +124,7 @@ def _reason(path: StrPath, error: OSError) -> str:
 def _node_health(document: Any, max_age: float) -> NodeHealth:
     return NodeHealth(
         level=LEVELS[document["level"]],
-        groups=tuple(
-            VerdictGroup(verdict=_verdict(verdict), consequences=tuple(map(_verdict, verdict["consequences"])))
-            for verdict in document["verdicts"]
-        ),
+        verdicts=tuple(map(_check_verdict, document["verdicts"])),
         gpus=tuple(map(_gpu, document["gpus"])),
         missing_gpus=int(document["gpus_missing"]),
         maintenance=_maintenance(document["maintenance"], document["boot_id"]),
@@ -173,10 +165,12 @@ def _maintenance(window: Document | None, boot: str) -> str | None:
     return f"until {until[:10]} {until[11:19]} UTC: {window['reason']}" if left > 0 else None
 
 
-def _verdict(verdict: Document) -> Document:
-    missing = VERDICT_KEYS - verdict.keys()
-    if missing or verdict["level"] not in LEVELS:
-        raise KeyError(*missing)
+def _check_verdict(verdict: Document) -> Document:
+    """Return the verdict. Raise KeyError if the verdict, or one that it inhibits, lacks a member or a valid level."""
+    for each in (verdict, *verdict["consequences"]):
+        missing = VERDICT_KEYS - each.keys()
+        if missing or each["level"] not in LEVELS:
+            raise KeyError(*missing)
     return verdict
 
 

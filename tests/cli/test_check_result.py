@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpumon.cli.check_result import SILENCE, check_result
-from gpumon.cli.health_file import LEVELS, GpuHealth, NodeHealth, VerdictGroup
+from gpumon.cli.health_file import LEVELS, GpuHealth, NodeHealth
 from gpumon.health.checks import gpu
 from gpumon.health.verdict import HISTORY_UNREAD
 
@@ -23,19 +23,20 @@ def verdict(level: str, gpu: int | None = None, *, check: str = "some_check", **
         "device": device,
         "reason": f"It is {level}.",
         "action": "none",
+        "consequences": (),
     }
     return document | {"action_text": "nothing to do", "since": "2026-11-20T17:00:00Z"} | values
 
 
-def node(*groups: VerdictGroup, **values: Any) -> NodeHealth:
-    level = max((LEVELS[group.verdict["level"]] for group in groups), default=LEVELS["ok"])
-    return NodeHealth(level=level, groups=groups, gpus=GPUS)._replace(**values)
+def node(*verdicts: dict[str, Any], **values: Any) -> NodeHealth:
+    level = max((LEVELS[verdict["level"]] for verdict in verdicts), default=LEVELS["ok"])
+    return NodeHealth(level=level, verdicts=verdicts, gpus=GPUS)._replace(**values)
 
 
 @pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warn", 1), ("fail", 2), ("unknown", 3)])
 def test_exit_codes_are_those_of_nagios(level: str, code: int) -> None:
     """0 ok, 1 warn, 2 fail, 3 unknown."""
-    result = check_result(node(*([] if level == "ok" else [VerdictGroup(verdict=verdict(level, 1))])))
+    result = check_result(node(*([] if level == "ok" else [verdict(level, 1)])))
     assert (result.code, result.line.split(":")[0]) == (code, f"GPU {level.upper()}")
 
 
@@ -58,11 +59,11 @@ def test_a_node_with_a_gpu_that_was_not_evaluated_yet_is_not_reported_healthy() 
 
 def test_no_warning_hides_an_unread_history() -> None:
     """What failed before the agent started may still fail: only a current failure has precedence."""
-    past, hot = VerdictGroup(verdict=verdict("unknown", check=HISTORY_UNREAD)), VerdictGroup(verdict=verdict("warn", 1))
+    past, hot = verdict("unknown", check=HISTORY_UNREAD), verdict("warn", 1)
     for job in (None, GPUS[:2]):
         result = check_result(node(past, hot), job)
         assert (result.code, result.line) == (3, "GPU UNKNOWN: It is unknown. (+1 more)")
-        assert check_result(node(past, hot, VerdictGroup(verdict=verdict("fail", 0))), job).code == 2
+        assert check_result(node(past, hot, verdict("fail", 0)), job).code == 2
     assert check_result(node(past, hot), ignored=[HISTORY_UNREAD]).code == 1
 
 
@@ -83,8 +84,8 @@ def test_no_warning_hides_an_unread_history() -> None:
 def test_no_warning_hides_an_unknown_gpu(values: dict[str, Any], line: str) -> None:
     """As after a crash that lost the GPU: the warning of the crash lasts a day."""
     crashed, failed = (
-        VerdictGroup(verdict=verdict("warn", check="node_unexpected_reboot")),
-        VerdictGroup(verdict=verdict("fail", 0)),
+        verdict("warn", check="node_unexpected_reboot"),
+        verdict("fail", 0),
     )
     for job in (None, values["gpus"][3:]) if values.get("gpus") else (None,):
         result = check_result(node(crashed, **values), job)
@@ -96,11 +97,7 @@ def test_no_warning_hides_an_unknown_gpu(values: dict[str, Any], line: str) -> N
 def test_the_line_states_fault_and_action() -> None:
     """The worst verdict, its action, and the number of others."""
     lost = verdict("fail", 3, reason="It fell off the bus.", action="reboot", action_text="reboot the node")
-    result = check_result(
-        node(
-            VerdictGroup(verdict=verdict("warn", 1)), VerdictGroup(verdict=lost), VerdictGroup(verdict=verdict("warn"))
-        )
-    )
+    result = check_result(node(verdict("warn", 1), lost, verdict("warn")))
     assert result.line == "GPU FAIL: GPU 3: It fell off the bus. Do: reboot the node. (+2 more)"
 
 
@@ -111,14 +108,14 @@ def test_a_repair_that_was_done_is_not_requested_again(repair: str, done: str) -
     """Otherwise a scheduler that follows the line would repair in a loop."""
     words = "if it comes back, reboot the node"
     lost = verdict("fail", 3, reason="It fell off the bus.", action_text=words, repair=repair)
-    result = check_result(node(VerdictGroup(verdict=lost)))
+    result = check_result(node(lost))
     assert result.line == f"GPU FAIL: GPU 3: It fell off the bus. {done}: {words}."
     assert result.document(None)["verdicts"] == [lost]
 
 
 def test_the_line_is_one_line_without_bars() -> None:
     """Nagios reads one line, and expects numbers behind a bar."""
-    result = check_result(node(VerdictGroup(verdict=verdict("warn", reason="one | two\nthree"))))
+    result = check_result(node(verdict("warn", reason="one | two\nthree")))
     assert result.line == "GPU WARN: one / two three."
 
 
@@ -133,15 +130,15 @@ def test_a_job_is_not_refused_for_the_fault_of_another_gpu() -> None:
     """Only for faults of its own GPUs, the node and its ports, and for what another GPU's fault does to its own."""
     link = verdict("fail", 0, check="nvlink_down", reason="A link is down.")
     count = verdict("fail", check="gpu_count_mismatch", reason="7 of 8 are here.")
-    other = VerdictGroup(verdict=verdict("fail", 3), consequences=(link, count))
-    port = VerdictGroup(verdict=verdict("warn", device="mlx5_0/1", reason="It flaps."))
+    other = verdict("fail", 3, consequences=(link, count))
+    port = verdict("warn", device="mlx5_0/1", reason="It flaps.")
     assert check_result(node(other), GPUS[1:2]).code == 0
     assert check_result(node(other), GPUS[:1]).line == "GPU FAIL: GPU 0: A link is down."
     assert check_result(node(other), GPUS[3:]).code == 2
     assert check_result(node(other, port), GPUS[1:2]).line == "GPU WARN: mlx5_0/1: It flaps."
-    assert check_result(node(VerdictGroup(verdict=count)), GPUS[1:2]).code == 2
-    assert check_result(node(VerdictGroup(verdict=count)), ()).code == 2
-    gone = VerdictGroup(verdict=verdict("fail", device="GPU-of-before"))
+    assert check_result(node(count), GPUS[1:2]).code == 2
+    assert check_result(node(count), ()).code == 2
+    gone = verdict("fail", device="GPU-of-before")
     assert check_result(node(gone), GPUS[1:2]).code == 0
 
 
@@ -156,9 +153,7 @@ def test_a_gpu_that_is_not_read_is_unknown() -> None:
 
 def test_ignored_checks_are_left_out_with_the_verdicts_they_inhibit() -> None:
     """The silence of the GPU that such a check explains is ignored too."""
-    gone = VerdictGroup(
-        verdict=verdict("fail", 3, check="gpu_lost"), consequences=(verdict("fail", 0, check="nvlink_down"),)
-    )
+    gone = verdict("fail", 3, check="gpu_lost", consequences=(verdict("fail", 0, check="nvlink_down"),))
     health = node(gone, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it does not answer (lost)")))
     assert check_result(health, None, ["gpu_lost"]).code == 0
     assert check_result(health, GPUS[:1], ["gpu_lost"]).code == 0
@@ -167,7 +162,7 @@ def test_ignored_checks_are_left_out_with_the_verdicts_they_inhibit() -> None:
 
 def test_ignoring_another_check_does_not_excuse_a_silent_gpu() -> None:
     """A cosmetic verdict from before it was released, or became silent, does not show its current state."""
-    cosmetic = VerdictGroup(verdict=verdict("warn", 3, check="gpu_persistence_off"))
+    cosmetic = verdict("warn", 3, check="gpu_persistence_off")
     health = node(cosmetic, gpus=(*GPUS[:3], GPUS[3]._replace(unwatched="it is released")))
     assert check_result(health, None, ["gpu_persistence_off"]).code == 3
     assert check_result(health, health.gpus[3:], ["gpu_persistence_off"]).code == 3
@@ -181,14 +176,14 @@ def test_what_explains_a_silent_gpu_is_in_the_table() -> None:
 def test_a_node_without_gpus_is_unknown() -> None:
     """The driver may not be loaded yet."""
     assert check_result(node(gpus=())).line == "GPU UNKNOWN: the agent detects no GPU: check that the driver is loaded."
-    assert check_result(node(VerdictGroup(verdict=verdict("fail")), gpus=())).code == 2
+    assert check_result(node(verdict("fail"), gpus=())).code == 2
 
 
 @pytest.mark.parametrize(("level", "code"), [(None, 3), ("warn", 3), ("fail", 2)])
 def test_a_stale_file_is_never_ok(level: str | None, code: int) -> None:
     """A failure still counts; a warning does not hide that the current state is unknown."""
-    groups = [VerdictGroup(verdict=verdict(level, 1))] if level else []
-    result = check_result(node(*groups, stale="the agent was stopped."))
+    verdicts = [verdict(level, 1)] if level else []
+    result = check_result(node(*verdicts, stale="the agent was stopped."))
     assert result.code == code
     assert "the agent was stopped." in result.line
     assert level is None or f"It is {level}." in result.line
@@ -196,6 +191,6 @@ def test_a_stale_file_is_never_ok(level: str | None, code: int) -> None:
 
 def test_maintenance_changes_the_line_and_not_the_level() -> None:
     """Another exit code takes a flag."""
-    result = check_result(node(VerdictGroup(verdict=verdict("fail", 1)), maintenance="until 17:00: new DIMMs"))
+    result = check_result(node(verdict("fail", 1), maintenance="until 17:00: new DIMMs"))
     assert result.code == 2
     assert result.line == "GPU FAIL: GPU 1: It is fail. [maintenance until 17:00: new DIMMs]"

@@ -13,7 +13,7 @@ from test_health_file import content
 
 from gpumon.cli.check_result import check_result
 from gpumon.cli.device_taint import device_taint_rules
-from gpumon.cli.health_file import LEVELS, GpuHealth, NodeHealth, VerdictGroup
+from gpumon.cli.health_file import LEVELS, GpuHealth, NodeHealth
 from gpumon.cli.main import main
 from gpumon.services.health_file import replace_file
 
@@ -22,7 +22,7 @@ GPUS = tuple(GpuHealth(number=n, uuid=f"GPU-{n}", bus_id=f"00000000:0{n}:00.0", 
 
 def rules(*failures: tuple[str, str | None], gpus: tuple[GpuHealth, ...] = GPUS) -> list[dict[str, Any]]:
     """Return the rules for verdicts with these levels and devices."""
-    verdicts = [
+    verdicts = tuple(
         {
             "check": f"check_{number}",
             "level": level,
@@ -32,10 +32,9 @@ def rules(*failures: tuple[str, str | None], gpus: tuple[GpuHealth, ...] = GPUS)
             "action": "none",
         }
         for number, (level, device) in enumerate(failures)
-    ]
-    groups = tuple(VerdictGroup(verdict=verdict) for verdict in verdicts)
+    )
     level = max((LEVELS[name] for name, _ in failures), default=LEVELS["ok"])
-    result = check_result(NodeHealth(level=level, groups=groups, gpus=gpus))
+    result = check_result(NodeHealth(level=level, verdicts=verdicts, gpus=gpus))
     return [rule for rule in yaml.safe_load_all(device_taint_rules(result, "n17")) if rule]
 
 
