@@ -6,9 +6,7 @@ import argparse
 import http.client
 import json
 import sys
-from dataclasses import replace
 from typing import Any
-from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, RefusedError
 from gpumon.cli.command_parser import CommandParser
@@ -35,20 +33,17 @@ def add(parser: CommandParser) -> None:
     which.add_argument("--gpu", metavar="GPU", help="only verdicts on this GPU: uuid, index or PCI address")
     which.add_argument("--device", metavar="DEVICE", help="only verdicts on this device, as the verdict names it")
     which.add_argument("--all", action="store_true", dest="every", help="every verdict whose fault is over")
-    parser.add_argument("--note", metavar="TEXT", default="", help="note for the history: what was observed or done")
+    parser.add_argument("--note", metavar="TEXT", help="note for the history: what was observed or done")
     add_client_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    options = {"check": args.check, "gpu": args.gpu, "device": args.device}
-    parameters = {name: value for name, value in options.items() if value is not None}
-    if bool(parameters) == args.every:
+    which = {"check": args.check, "gpu": args.gpu, "device": args.device}
+    if args.every == any(value is not None for value in which.values()):
         raise UserError("name a CHECK, --gpu GPU or --device DEVICE, or give --all alone")
-    parameters |= {"all": "true"} if args.every else {}
-    parameters |= {"note": args.note} if args.note else {}
-    agent = replace(client(args), timeout=WAIT_SECONDS)
+    every = "true" if args.every else None
     try:
-        response = agent.change("POST", f"{PATH}?{urlencode(parameters)}", MEMBERS)
+        response = client(args, WAIT_SECONDS).change("POST", PATH, MEMBERS, **which, all=every, note=args.note)
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT:
             raise

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from gpumon import __version__
 from gpumon.cli.errors import UserError
@@ -89,12 +89,13 @@ class Client:
     """File with the token that is sent with requests to a URL."""
     timeout: float = TIMEOUT_SECONDS
 
-    def get(self, path: str, members: Collection[str]) -> Any:
+    def get(self, path: str, members: Collection[str], **query: object) -> Any:
         """Send a GET request and return the JSON object of the response.
 
-        Raise ClientError if the request fails, the object lacks one of `members`, or a URL is asked without a token.
+        `query`: query parameters; those that are None are omitted. Raise ClientError if the request fails, the object
+        lacks one of `members`, or a URL is asked without a token.
         """
-        return self._ask("GET", path, members)
+        return self._ask("GET", path, members, query)
 
     def fetch(self, path: str) -> Answer:
         """Send a GET request and return the response, whatever its status. Raise ClientError if no response arrives."""
@@ -103,16 +104,18 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise ClientError(f"no response from {self._shown_address} to GET {path}: {error}") from error
 
-    def change(self, method: str, path: str, members: Collection[str]) -> Any:
-        """Send a request that changes the agent's state and return the JSON object of the response.
+    def change(self, method: str, path: str, members: Collection[str], **query: object) -> Any:
+        """Send a request that changes the agent's state and return the JSON object of the response, as `get` does.
 
         Raise ClientError if the request fails, the object lacks one of `members`, or a URL is asked without a token.
         """
         if not isinstance(self.address, Path) and self.token_file is None:
             raise ClientError(f"a change at {self._shown_address} needs a token: give its file with --token-file.")
-        return self._ask(method, path, members)
+        return self._ask(method, path, members, query)
 
-    def _ask(self, method: str, path: str, members: Collection[str]) -> Any:
+    def _ask(self, method: str, path: str, members: Collection[str], query: Mapping[str, object]) -> Any:
+        given = {name: value for name, value in query.items() if value is not None}
+        path += f"?{urlencode(given, doseq=True)}" if given else ""
         try:
             status, _, body = self._exchange(method, path)
             return _document(status, body, members)

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpumon import DEFAULT_PORT
-from gpumon.cli.client import Client
+from gpumon.cli.client import TIMEOUT_SECONDS, Client
 from gpumon.cli.errors import UserError
 from gpumon.config import default_paths
 from gpumon.config.configuration_error import ConfigurationError
@@ -40,12 +40,7 @@ def add_client_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reason_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why; kept in the audit log (/api/v1/audit)")
-
-
-def reason(args: argparse.Namespace) -> dict[str, str]:
-    """Return the value of --reason as the query parameter `reason`; an empty dict if the flag was not given."""
-    return {"reason": args.reason} if args.reason else {}
+    parser.add_argument("--reason", metavar="TEXT", help="why; kept in the audit log (/api/v1/audit)")
 
 
 def reader(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Callable[[], Configuration]:
@@ -115,14 +110,14 @@ def simulation_problem(profile: str, scenario: Path | None) -> str:
     return checked.stderr.strip() if checked.returncode else ""
 
 
-def client(args: argparse.Namespace) -> Client:
+def client(args: argparse.Namespace, timeout: float = TIMEOUT_SECONDS) -> Client:
     """Return a client for the agent that the flags name or, without flags, for this host's agent.
 
-    Raise UserError if the flags or the configuration are invalid.
+    `timeout`: seconds to wait for a response. Raise UserError if the flags or the configuration are invalid.
     """
     if args.token_file is not None and args.url is None:
         raise UserError("--token-file goes with --url: the agent of this host needs no token")
-    return Client(args.url or args.socket or local_socket(configuration(args)), args.token_file)
+    return Client(args.url or args.socket or local_socket(configuration(args)), args.token_file, timeout)
 
 
 def local_socket(settings: Configuration) -> Path:

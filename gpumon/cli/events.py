@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from urllib.parse import urlencode
 
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
@@ -28,8 +27,8 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    parameters = {name: value for name in FILTERS if (value := getattr(args, name)) is not None}
-    answer = client(args).get(f"{PATH}?{urlencode(parameters)}", MEMBERS)
+    filters = {name: getattr(args, name) for name in FILTERS}
+    answer = client(args).get(PATH, MEMBERS, **filters)
     print(json.dumps(answer["events"], indent=2) if args.json else event_table(answer["events"]))
     if not answer["complete"]:
         print("gpumon: the store did not answer: older events may be missing", file=sys.stderr)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
-from typing import Any
-from urllib.parse import urlencode
 
-from gpumon.cli.client import Client
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.outputs.inventory_table import render_inventory
 
 PATH, MEMBERS = "/api/v1/inventory", ("gpus_expected", "gpus", "ports", "former_gpus")
@@ -39,12 +35,10 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    agent = replace(client(args), timeout=WAIT_SECONDS)
-    document = agent.get(PATH, MEMBERS) if args.action == "show" else _accept(agent, args)
+    agent = client(args, WAIT_SECONDS)
+    if args.action == "show":
+        document = agent.get(PATH, MEMBERS)
+    else:
+        document = agent.change("POST", f"{PATH}/accept", MEMBERS, part=args.parts, reason=args.reason)
     print(json.dumps(document, indent=2) if args.json else render_inventory(document))
     return 0
-
-
-def _accept(agent: Client, args: argparse.Namespace) -> Any:
-    query = urlencode({"part": args.parts, **reason(args)}, doseq=True)
-    return agent.change("POST", f"{PATH}/accept?{query}", MEMBERS)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from typing import Any
-from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, Client
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.model.time_window import reason_problem
@@ -59,9 +58,9 @@ def _send(agent: Client, args: argparse.Namespace) -> Any:
     if args.action == "show":
         return agent.get(PATH, MEMBERS)
     if args.action == "end":
-        return agent.change("DELETE", f"{PATH}?{urlencode(reason(args))}", CHANGED)
-    query = {"for_seconds": parse_duration(args.duration, "--for"), "reason": _reason(args.reason)}
-    return agent.change("POST", f"{PATH}?{urlencode(query)}", CHANGED)
+        return agent.change("DELETE", PATH, CHANGED, reason=args.reason)
+    seconds = parse_duration(args.duration, "--for")
+    return agent.change("POST", PATH, CHANGED, for_seconds=seconds, reason=_reason(args.reason))
 
 
 def _reason(reason: str) -> str:

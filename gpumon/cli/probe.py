@@ -13,12 +13,11 @@ import sys
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
 
 from gpumon.cli import probe_history, probe_hold
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.model.durations import from_rfc3339
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
@@ -69,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
 def _begin(agent: Client, args: argparse.Namespace) -> str:
     """Request a run of a probe and return the id of the run. A skipped run has an id too."""
     try:
-        return str(agent.change("POST", f"/probe/{args.action}?{urlencode(reason(args))}", ("id",))["id"])
+        return str(agent.change("POST", f"/probe/{args.action}", ("id",), reason=args.reason)["id"])
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT or not refusal.problem.get("id"):
             raise

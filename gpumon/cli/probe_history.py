@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
 
 from gpumon.cli.client import Client
 from gpumon.cli.command_parser import CommandParser
@@ -41,11 +40,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
     """Yield the stored probe runs as JSON objects, the newest first. They are requested page by page."""
-    parameters = {"since": args.since, "probe": args.probe, "limit": PAGE}
+    until = None
     while True:
-        query = urlencode({name: value for name, value in parameters.items() if value is not None})
-        page = agent.get(f"{PATH}?{query}", MEMBERS)["probes"]
+        page = agent.get(PATH, MEMBERS, since=args.since, probe=args.probe, limit=PAGE, until=until)["probes"]
         yield from page
         if len(page) < PAGE:
             return
-        parameters["until"] = page[-1]["started"]
+        until = page[-1]["started"]

@@ -12,14 +12,12 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
 
 from gpumon.cli.client import STORED_LATER, Client, ClientError, NoAgentError, RefusedError
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.model.time_window import owner_problem, reason_problem
@@ -68,20 +66,18 @@ def begin(args: argparse.Namespace) -> int:
     if problem:
         raise UserError(f"{problem} Use a shorter or simpler text.")
     seconds = parse_duration(args.duration, "--for")
-    query = urlencode({"for_seconds": seconds, "reason": args.reason, "owner": args.owner})
-    return _send(args, lambda agent: agent.change("POST", f"{PATH}?{query}", CHANGED), FREE)
+    return _send(args, "POST", {"for_seconds": seconds, "reason": args.reason, "owner": args.owner}, FREE)
 
 
 def end(args: argparse.Namespace) -> int:
-    query = urlencode({"owner": args.owner, **reason(args)})
-    return _send(args, lambda agent: agent.change("DELETE", f"{PATH}?{query}", CHANGED), "")
+    return _send(args, "DELETE", {"owner": args.owner, "reason": args.reason}, "")
 
 
-def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: str) -> int:
+def _send(args: argparse.Namespace, method: str, query: Mapping[str, object], success: str) -> int:
     """Send a request about a hold to the agent, print the result, and return the exit code."""
-    agent = replace(client(args), timeout=PATIENCE_SECONDS)
+    agent = client(args, PATIENCE_SECONDS)
     try:
-        response = _retry(agent, request)
+        response = _retry(agent, method, query)
     except ClientError as error:
         if isinstance(error, RefusedError) and error.status != http.client.CONFLICT:
             raise
@@ -100,7 +96,7 @@ def _send(args: argparse.Namespace, request: Callable[[Client], Any], success: s
     return 0
 
 
-def _retry(agent: Client, request: Callable[[Client], Any]) -> Any:
+def _retry(agent: Client, method: str, query: Mapping[str, object]) -> Any:
     """Send a request and return the response. Retry for PATIENCE_SECONDS while no agent listens.
 
     The agent thus gets the hold of a job that begins while the agent starts.
@@ -108,7 +104,7 @@ def _retry(agent: Client, request: Callable[[Client], Any]) -> Any:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return request(agent)
+            return agent.change(method, PATH, CHANGED, **query)
         except NoAgentError:
             if time.monotonic() > deadline:
                 raise

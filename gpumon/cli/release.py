@@ -6,13 +6,11 @@ import argparse
 import http.client
 import json
 import sys
-from dataclasses import replace
 from typing import Any
-from urllib.parse import urlencode
 
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client, reason
+from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
 from gpumon.cli.errors import UserError
 from gpumon.outputs.window_sentences import releases
@@ -49,7 +47,7 @@ def add(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.gpu is not None and args.duration is None and not args.end:
         raise UserError("--gpu needs another flag: add --for DURATION or --end")
-    agent = replace(client(args), timeout=WAIT_SECONDS)
+    agent = client(args, WAIT_SECONDS)
     try:
         response, code = _send(agent, args), 0
     except RefusedError as refusal:
@@ -67,10 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _send(agent: Client, args: argparse.Namespace) -> Any:
-    gpu = reason(args) | ({} if args.gpu is None else {"gpu": args.gpu})
     if args.end:
-        return agent.change("DELETE", f"{PATH}?{urlencode(gpu)}", MEMBERS)
+        return agent.change("DELETE", PATH, MEMBERS, gpu=args.gpu, reason=args.reason)
     if args.duration is None:
         return agent.get(PATH, MEMBERS)
-    query = urlencode({"for_seconds": parse_duration(args.duration, "--for"), **gpu})
-    return agent.change("POST", f"{PATH}?{query}", MEMBERS)
+    seconds = parse_duration(args.duration, "--for")
+    return agent.change("POST", PATH, MEMBERS, for_seconds=seconds, gpu=args.gpu, reason=args.reason)
