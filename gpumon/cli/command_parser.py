@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -42,6 +43,8 @@ class CommandParser(argparse.ArgumentParser):
         self.examples: tuple[str, ...] = ()
         self.set_defaults(parser=self)
         self._action_parsers: Any = None
+        self._negative_number_matcher = re.compile(r"-\.?[0-9]")
+        """Makes argparse read `-5m` as a value, which a command rejects with a reason, and not as an unknown flag."""
 
     def add_action(self, name: str, meaning: str, *examples: str) -> CommandParser:
         """Add an action, such as `start`, to this subcommand, and return its parser. `meaning` is its help text."""

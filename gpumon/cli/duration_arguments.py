@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from gpumon.cli.errors import UserError
 from gpumon.model import durations
-
-_NEGATIVE = re.compile(r"-\.?[0-9]")
-
-
-def accept_negative_values(parser: argparse.ArgumentParser) -> None:
-    """Make the parser read `-5m` as a value, so that the command can reject it with a reason.
-
-    By default argparse reads it as an unknown flag. No flag of this parser may begin with a digit.
-    """
-    parser._negative_number_matcher = _NEGATIVE  # noqa: SLF001 - argparse has no public setting for this
 
 
 def duration(text: str) -> float:
@@ -30,12 +19,9 @@ def duration(text: str) -> float:
     return seconds
 
 
-def parse_duration(text: str, flag: str = "") -> float:
-    """Return a duration, such as 1h30m, in seconds.
-
-    Raise UserError, which names `flag`, if the duration is invalid or 0.
-    """
+def for_seconds(text: str) -> float:
+    """Return the value of the flag --for, such as 1h30m, in seconds. Raise UserError if it is invalid or 0."""
     seconds = durations.seconds(text)
     if not seconds:
-        raise UserError(f"{flag} {text!r} is not a duration: write 90s, 5m or 1h30m".strip())
+        raise UserError(f"--for {text!r} is not a duration: write 90s, 5m or 1h30m")
     return seconds

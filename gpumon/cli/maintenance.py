@@ -9,7 +9,7 @@ from typing import Any
 from gpumon.cli.client import STORED_LATER, Client
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
-from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
+from gpumon.cli.duration_arguments import for_seconds
 from gpumon.cli.errors import UserError
 from gpumon.model.time_window import reason_problem
 from gpumon.outputs import window_sentences
@@ -32,7 +32,6 @@ def add(parser: CommandParser) -> None:
         EXAMPLE,
         'gpumon maintenance start --for 30m --reason "reboot" --json',
     )
-    accept_negative_values(start)
     start.add_argument("--for", dest="duration", required=True, metavar="DURATION", help="length, such as 2h")
     start.add_argument("--reason", required=True, help="a short text that every user can read")
     end = parser.add_action(
@@ -59,7 +58,7 @@ def _send(agent: Client, args: argparse.Namespace) -> Any:
         return agent.get(PATH, MEMBERS)
     if args.action == "end":
         return agent.change("DELETE", PATH, CHANGED, reason=args.reason)
-    seconds = parse_duration(args.duration, "--for")
+    seconds = for_seconds(args.duration)
     return agent.change("POST", PATH, CHANGED, for_seconds=seconds, reason=_reason(args.reason))
 
 

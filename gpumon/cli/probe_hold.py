@@ -18,7 +18,7 @@ from typing import Any
 from gpumon.cli.client import STORED_LATER, Client, ClientError, NoAgentError, RefusedError
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
-from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
+from gpumon.cli.duration_arguments import for_seconds
 from gpumon.cli.errors import UserError
 from gpumon.model.time_window import owner_problem, reason_problem
 from gpumon.outputs.window_sentences import holds
@@ -44,7 +44,6 @@ def add(parser: CommandParser) -> None:
         "gpumon probe hold --for 2h --owner 4711 --reason prolog",
         "gpumon probe hold --json",
     )
-    accept_negative_values(hold)
     hold.add_argument(
         "--for", dest="duration", default=DURATION, metavar="DURATION", help=f"length of the hold ({DURATION})"
     )
@@ -65,7 +64,7 @@ def begin(args: argparse.Namespace) -> int:
     problem = reason_problem(args.reason) or owner_problem(args.owner)
     if problem:
         raise UserError(f"{problem} Use a shorter or simpler text.")
-    seconds = parse_duration(args.duration, "--for")
+    seconds = for_seconds(args.duration)
     return _send(args, "POST", {"for_seconds": seconds, "reason": args.reason, "owner": args.owner}, FREE)
 
 

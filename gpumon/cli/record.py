@@ -14,7 +14,7 @@ from pathlib import Path
 from gpumon import __version__, log
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
+from gpumon.cli.duration_arguments import for_seconds
 from gpumon.cli.errors import UserError
 from gpumon.cli.recorder import Outcome, Recording
 from gpumon.clock import boot_clock
@@ -32,7 +32,6 @@ CUT_SHORT = 1
 
 def add(parser: CommandParser) -> None:
     parser.set_examples("gpumon record node.capture --for 60s", "gpumon record node.capture --summary")
-    accept_negative_values(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="recording to write or to summarise")
     parser.add_argument("--for", dest="duration", default="60s", metavar="DURATION", help="length, such as 5m (60s)")
     parser.add_argument("--unmasked", action="store_true", help="do not mask serials, uuids and process ids")
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.summary:
         print(_summary(args.file), end="")
         return 0
-    seconds = parse_duration(args.duration, "--for")
+    seconds = for_seconds(args.duration)
     settings = configuration_to_start(args)
     log.configure(level="warning", format=settings.log.format)
     _check_writable(args.file)

@@ -11,7 +11,7 @@ from typing import Any
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
-from gpumon.cli.duration_arguments import accept_negative_values, parse_duration
+from gpumon.cli.duration_arguments import for_seconds
 from gpumon.cli.errors import UserError
 from gpumon.outputs.window_sentences import releases
 
@@ -30,7 +30,6 @@ class _Once(argparse.Action):
 
 def add(parser: CommandParser) -> None:
     parser.set_examples("gpumon release --for 5m --gpu 3", "gpumon release --end")
-    accept_negative_values(parser)
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--for",
@@ -69,5 +68,5 @@ def _send(agent: Client, args: argparse.Namespace) -> Any:
         return agent.change("DELETE", PATH, MEMBERS, gpu=args.gpu, reason=args.reason)
     if args.duration is None:
         return agent.get(PATH, MEMBERS)
-    seconds = parse_duration(args.duration, "--for")
+    seconds = for_seconds(args.duration)
     return agent.change("POST", PATH, MEMBERS, for_seconds=seconds, gpu=args.gpu, reason=args.reason)
