@@ -55,7 +55,13 @@ def load(
     sources.add_environment(environ)
     sources.add_flags(flags)
     check_names(sources, profiles)
-    return _with_xid_rows(_validate(sources))
+    configuration = _validate(sources)
+    if configuration.xids.file is None:
+        return configuration
+    rows, problems = xid_file.read(configuration.xids.file)
+    if problems:
+        raise ConfigurationError(problems)
+    return configuration.with_xid_rows(rows)
 
 
 def _validate(sources: ConfigurationSources) -> Configuration:
@@ -70,15 +76,6 @@ def _validate(sources: ConfigurationSources) -> Configuration:
     return configuration.with_origins({".".join(key): origin for key, origin in sources.origins.items()})
 
 
-def _with_xid_rows(configuration: Configuration) -> Configuration:
-    if configuration.xids.file is None:
-        return configuration
-    rows, problems = xid_file.read(configuration.xids.file)
-    if problems:
-        raise ConfigurationError(problems)
-    return configuration.with_xid_rows(rows)
-
-
 def _problem(error: ErrorDetails, sources: ConfigurationSources) -> ConfigurationProblem:
     """Convert an error that pydantic reports to a problem with origin, setting and remedy."""
     key = tuple(str(part) for part in error["loc"] if part != "[key]")
@@ -89,10 +86,6 @@ def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Configuratio
     wrong = describe_error(error)
     if error["type"] == NEEDS:
         return ConfigurationProblem(origin, name, wrong, error["ctx"]["remedy"])
-    if len(key) == 1:
-        return ConfigurationProblem(
-            origin, name, wrong, f"valid keys of {name}: {', '.join(sections()[name].model_fields)}"
-        )
     return ConfigurationProblem(
         origin, name, f"{wrong}, not {redact(name, error['input'])!r}"[:300], _example(name, origin)
     )
