@@ -59,11 +59,6 @@ def _send(agent: Client, args: argparse.Namespace) -> Any:
     if args.action == "end":
         return agent.change("DELETE", PATH, CHANGED, reason=args.reason)
     seconds = for_seconds(args.duration)
-    return agent.change("POST", PATH, CHANGED, for_seconds=seconds, reason=_reason(args.reason))
-
-
-def _reason(reason: str) -> str:
-    problem = reason_problem(reason, required=True)
-    if problem:
+    if problem := reason_problem(args.reason, required=True):
         raise UserError(f'{problem} Give it as a short text: --reason "new power supply".')
-    return reason
+    return agent.change("POST", PATH, CHANGED, for_seconds=seconds, reason=args.reason)
