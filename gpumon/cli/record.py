@@ -16,7 +16,7 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.cli.duration_arguments import for_seconds
 from gpumon.cli.errors import UserError
-from gpumon.cli.recorder import Outcome, Recording
+from gpumon.cli.recorder import Recording
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
@@ -70,29 +70,25 @@ def _record(path: Path, settings: Configuration, seconds: float, *, masked: bool
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped unit or batch job ends like ^C
     began, wall = boot_clock(), time.time()
     builder = Builder(Mask(secrets.token_bytes(32) if masked else None), began)
-    recording = Recording(builder, lambda page: sampler_orders(settings, page, began), began=began, seconds=seconds)
-    outcome = recording.run()
-    if not outcome.up:
-        raise UserError(f"nothing was recorded: {'; '.join(outcome.remarks)}")
+    recording = Recording(builder, lambda page: sampler_orders(settings, page, began), seconds=seconds)
+    recording.run()
+    if not recording.up:
+        raise UserError(f"nothing was recorded: {'; '.join(recording.remarks)}")
     header = Header(
         gpumon=__version__,
         wall=datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="seconds"),
-        seconds=round(outcome.seconds, 3),
+        seconds=round(boot_clock() - began, 3),
         interval=settings.poll.interval_seconds,
         simulated=profile_name(settings),
         masked=masked,
         root=os.geteuid() == 0,
         bindings=version("nvidia-ml-py"),
-        remarks=tuple(outcome.remarks),
+        remarks=tuple(recording.remarks),
     )
-    return _write(path, builder, header, outcome)
-
-
-def _write(path: Path, builder: Builder, header: Header, outcome: Outcome) -> int:
     capture = builder.capture(header)
     try:
         size = write(capture, path)
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}): name another file") from error
     print(brief(capture, path, size))
-    return CUT_SHORT if outcome.remarks else 0
+    return CUT_SHORT if recording.remarks else 0

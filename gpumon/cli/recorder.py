@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from gpumon.clock import boot_clock
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.snapshot import ChildMessage, DriverStatus, Snapshot
 from gpumon.sim.recording.builder import Builder
@@ -24,21 +23,7 @@ SURVEY_SECONDS = 120.0
 OPENING_SECONDS = 75.0
 """Maximum seconds from the start of the second child until its first poll has ended."""
 POLL_SECONDS = 0.25
-DEADLINES = SAMPLER_DEADLINES
 LINE_LIMIT = 16 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The outcome of a recording, for the recording's header and the exit code of `gpumon record`."""
-
-    up: bool = False
-    """True if NVML could be initialised."""
-    polls: int = 0
-    seconds: float = 0.0
-    """Duration of the recording in seconds."""
-    remarks: list[str] = field(default_factory=list)
-    """Sentences that state what went wrong; empty if the recording is complete."""
 
 
 class Recording:
@@ -46,24 +31,24 @@ class Recording:
 
     `orders` returns the configuration (orders) of a sampler child. Its argument is the descriptor of the shared memory
     (call page) in which the child shows its current driver call. `seconds`: time to record after the first poll.
-    `began`: boot clock at the start, from which Outcome.seconds counts.
     """
 
-    def __init__(
-        self, builder: Builder, orders: Callable[[int], SamplerOrders], *, began: float, seconds: float
-    ) -> None:
-        self.outcome = Outcome()
+    def __init__(self, builder: Builder, orders: Callable[[int], SamplerOrders], *, seconds: float) -> None:
+        self.up = False
+        """True if NVML could be initialised."""
+        self.remarks: list[str] = []
+        """Sentences that state what went wrong; empty if the recording is complete."""
+        self._polled = False
         self._builder = builder
         self._orders = orders
-        self._began = began
         self._wanted = seconds
         self._loop = Loop()
         self._child: FramedChild | None = None
         self._survey = True
         self._over = False
 
-    def run(self) -> Outcome:
-        """Record until the duration is over, the second child fails, or KeyboardInterrupt. Return the outcome.
+    def run(self) -> None:
+        """Record until the duration is over, the second child fails, or KeyboardInterrupt.
 
         If the driver cannot be used or a child cannot be killed, end at once.
         """
@@ -73,11 +58,9 @@ class Recording:
             self._loop.run()
         except KeyboardInterrupt:
             self._over = True
-            self.outcome.remarks.append("ended by the operator")
+            self.remarks.append("ended by the operator")
             self._stop("stopped")
             self._loop.run()
-        self.outcome.seconds = boot_clock() - self._began
-        return self.outcome
 
     def _start(self, *, survey: bool) -> None:
         self._survey = survey
@@ -91,9 +74,9 @@ class Recording:
                 name=name,
                 module="gpumon.collectors.sampler",
                 orders=orders.encode(),
-                silence=DEADLINES.silence,
-                deadline=lambda call: call_deadline(call, DEADLINES),
-                deadlines=DEADLINES,
+                silence=SAMPLER_DEADLINES.silence,
+                deadline=lambda call: call_deadline(call, SAMPLER_DEADLINES),
+                deadlines=SAMPLER_DEADLINES,
                 descriptors=(writer,),
             )
 
@@ -111,15 +94,14 @@ class Recording:
 
     def _take(self, message: ChildMessage) -> None:
         if isinstance(message, DriverStatus):
-            self.outcome.up |= message.up
+            self.up |= message.up
             if not message.up:
                 self._over = True
                 self._fail(f"{message.error}: {message.remedy}")
-        elif isinstance(message, Snapshot):
-            self.outcome.polls += message.complete
-            if self.outcome.polls == 1 and message.complete:
-                self._deadline.cancel()
-                self._deadline = self._loop.call_after(self._wanted, lambda: self._stop("done"))
+        elif isinstance(message, Snapshot) and message.complete and not self._polled:
+            self._polled = True
+            self._deadline.cancel()
+            self._deadline = self._loop.call_after(self._wanted, lambda: self._stop("done"))
 
     def _check_calls(self) -> None:
         child = self._child
@@ -128,7 +110,7 @@ class Recording:
             self._fail(f"{child.call.call}{gpu} has not returned for {child.waiting_seconds:.0f} s")
 
     def _fail(self, remark: str) -> None:
-        self.outcome.remarks.append(remark)
+        self.remarks.append(remark)
         self._stop("late")
 
     def _stop(self, reason: str) -> None:
@@ -143,7 +125,7 @@ class Recording:
         hung = child.killed_for == "late" and child.call.running
         self._builder.child_ended(child.call.since if hung else None)
         if child.killed_for is None and code:
-            self.outcome.remarks.append(f"{child.name} crashed (code {code})")
+            self.remarks.append(f"{child.name} crashed (code {code})")
         if self._survey and not self._over:
             self._start(survey=False)
         else:
@@ -151,7 +133,7 @@ class Recording:
 
     def _abandon(self, child: FramedChild, reader: int) -> None:
         """End the recording although SIGKILL does not end the child, because the driver blocks it in the kernel."""
-        self.outcome.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
+        self.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
         self._close(reader)
         self._builder.child_ended(child.call.since)
         self._loop.stop()
