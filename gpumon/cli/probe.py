@@ -1,7 +1,7 @@
 """`gpumon probe allreduce`: make the agent run a probe, wait for it, and print its result.
 
 Exit codes: 0 ok, 1 any other outcome, 2 no agent answered or the request was refused, 3 skipped. `gpumon probe history`
-is in probe_history.py, `hold` and `unhold` are in probe_hold.py.
+prints the stored probe runs, one per line. `hold` and `unhold` are in probe_hold.py.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpumon.cli import probe_history, probe_hold
+from gpumon.cli import probe_hold
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.model.durations import from_rfc3339
+from gpumon.outputs.probe_history import history
 from gpumon.outputs.probe_table import table
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, from_document
 
+PATH = "/api/v1/probes"
+PAGE = 1000
+"""Number of stored runs that are requested from the agent at a time."""
 POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
 """Seconds after the start of a run during which a request for the run is repeated if it gets status 404, because the
@@ -31,8 +35,6 @@ agent may not have recorded the run yet.
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
-ACTIONS = {"history": probe_history.run, "hold": probe_hold.begin, "unhold": probe_hold.end}
-"""Actions of `gpumon probe` that are not probes, with the functions that execute them."""
 
 
 def add(parser: CommandParser) -> None:
@@ -47,15 +49,21 @@ def add(parser: CommandParser) -> None:
         )
         add_reason_flag(action)
         add_client_flags(action)
-    probe_history.add(parser)
+    past = parser.add_action(
+        "history", "show earlier runs", "gpumon probe history --since 7d", "gpumon probe history --probe copy --json"
+    )
+    past.add_argument("--since", metavar="WHEN", help="only runs since then: 7d, RFC 3339, or seconds since the epoch")
+    past.add_argument("--probe", choices=sorted(PROBES), help="only runs of this probe")
+    add_client_flags(past)
     probe_hold.add(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    return ACTIONS.get(args.action, _run)(args)
+    other_actions = {"history": _show_history, "hold": probe_hold.begin, "unhold": probe_hold.end}
+    return other_actions.get(args.action, _run_probe)(args)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run_probe(args: argparse.Namespace) -> int:
     agent = client(args)
     document = _wait(agent, _begin(agent, args))
     if args.json:
@@ -80,15 +88,15 @@ def _wait(agent: Client, run: str) -> Any:
     while True:
         document = _result_of(agent, run, patient=time.monotonic() < deadline)
         if "outcome" in document:
-            _show("")
+            _show_progress("")
             return document
-        _show(_bar(document["progress"] or {}))
+        _show_progress(_bar(document["progress"] or {}))
         time.sleep(POLL_SECONDS)
 
 
 def _result_of(agent: Client, run: str, *, patient: bool) -> Any:
     try:
-        return agent.get(f"/api/v1/probes/{run}", ("id",))
+        return agent.get(f"{PATH}/{run}", ("id",))
     except RefusedError as refusal:
         if refusal.status != http.client.NOT_FOUND or not patient:
             raise
@@ -101,7 +109,7 @@ def _bar(progress: Mapping[str, Any]) -> str:
     return f"[{done:.<{BAR}}] {ratio:4.0%} {progress.get('message', 'starting')}"
 
 
-def _show(line: str) -> None:
+def _show_progress(line: str) -> None:
     """Replace the progress line on the terminal. Print nothing if standard error is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
@@ -109,3 +117,23 @@ def _show(line: str) -> None:
 
 def _result(document: Any) -> ProbeResult:
     return from_document(document | {"started": from_rfc3339(document["started"]).timestamp()})
+
+
+def _show_history(args: argparse.Namespace) -> int:
+    runs = list(_stored_runs(client(args), args))
+    if args.json:
+        print(json.dumps(runs, indent=2))
+    else:
+        print(history(runs), end="")
+    return 0
+
+
+def _stored_runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
+    """Yield the stored probe runs as JSON objects, the newest first. They are requested page by page."""
+    until = None
+    while True:
+        page = agent.get(PATH, ("probes",), since=args.since, probe=args.probe, limit=PAGE, until=until)["probes"]
+        yield from page
+        if len(page) < PAGE:
+            return
+        until = page[-1]["started"]

@@ -119,7 +119,7 @@ def test_history_reads_all_pages(
     node: Node, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No run is missing, and none is listed twice."""
-    monkeypatch.setattr("gpumon.cli.probe_history.PAGE", 3)
+    monkeypatch.setattr("gpumon.cli.probe.PAGE", 3)
     remembering(node, *runs(8))
     assert main(["probe", "history", "--json", f"--url=http://127.0.0.1:{port}"]) == 0
     assert [load["id"] for load in json.loads(capsys.readouterr().out)] == [f"r{hours}" for hours in range(8)]
