@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -18,7 +19,6 @@ from gpumon.state import (
     links_status,
     port_inventory,
     released_gpus,
-    window_reducer,
 )
 from gpumon.state.derive import derive
 from gpumon.state.messages import (
@@ -62,7 +62,8 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
             report = health_reducer.take(report, message)
         case StoredState():
             report = _stored_state(report, message, now)
-            windows = window_reducer.restore(windows, message)
+            # A window that started before the store was read replaces a stored window with the same slot.
+            windows = functools.reduce(time_window.start, windows, message.windows)
         case Acceptance():
             report = _acceptance(report, message)
         case ProbeStarted():
@@ -83,7 +84,7 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
             windows = time_window.end(windows, message)
         case Tick():
             pass
-    report = window_reducer.apply(report, windows, now)
+    report = released_gpus.apply_windows(report, windows, now)
     report = derive(report, now, settings)
     if isinstance(message, Tick):
         report = _evaluate_checks(report, now, settings)

@@ -1,6 +1,7 @@
-"""Tracks GPUs that are not read because of a release: during the release, and from its end until they are read. Pure.
+"""Sets the time windows of the Report, and tracks the GPUs that are not read because of a release. Pure.
 
-Until a GPU is read after its release it counts neither as healthy nor as failed, because opening it may take long.
+A GPU is not read during its release, and then until a child opens the GPU again, which may take long. In all this time
+the GPU counts neither as healthy nor as failed.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from gpumon.model import time_window
+from gpumon.model.now import Now
 from gpumon.model.snapshot import DriverStatus, Snapshot
-from gpumon.model.time_window import NODE
+from gpumon.model.time_window import NODE, Windows, released_scopes
 from gpumon.state.messages import SamplerStatus
-from gpumon.state.report import InternalState
+from gpumon.state.report import InternalState, Report
 
 RESUME_SECONDS = 75.0
 """Maximum seconds from the end of a release to the first reading: slightly more than a driver call that opens a GPU
@@ -19,18 +22,19 @@ may take.
 """
 
 
-def follow(internal: InternalState, before: frozenset[str], after: frozenset[str], *, uptime: float) -> InternalState:
-    """Return the state with `resuming` updated after the released scopes changed from `before` to `after`.
-
-    Scopes are bus ids, and NODE for the whole node. `uptime` is Now.uptime.
-    """
-    if before == after:
-        return internal
-    ended = _covered_bus_ids(before, internal) - _covered_bus_ids(after, internal)
-    resuming = {**internal.resuming, **dict.fromkeys(ended, uptime + RESUME_SECONDS)}
-    return replace(
-        internal, resuming={bus_id: until for bus_id, until in resuming.items() if not after & {NODE, bus_id}}
-    )
+def apply_windows(report: Report, windows: Windows, now: Now) -> Report:
+    """Return the Report with these windows, advanced to the time `now`, and with `resuming` updated for releases."""
+    windows = time_window.advance(windows, now, report.boot_id)
+    if windows is report.windows:
+        return report
+    internal = report.internal
+    before, after = released_scopes(report.windows), released_scopes(windows)
+    if before != after:
+        ended = _covered_bus_ids(before, internal) - _covered_bus_ids(after, internal)
+        resuming = {**internal.resuming, **dict.fromkeys(ended, now.uptime + RESUME_SECONDS)}
+        left = {bus_id: until for bus_id, until in resuming.items() if not after & {NODE, bus_id}}
+        internal = replace(internal, resuming=left)
+    return replace(report, windows=windows, internal=internal)
 
 
 def end_resuming(internal: InternalState, message: Snapshot | DriverStatus | SamplerStatus) -> InternalState:
