@@ -18,7 +18,7 @@ from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
 from gpumon.store import agent_runs, error_events, gpus, notified, ports, probe_runs, verdicts, windows
 from gpumon.store.probe_runs import ProbeCounters
-from gpumon.store.store_table import StoreTable
+from gpumon.store.stored_rows import StoreTable
 
 MAX_AGENT_RUNS = 50
 """Maximum number of runs of the agent (from start to stop) to read from the store, the newest first."""

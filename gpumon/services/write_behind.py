@@ -17,7 +17,7 @@ from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredSt
 from gpumon.state.report import Report
 from gpumon.store import error_events, gpus, ports, probe_runs, verdicts
 from gpumon.store.store_error import StoreError
-from gpumon.store.store_table import StoreTable
+from gpumon.store.stored_rows import StoreTable
 from gpumon.store.writer import StoreWriter
 from gpumon.supervisor.loop import Loop
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import fields
 
 from gpumon.health.agent_runs import AgentRun
-from gpumon.store.store_table import StoreTable, insert, select, values
-from gpumon.store.stored_rows import records
+from gpumon.store.stored_rows import StoreTable, columns_of, insert, read_records, values
 
 MAX_ROWS = 1000
 
-_COLUMNS = tuple(field.name for field in fields(AgentRun))
+_COLUMNS = columns_of(AgentRun)
 
 
 def put(connection: sqlite3.Connection, agent_runs: Iterable[AgentRun]) -> None:
@@ -32,5 +30,5 @@ TABLE: StoreTable[AgentRun] = StoreTable(name="agent_runs", key=lambda run: (run
 
 def read(connection: sqlite3.Connection, limit: int) -> tuple[AgentRun, ...]:
     """Return the newest `limit` runs of the agent, the newest last."""
-    rows = connection.execute(select("agent_runs", _COLUMNS, "ORDER BY number DESC LIMIT ?"), (limit,)).fetchall()
-    return records("agent_runs", AgentRun, _COLUMNS, reversed(rows))
+    newest_first = read_records(connection, "agent_runs", AgentRun, "ORDER BY number DESC LIMIT ?", (limit,))
+    return newest_first[::-1]

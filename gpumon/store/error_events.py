@@ -22,8 +22,7 @@ from gpumon.model.error_event import (
     LogPosition,
 )
 from gpumon.model.reading import KEY_SEPARATOR
-from gpumon.store.store_table import MAX_COUNT, StoreTable, count_of, insert, select, values
-from gpumon.store.stored_rows import readable, validate
+from gpumon.store.stored_rows import MAX_COUNT, StoreTable, count_of, insert, readable, select, validate, values
 
 _COUNTED = (XID, SXID)
 _COUNTER = ("kind", "device", "code", "count", "last_wall")

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.store.store_table import StoreTable, insert, select, values
-from gpumon.store.stored_rows import readable, records
+from gpumon.store.stored_rows import StoreTable, read_records, readable, upsert
 
 MAX_GPUS = 256
 """Maximum number of GPUs in the table. A limit is needed because GPUs are replaced over the life of a host."""
 ACCEPTED = "accepted_gpus"
 """Key in table `meta` of the number of GPUs that the operator accepted."""
-
-_COLUMNS = tuple(field.name for field in fields(StoredGpu))
-_FIRST = frozenset({"uuid", "first_wall"})
-"""Columns that are not changed after the row was inserted."""
 
 
 def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
@@ -25,10 +19,7 @@ def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
 
     Above MAX_GPUS rows, delete GPUs that are no longer expected first, then the GPUs read least recently.
     """
-    updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _FIRST)
-    connection.executemany(
-        f"{insert('gpus', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(gpu, _COLUMNS) for gpu in gpus]
-    )
+    upsert(connection, "gpus", StoredGpu, gpus, kept={"first_wall"})
     connection.execute(
         "DELETE FROM gpus WHERE uuid NOT IN (SELECT uuid FROM gpus ORDER BY expected DESC, last_wall DESC LIMIT ?)",
         (MAX_GPUS,),
@@ -42,8 +33,7 @@ TABLE: StoreTable[StoredGpu] = StoreTable(
 
 def read(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
     """Return all stored GPUs, the most recently read GPU last. Unreadable rows are left out."""
-    rows = connection.execute(select("gpus", _COLUMNS, "ORDER BY last_wall"))
-    return records("gpus", StoredGpu, _COLUMNS, rows)
+    return read_records(connection, "gpus", StoredGpu, "ORDER BY last_wall")
 
 
 def accept(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:

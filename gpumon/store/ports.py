@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 
 from gpumon.model.port_record import PortRecord
-from gpumon.store.store_table import StoreTable, insert, select, values
-from gpumon.store.stored_rows import records
+from gpumon.store.stored_rows import StoreTable, read_records, upsert
 
 MAX_PORTS = 256
 """Maximum number of ports in the table. A limit is needed because cards are replaced and virtual functions get new
 names.
 """
-
-_COLUMNS = tuple(field.name for field in fields(PortRecord))
 
 
 def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
@@ -23,10 +19,7 @@ def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
 
     Above MAX_PORTS rows, delete ports that are not expected first, then the ports read least recently.
     """
-    updates = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
-    connection.executemany(
-        f"{insert('ports', _COLUMNS)} ON CONFLICT DO UPDATE SET {updates}", [values(port, _COLUMNS) for port in ports]
-    )
+    upsert(connection, "ports", PortRecord, ports)
     connection.execute(
         "DELETE FROM ports WHERE identity NOT IN"
         " (SELECT identity FROM ports ORDER BY coalesce(expected, 0) DESC, last_wall DESC LIMIT ?)",
@@ -41,8 +34,7 @@ TABLE: StoreTable[PortRecord] = StoreTable(
 
 def read(connection: sqlite3.Connection) -> tuple[PortRecord, ...]:
     """Return all stored ports, the most recently read port last. Unreadable rows are left out."""
-    rows = connection.execute(select("ports", _COLUMNS, "ORDER BY last_wall, identity"))
-    return records("ports", PortRecord, _COLUMNS, rows)
+    return read_records(connection, "ports", PortRecord, "ORDER BY last_wall, identity")
 
 
 def accept(connection: sqlite3.Connection, gone: Iterable[str], slow: Mapping[str, float]) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.probe.core.result import ProbeResult, from_document, to_document
-from gpumon.store.store_table import count_of
-from gpumon.store.stored_rows import Count, readable, validate
+from gpumon.store.stored_rows import Count, count_of, readable, validate
 
 MAX_BASELINE_RUNS = 200
 """Number of ok runs of each probe that the retention never deletes, because the baseline is computed from them."""

@@ -1,23 +1,27 @@
-"""Validates rows when they are read, because SQLite stores any value in any cell and has no checksums.
+"""Writes and reads the rows of tables, which objects of Python describe.
 
-A row that cannot be read is left out, counted and logged.
+Rows are validated when they are read, because SQLite stores any value in any cell and has no checksums. A row that
+cannot be read is left out, counted and logged.
 """
 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from gpumon.store.store_table import MAX_COUNT
-
 R = TypeVar("R")
+
+MAX_COUNT = 2**53
+"""Maximum value of a counter: the largest integer up to which floating point metrics are exact."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 log = logging.getLogger("gpumon.store")
@@ -25,6 +29,62 @@ log = logging.getLogger("gpumon.store")
 MAX_KEY = 100
 """Maximum number of characters to log of the first column of an unreadable row."""
 _LEFT_OUT: ContextVar[Counter[str] | None] = ContextVar("left_out", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTable(Generic[R]):
+    """Describes how rows of type R are written to one table.
+
+    Writing a row twice has the same effect as writing it once.
+    """
+
+    name: str
+    key: Callable[[R], Hashable]
+    """Function that returns the key of a row, such as a uuid. A newer row replaces the older row with the same key."""
+    put: Callable[[sqlite3.Connection, Iterable[R]], None]
+    """Function that writes rows inside the caller's transaction."""
+    moving: frozenset[str] = frozenset()
+    """Fields that change at each poll, such as `last_wall`. If only these fields change, the row is written hourly."""
+
+
+def insert(table: str, columns: Sequence[str]) -> str:
+    """Return an INSERT statement for this table with a placeholder for each column."""
+    names = ", ".join(f'"{column}"' for column in columns)
+    return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - our own names
+
+
+def select(table: str, columns: Sequence[str], rest: str = "") -> str:
+    """Return a SELECT statement for these columns. `rest` is the SQL after the table name."""
+    return f"SELECT {', '.join(columns)} FROM {table} {rest}"  # noqa: S608 - our own names
+
+
+def count_of(column: str) -> str:
+    """Return SQL for the value of a column that holds a count.
+
+    The value is 0 if the cell is damaged and has no valid count, so that counting continues.
+    """
+    return f"CASE WHEN typeof({column}) = 'integer' AND {column} BETWEEN 0 AND {MAX_COUNT} THEN {column} ELSE 0 END"
+
+
+def values(row: Any, columns: Sequence[str]) -> tuple[object, ...]:
+    """Return the attributes of a row object that have the names of the columns, in the order of the columns."""
+    return tuple(getattr(row, column) for column in columns)
+
+
+def columns_of(kind: Any) -> tuple[str, ...]:
+    """Return the columns of a table that has one for each field of the dataclass `kind`."""
+    return tuple(field.name for field in fields(kind))
+
+
+def upsert(
+    connection: sqlite3.Connection, table: str, kind: type[R], rows: Iterable[R], *, kept: Collection[str] = ()
+) -> None:
+    """Insert or update one row for each of these objects. Do not change the columns `kept` of a row that exists."""
+    columns = columns_of(kind)
+    updates = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in kept)
+    connection.executemany(
+        f"{insert(table, columns)} ON CONFLICT DO UPDATE SET {updates}", [values(row, columns) for row in rows]
+    )
 
 
 @contextmanager
@@ -50,8 +110,12 @@ def readable(table: str, rows: Iterable[Sequence[Any]], build: Callable[[Sequenc
             _warn(table, str(row[0])[:MAX_KEY], _reason(error))
 
 
-def records(table: str, kind: type[R], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[R, ...]:
-    """Return an object of type `kind` for each readable row. Its fields are named like the columns."""
+def read_records(
+    connection: sqlite3.Connection, table: str, kind: type[R], rest: str, parameters: Sequence[object] = ()
+) -> tuple[R, ...]:
+    """Return an object of type `kind` for each readable row of a table. `rest` is the SQL after the table name."""
+    columns = columns_of(kind)
+    rows = connection.execute(select(table, columns, rest), parameters)
     return tuple(readable(table, rows, lambda row: validate(kind, dict(zip(columns, row, strict=True)))))
 
 

@@ -17,8 +17,7 @@ from gpumon.health.verdict import (
     VerdictChange,
     VerdictTransition,
 )
-from gpumon.store.store_table import StoreTable, insert
-from gpumon.store.stored_rows import readable, validate
+from gpumon.store.stored_rows import StoreTable, insert, readable, validate
 
 _NOT_STORED = ("check", "device", "active")
 """Fields of Verdict that are not in the JSON column `document`: they have columns, or the next evaluation sets them."""

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from gpumon.model.durations import LATEST
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, Windows
-from gpumon.store.store_table import StoreTable, insert, values
-from gpumon.store.stored_rows import readable, validate
+from gpumon.store.stored_rows import StoreTable, columns_of, readable, upsert, validate
 
-_COLUMNS = [field.name for field in fields(TimeWindow)]
-_INSERT = (
-    f"{insert('windows', _COLUMNS)} ON CONFLICT (id) DO UPDATE SET start_at = excluded.start_at,"
-    " until = excluded.until, deadline = excluded.deadline, boot_id = excluded.boot_id, ended = excluded.ended,"
-    " ended_by = excluded.ended_by"
-)
+_COLUMNS = columns_of(TimeWindow)
 
 
 def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
@@ -26,7 +19,7 @@ def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
     For each kind in `windows`, delete the windows that have ended, except those among the newest MAX_ENDED of the kind.
     """
     for window in windows:
-        connection.execute(_INSERT, values(window, _COLUMNS))
+        upsert(connection, "windows", TimeWindow, [window])
         connection.execute(
             "DELETE FROM windows WHERE kind = ? AND ended IS NOT NULL"
             " AND number NOT IN (SELECT number FROM windows WHERE kind = ? ORDER BY number DESC LIMIT ?)",
