@@ -37,7 +37,7 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the log lines for what changed on the node from the Report `before` to the Report `after`."""
     if before.internal.status != after.internal.status:
         yield from _driver(after)
-    if after.internal.inventory.place == SANDBOX != before.internal.inventory.place:
+    if after.internal.inventory.pci.place == SANDBOX != before.internal.inventory.pci.place:
         yield LogLine(logging.WARNING, "sysfs shows no NVIDIA GPU; monitoring those that the driver lists", {})
     if before.gpus is not after.gpus:
         previous = {state.bus_id: state for state in before.gpus}

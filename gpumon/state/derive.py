@@ -51,7 +51,7 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
         internal=replace(internal, derived=derived),
         expectation=_reuse_if_equal(report.expectation, expected),
         gpus=states,
-        excluded=inventory.excluded,
+        excluded=inventory.pci.excluded,
         catalogue=settings.catalogue,
         driver=Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver(),
         node=node,
@@ -137,8 +137,8 @@ def _derive_gpu(
         since=_fault_start(gpu, fault, report.health),
         health=float(max(report.health.level_of(gpu.uuid), lowest)),
         released=released,
-        port_above=internal.inventory.ports_above.get(gpu.bus_id),
-        slot_lanes=internal.inventory.slot_lanes.get(gpu.bus_id),
+        port_above=internal.inventory.pci.ports.get(gpu.bus_id),
+        slot_lanes=internal.inventory.pci.slot_lanes.get(gpu.bus_id),
     )
     before = internal.derived.get(gpu.bus_id)
     if before is not None and before[0].same(inputs):
@@ -235,7 +235,8 @@ def _xids(inputs: GpuInputs) -> Mapping[str, tuple[float, float]]:
 
 def _node(report: Report, expected: Expectation, down: str | None, *, fresh: bool) -> Node:
     internal = report.internal
-    samplers, bus = internal.samplers, internal.inventory.bus
+    samplers, inventory = internal.samplers, internal.inventory
+    bus = None if inventory.bus is None else inventory.bus.functions
     no_gpus = bus is not None and not gpu_inventory.owned_on_bus(bus) and not expected.count
     tried = internal.status is not None or samplers.stuck_seconds or any(samplers.restarts.values())
     left_out = float(internal.ports.left_out * port_inventory.MIN_SERIES_PER_PORT)
@@ -247,7 +248,7 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
         nvml_stuck_seconds=samplers.stuck_seconds,
         gpus_expected=None if bus is None else float(expected.count),
         gpus_visible=report.node.gpus_visible if down is None else None,
-        gpus_on_pci_bus=None if internal.inventory.place == SANDBOX else _count_by_driver(bus),
+        gpus_on_pci_bus=None if inventory.pci.place == SANDBOX else _count_by_driver(bus),
         maintenance_end_timestamp_seconds=_maintenance_end(report),
         sampler_restarts_total=dict(samplers.restarts),
         abandoned_children=float(len(samplers.abandoned) + len(internal.links.child.abandoned)),

@@ -10,7 +10,7 @@ from gpumon.health.expectation import Expectation, expectation
 from gpumon.health.products import Neighbours, board_size
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.now import Now
-from gpumon.model.snapshot import CONTAINER, HOST, SANDBOX, PciBus, Snapshot
+from gpumon.model.snapshot import CONTAINER, SANDBOX, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.str_enum import StrEnum
 from gpumon.state.gpu_identity import (
@@ -27,6 +27,8 @@ from gpumon.state.messages import Acceptance, Quarantine, StoredState
 
 NVIDIA_DRIVERS = frozenset({"", "nvidia", "nouveau"})
 """Drivers of GPUs that belong to this host. A GPU with any other driver is passed through to a virtual machine."""
+
+_EMPTY_BUS = PciBus(functions={})
 
 
 class Removal(StrEnum):
@@ -53,18 +55,8 @@ class GpuInventory:
 
     gpus: Records = field(default_factory=dict)
     """Records of the GPUs of the node by bus id, absent GPUs included."""
-    bus: Bus | None = None
-    """Bound driver of each GPU on the PCI bus; None until the bus has been read."""
-    ports_above: Mapping[str, str] = field(default_factory=dict)
-    """PCI address of the PCIe port that each GPU is connected to, by bus id of the GPU."""
-    slot_lanes: Mapping[str, int] = field(default_factory=dict)
-    """Number of PCIe lanes that the port above each GPU supports, by bus id of the GPU."""
-    nvswitches: int = 0
-    """Number of NVSwitches on the PCI bus."""
-    excluded: tuple[str, ...] = ()
-    """Bus ids of GPUs that the configuration excludes."""
-    place: str = HOST
-    """Where the agent runs, one of PLACES."""
+    bus: PciBus | None = None
+    """Last reading of the PCI bus; None before the first."""
     stored: Mapping[str, StoredGpu] = field(default_factory=dict)
     """The GPU that an earlier run of the agent last read at each bus id."""
     learned: int = 0
@@ -75,9 +67,14 @@ class GpuInventory:
     """GPUs that are no longer expected, by uuid."""
 
     @property
+    def pci(self) -> PciBus:
+        """Return the last reading of the PCI bus; one without GPUs before the first."""
+        return self.bus or _EMPTY_BUS
+
+    @property
     def drivers(self) -> Bus:
         """Return the bound driver of each GPU by bus id; empty until the bus has been read."""
-        return self.bus or {}
+        return self.pci.functions
 
 
 def poll(
@@ -131,7 +128,7 @@ def finish_poll(
 def _location(gpu: GpuRecord, inventory: GpuInventory) -> str:
     if gpu.bus_id.startswith(DISPLACED):
         return f"another GPU is at its last address {gpu.stored.bus_id}" if gpu.stored else "another GPU is there now"
-    if inventory.place == SANDBOX:
+    if inventory.pci.place == SANDBOX:
         return "the driver does not list it, and the PCI bus is not visible here"
     on_bus = gpu.bus_id in inventory.drivers
     return "on the PCI bus, but the driver does not list it" if on_bus else "no longer on the PCI bus"
@@ -161,16 +158,7 @@ def quarantine(inventory: GpuInventory, quarantined: Mapping[str, Quarantine]) -
 
 def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
     """Return the inventory after a reading of the PCI bus, without GPUs that are passed through or excluded."""
-    inventory = replace(
-        inventory,
-        bus=bus.functions,
-        excluded=bus.excluded,
-        place=bus.place,
-        ports_above=bus.ports,
-        slot_lanes=bus.slot_lanes,
-        nvswitches=bus.nvswitches,
-    )
-    return _without_unowned(_learn(inventory, None))
+    return _without_unowned(_learn(replace(inventory, bus=bus), None))
 
 
 def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
@@ -250,7 +238,7 @@ def gpu_expectation(inventory: GpuInventory, configured: int | None) -> Expectat
         learned=own,
         product=None if away else _usual_count(inventory.gpus.values(), own),
         on_bus=owned_on_bus(inventory.drivers),
-        place=inventory.place,
+        place=inventory.pci.place,
         unlisted=_unlisted_bus_ids(inventory),
     )
 
@@ -276,7 +264,7 @@ def _neighbours(records: Records, bus: Bus) -> Neighbours:
 
 def _own_bus(inventory: GpuInventory) -> Bus:
     """Return the drivers by bus id; an empty dict in a container or sandbox, which may not have all GPUs on the bus."""
-    return {} if inventory.place in {CONTAINER, SANDBOX} else inventory.drivers
+    return {} if inventory.pci.place in {CONTAINER, SANDBOX} else inventory.drivers
 
 
 def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
@@ -291,7 +279,7 @@ def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
 
 def _places(inventory: GpuInventory) -> int:
     """Return the number of records that the inventory should have, without GPUs that are passed through or excluded."""
-    excluded = sum(bus_id in inventory.drivers for bus_id in inventory.excluded)
+    excluded = sum(bus_id in inventory.drivers for bus_id in inventory.pci.excluded)
     away = count_passed_through(_own_bus(inventory)) + excluded + _count_excluded_off_bus(inventory)
     return inventory.learned - away
 
@@ -299,7 +287,7 @@ def _places(inventory: GpuInventory) -> int:
 def _count_excluded_off_bus(inventory: GpuInventory) -> int:
     """Return the number of excluded GPUs that are no longer on the PCI bus. These do not count as missing."""
     excluded = (gpu for gpu in inventory.removed.values() if gpu.why is Removal.EXCLUDED)
-    return sum(gpu.bus_id in inventory.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
+    return sum(gpu.bus_id in inventory.pci.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
 
 
 def _replaced_gpus(records: Records, places: int) -> Collection[GpuRecord]:
@@ -321,14 +309,13 @@ def _replaced_gpus(records: Records, places: int) -> Collection[GpuRecord]:
 
 def _owned_records(records: Records, inventory: GpuInventory) -> Records:
     """Return the records without GPUs that are passed through or that the configuration excludes."""
-    bus, excluded = inventory.drivers, inventory.excluded
-    if all(bus_id not in excluded and bus.get(bus_id, "") in NVIDIA_DRIVERS for bus_id in records):
-        return records
-    return {
+    bus, excluded = inventory.drivers, inventory.pci.excluded
+    owned = {
         bus_id: gpu
         for bus_id, gpu in records.items()
         if bus_id not in excluded and bus.get(bus_id, "") in NVIDIA_DRIVERS
     }
+    return records if len(owned) == len(records) else owned
 
 
 def _without_unowned(inventory: GpuInventory) -> GpuInventory:
@@ -340,8 +327,8 @@ def _without_unowned(inventory: GpuInventory) -> GpuInventory:
     left = _owned_records(records, inventory)
     if left is not records:
         leaving = [gpu for bus_id, gpu in records.items() if bus_id not in left]
-        given = [gpu for gpu in leaving if gpu.bus_id not in inventory.excluded]
-        excluded = [gpu for gpu in leaving if gpu.bus_id in inventory.excluded]
+        given = [gpu for gpu in leaving if gpu.bus_id not in inventory.pci.excluded]
+        excluded = [gpu for gpu in leaving if gpu.bus_id in inventory.pci.excluded]
         inventory = _remove(_remove(inventory, given, Removal.GIVEN), excluded, Removal.EXCLUDED)
     back = {gpu.uuid for gpu in inventory.gpus.values()} & inventory.removed.keys()
     if not back:
@@ -376,5 +363,5 @@ def _unlisted_bus_ids(inventory: GpuInventory) -> tuple[str, ...]:
     return tuple(
         bus_id
         for bus_id, driver in sorted(inventory.drivers.items())
-        if driver in NVIDIA_DRIVERS and bus_id not in here and bus_id not in inventory.excluded
+        if driver in NVIDIA_DRIVERS and bus_id not in here and bus_id not in inventory.pci.excluded
     )

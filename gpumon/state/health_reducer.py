@@ -35,7 +35,7 @@ def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
 
 def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     """Return the facts that checks may read at this time."""
-    internal = report.internal
+    internal, bus = report.internal, report.internal.inventory.bus
     links = links_status.current(internal.links, now)
     read = Facts(
         now=now,
@@ -57,8 +57,8 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         history=internal.history,
         notices=report.notices,
         excluded=report.excluded,
-        bus=internal.inventory.bus,
-        nvswitches=internal.inventory.nvswitches,
+        bus=None if bus is None else bus.functions,
+        nvswitches=internal.inventory.pci.nvswitches,
         policy=settings.policy,
         expectation=report.expectation,
         gone=frozenset(internal.inventory.removed) | port_inventory.removed_ports(internal.ports),

@@ -12,7 +12,7 @@ from gpumon.health.verdict import Action, Level
 from gpumon.model.error_event import SXID
 from gpumon.model.fabric import CHECKS, Fabric
 from gpumon.model.nvlink import C2cLink
-from gpumon.model.snapshot import GUEST
+from gpumon.model.snapshot import GUEST, PciBus
 
 SWITCH = "00000000:05:00.0"
 
@@ -155,7 +155,7 @@ def test_a_guest_with_nvswitches_runs_the_fabric_manager_itself() -> None:
     """Clouds give the NVSwitches to a guest that has all GPUs (NVIDIA Fabric Manager user guide, full passthrough)."""
     ward = Ward()
     fabric(ward, 0, state=3.0, status=0.0)
-    inventory = replace(ward.report.internal.inventory, nvswitches=4)
+    inventory = replace(ward.report.internal.inventory, bus=PciBus(functions={}, nvswitches=4))
     ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
     ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
     ward.node(fabric_manager_up=0.0)

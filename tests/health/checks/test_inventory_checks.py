@@ -12,7 +12,7 @@ from judging import Ward
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, Verdict
-from gpumon.model.snapshot import CONTAINER, GUEST, SANDBOX
+from gpumon.model.snapshot import CONTAINER, GUEST, SANDBOX, PciBus
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 
@@ -128,7 +128,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     verdict = ward.go_on(30).verdict("gpu_count_mismatch")
     assert verdict is not None
     assert verdict.reason.endswith(f"00000000:50:00.0. The driver logged: {message}.")
-    bus = {"00000000:50:00.0": "nvidia"}
+    bus = PciBus(functions={"00000000:50:00.0": "nvidia"})
     inventory = replace(ward.report.internal.inventory, bus=bus)
     ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
     ward.go_on(300)
@@ -165,7 +165,7 @@ def missing_gpu_after_restart(
     ward: Ward, expectation: Expectation, *, recalled: bool = True, on_bus: int = 8
 ) -> Verdict:
     """Return the verdict of the sixth GPU after a restart with four GPUs."""
-    bus = {example_parts.bus_id(index): "nvidia" for index in range(on_bus)}
+    bus = PciBus(functions={example_parts.bus_id(index): "nvidia" for index in range(on_bus)})
     ward.report = replace(
         ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
     )
@@ -313,7 +313,8 @@ def test_a_count_mismatch_clears_after_a_minute() -> None:
 def test_gpus_that_the_driver_counts_and_cannot_open_are_a_failure() -> None:
     """Without a PCI bus in sight a lost GPU has no name; NVML still counts it."""
     ward = Ward(gpus=4)
-    inventory = replace(ward.report.internal.inventory, bus={state.bus_id: "nvidia" for state in ward.report.gpus})
+    bus = PciBus(functions={state.bus_id: "nvidia" for state in ward.report.gpus})
+    inventory = replace(ward.report.internal.inventory, bus=bus)
     ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
     ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=SANDBOX))
     assert ward.go_on(120).level("gpu_count_mismatch") is Level.OK

@@ -17,7 +17,7 @@ from gpumon.health.verdict import Action, Clearance, Level
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.node import Driver
-from gpumon.model.snapshot import CONTAINER
+from gpumon.model.snapshot import CONTAINER, PciBus
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -697,7 +697,7 @@ def unplaced(ward: Ward, code: int) -> None:
 
 def on_bus(ward: Ward, **others: str) -> None:
     """Set the PCI bus as the sampler reads it: the GPUs of the inventory and these."""
-    bus = {state.bus_id: "nvidia" for state in ward.report.gpus} | others
+    bus = PciBus(functions={state.bus_id: "nvidia" for state in ward.report.gpus} | others)
     ward.report = replace(
         ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
     )
