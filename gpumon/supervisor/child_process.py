@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gpumon.supervisor.capabilities import ambient
@@ -82,14 +83,18 @@ class ChildProcess:
                 bufsize=0,
             )
         unreaped_pids.add(self.pid)
-        self._open: set[int] = set()
-        self._read(self._process.stdout, command.on_output)
-        if command.on_error_output is not None:
-            self._read(self._process.stderr, command.on_error_output)
-        for descriptor, consumer in command.outputs.items():
-            self._watch(descriptor, consumer)
+        assert self._process.stdin is not None  # noqa: S101 - requested above
+        assert self._process.stdout is not None  # noqa: S101
+        self._input = self._process.stdin
+        self._consumers = {**command.outputs, self._process.stdout.fileno(): command.on_output}
+        """Callback for the data of each pipe from the child, by the descriptor of its read end."""
+        if self._process.stderr is not None and command.on_error_output is not None:
+            self._consumers[self._process.stderr.fileno()] = command.on_error_output
+        for descriptor in self._consumers:
+            os.set_blocking(descriptor, False)
+            loop.watch(descriptor, partial(self._read, descriptor))
         command.on_started(self.pid)
-        self._give_orders()
+        self.write(command.orders)
         self._watch_for_end()
 
     @property
@@ -120,15 +125,14 @@ class ChildProcess:
 
     def write(self, line: bytes) -> None:
         """Write `line`, which ends with a newline, to the child's standard input. It must fit into the pipe."""
-        if self._process.stdin is not None and not self.ended:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(line)
+        if not self.ended:
+            with contextlib.suppress(BrokenPipeError):  # the child has ended, and on_exit will be called
+                self._input.write(line)
 
     def close_input(self) -> None:
         """Close the child's standard input. The child is expected to end then."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._input.close()
 
     def state(self) -> str:
         """Return the state of the child's main thread in /proc/<pid>/stat: R, S, D (uninterruptible), T (stopped), ...
@@ -141,34 +145,17 @@ class ChildProcess:
         except OSError:
             return "X"
 
-    def _give_orders(self) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - requested above
-        with contextlib.suppress(BrokenPipeError):  # the child has ended, and on_exit will be called
-            self._process.stdin.write(self.command.orders)
-
-    def _read(self, stream: object, consumer: Callable[[bytes], None]) -> None:
-        assert hasattr(stream, "fileno")  # noqa: S101 - requested above
-        self._watch(stream.fileno(), consumer)
-
-    def _watch(self, descriptor: int, consumer: Callable[[bytes], None]) -> None:
-        os.set_blocking(descriptor, False)
-        self._open.add(descriptor)
-        self._loop.watch(descriptor, lambda: self._take(descriptor, consumer))
-
-    def _take(self, descriptor: int, consumer: Callable[[bytes], None]) -> None:
+    def _read(self, descriptor: int) -> bool:
+        """Pass the data that waits in a pipe to its callback. Return False if there is none."""
         try:
             data = os.read(descriptor, 1 << 20)
         except BlockingIOError:
-            return
+            return False
         if data:
-            consumer(data)
+            self._consumers[descriptor](data)
         else:
-            self._unwatch(descriptor)
-
-    def _unwatch(self, descriptor: int) -> None:
-        if descriptor in self._open:
-            self._open.discard(descriptor)
             self._loop.unwatch(descriptor)
+        return bool(data)
 
     def _watch_for_end(self) -> None:
         try:
@@ -202,30 +189,16 @@ class ChildProcess:
 
     def _drain(self) -> None:
         """Pass the remaining data of all pipes to the callbacks, and close the pipes."""
-        consumers = dict(self.command.outputs)
-        if self._process.stdout is not None:
-            consumers[self._process.stdout.fileno()] = self.command.on_output
-        if self._process.stderr is not None and self.command.on_error_output is not None:
-            consumers[self._process.stderr.fileno()] = self.command.on_error_output
-        for descriptor, consumer in consumers.items():
-            self._drain_one(descriptor, consumer)
+        for descriptor in self._consumers:
+            while self._read(descriptor):
+                pass
+            self._loop.unwatch(descriptor)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
         for descriptor in self.command.outputs:
             os.close(descriptor)
-
-    def _drain_one(self, descriptor: int, consumer: Callable[[bytes], None]) -> None:
-        while descriptor in self._open:
-            try:
-                data = os.read(descriptor, 1 << 20)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            consumer(data)
-        self._unwatch(descriptor)
 
     def _abandon(self) -> None:
         self.abandoned = True
