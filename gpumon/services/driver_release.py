@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 
@@ -24,8 +25,8 @@ from gpumon.services.release_marker import DoneFile, MarkerWatch
 from gpumon.services.time_windows import Completion
 from gpumon.state.messages import ReleaseHolders
 from gpumon.state.report import Report
-from gpumon.supervisor import device_nodes
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.process_tree import children, open_files
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 log = logging.getLogger("gpumon.release")
@@ -39,6 +40,8 @@ RECALL_SECONDS = 5.0
 not prevent monitoring.
 """
 RECALL_POLL_SECONDS = 0.02
+DEVICE_NODES = "/dev/nvidia"
+"""Prefix of the paths of the NVIDIA driver's device nodes. In the path of a GPU's node, its minor number follows."""
 
 
 class DriverRelease:
@@ -182,16 +185,16 @@ class DriverRelease:
     def _holders(self, scopes: frozenset[str]) -> tuple[DeviceHolder, ...]:
         if not scopes:
             return ()
-        children = (*self._samplers.holders(scopes), *self._probing.host.holders())
-        return (*children, *self._open_devices(scopes, {child.pid for child in children}))
+        started = (*self._samplers.holders(scopes), *self._probing.host.holders())
+        return (*started, *self._open_devices(scopes, {child.pid for child in started}))
 
     def _open_devices(self, scopes: frozenset[str], listed: set[int]) -> Iterable[DeviceHolder]:
         """Yield each process of the agent that has a device node of these GPUs open, unless its pid is in `listed`."""
         states = (self._latest().gpu(bus_id) for bus_id in scopes if bus_id != NODE)
         minors = [state.gpu.minor for state in states if state is not None]
-        nodes = {f"{device_nodes.NODES}{minor}" for minor in minors if minor is not None}
-        for pid in sorted(device_nodes.own_pids() - listed):
-            opened = device_nodes.open_nodes(pid)
+        nodes = {f"{DEVICE_NODES}{minor}" for minor in minors if minor is not None}
+        for pid in sorted({os.getpid(), *children(os.getpid())} - listed):
+            opened = {path for path in open_files(pid) if path.startswith(DEVICE_NODES)}
             held = sorted(opened if NODE in scopes else opened & nodes)
             if held:
                 yield DeviceHolder(pid=pid, description=f"process {pid} of the agent, which has {', '.join(held)} open")

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from gpumon.supervisor.capabilities import ambient
 from gpumon.supervisor.deadlines import Deadlines
@@ -133,17 +132,6 @@ class ChildProcess:
         """Close the child's standard input. The child is expected to end then."""
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
-
-    def state(self) -> str:
-        """Return the state of the child's main thread in /proc/<pid>/stat: R, S, D (uninterruptible), T (stopped), ...
-
-        The state is Z if the child has ended but is not yet reaped. Return X if the file cannot be read.
-        """
-        try:
-            with Path(f"/proc/{self.pid}/stat").open("rb", buffering=0) as stat:
-                return stat.read(4096).rpartition(b")")[2].split()[0].decode()
-        except OSError:
-            return "X"
 
     def _read(self, descriptor: int) -> bool:
         """Pass the data that waits in a pipe to its callback. Return False if there is none."""

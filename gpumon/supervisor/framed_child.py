@@ -18,6 +18,7 @@ from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.hang_detector import HangDetector
 from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.process_tree import stat
 
 log = logging.getLogger("gpumon.supervisor")
 
@@ -115,7 +116,8 @@ class FramedChild:
 
     def is_late(self) -> bool:
         """Inspect the child. Return True if it has been waiting in its call for at least the call's deadline."""
-        return self._hang_detector.is_late(self.call, self._child.state(), boot_clock())
+        state = "".join(stat(self.pid)[:1])
+        return self._hang_detector.is_late(self.call, state, boot_clock())
 
     def is_silent(self) -> bool:
         """Return True if the child was stopped or in no call for longer than `silence` seconds since its last frame."""

@@ -38,8 +38,9 @@ class HangDetector:
     def is_late(self, call: CallInProgress, state: str, now: float) -> bool:
         """Process one inspection of the child. Return True if it has been waiting in `call` for at least the deadline.
 
-        `call` is the current or last call, `state` the process state in /proc/<pid>/stat, `now` the time on the boot
-        clock. The time since the previous inspection, at most MAX_STEP_SECONDS, counts as spent in `state`.
+        `call` is the current or last call, `state` the process state in /proc/<pid>/stat (empty if the file cannot
+        be read), `now` the time on the boot clock. The time since the previous inspection, at most MAX_STEP_SECONDS,
+        counts as spent in `state`.
         """
         elapsed = min(now - self._inspected_at, MAX_STEP_SECONDS) if self._inspected_at is not None else 0.0
         self._inspected_at = now

@@ -1,4 +1,4 @@
-"""Reads children, descendants and memory of processes, and makes this process the parent of orphaned descendants."""
+"""Reads children, memory and open files of processes, and makes this process the parent of orphaned descendants."""
 
 from __future__ import annotations
 
@@ -38,9 +38,20 @@ def descendants(*pids: int) -> set[int]:
 def stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state (third field) on; an empty list if the file cannot be read."""
     try:
-        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        with (PROC / str(pid) / "stat").open("rb", buffering=0) as file:
+            return file.read(4096).rpartition(b")")[2].decode().split()
     except OSError:
         return []
+
+
+def open_files(pid: int) -> set[str]:
+    """Return the paths of the files that a process has open; none if it has ended or may not be inspected."""
+    paths = set[str]()
+    with contextlib.suppress(OSError):
+        for entry in (PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):  # the descriptor was closed in the meantime
+                paths.add(str(entry.readlink()))
+    return paths
 
 
 def resident_memory(pids: Iterable[int]) -> float:

@@ -1,18 +1,12 @@
-"""Parsing of the marker file, and detection of open device nodes."""
+"""Parsing of the marker file."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from each_case import each_case
 
 from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
 from gpumon.services.release_marker import MarkerError, MarkerRequest, parse
-from gpumon.supervisor import device_nodes
 
 
 @each_case(
@@ -50,20 +44,3 @@ def test_an_invalid_pci_address_is_rejected(text: str) -> None:
     assert parse_bus_id(text) is None
     with pytest.raises(ValueError, match="no PCI address"):
         nvml_bus_id(text)
-
-
-def test_open_device_nodes_are_found(tmp_path: Path) -> None:
-    """Open nodes of a process are listed by path; a process that has ended or is not readable has none."""
-    node, other = tmp_path / "nvidia3", tmp_path / "else"
-    for path in (node, other):
-        path.touch()
-    program = "import sys; files = [open(path) for path in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", program, str(node), str(other)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        assert device_nodes.open_nodes(child.pid, str(tmp_path / "nvidia")) == {str(node)}
-        assert device_nodes.open_nodes(child.pid) == frozenset()
-        assert {child.pid, os.getpid()} <= device_nodes.own_pids()
-        child.kill()
-    assert device_nodes.open_nodes(child.pid, str(tmp_path)) == frozenset()
