@@ -74,7 +74,6 @@ class Recording:
                 name=name,
                 module="gpumon.collectors.sampler",
                 orders=orders.encode(),
-                silence=SAMPLER_DEADLINES.silence,
                 deadline=lambda call: call_deadline(call, SAMPLER_DEADLINES),
                 deadlines=SAMPLER_DEADLINES,
                 descriptors=(writer,),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
-from typing_extensions import Self
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +17,8 @@ class Deadlines:
     """Time after SIGKILL until a child that has not ended counts as abandoned. An abandoned child is blocked in the
     kernel, where no signal reaches it.
     """
+    silence: float = 60.0
+    """Maximum time without a frame (one line with a message) while the child is stopped or in no call."""
     first_restart: float = 0.5
     """Delay of the restart after the first crash. The delay doubles with each further crash."""
     last_restart: float = 30.0
@@ -27,10 +27,6 @@ class Deadlines:
     """If a child was older than this when it ended, the next restart delay is `first_restart` again: its end is a new
     fault.
     """
-
-    def scale_value(self, factor: float) -> Self:
-        """Return a copy in which each deadline and interval is multiplied by `factor`."""
-        return type(self)(**{field.name: getattr(self, field.name) * factor for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +40,7 @@ class SamplerDeadlines(Deadlines):
     opening a GPU takes 1 to 3 s.
     """
     silence: float = 90.0
-    """Maximum time outside of driver calls without a frame (one line with a message). It exceeds the longest pause of a
-    sampler, a poll interval of 60 s.
-    """
+    """It exceeds the longest pause of a sampler, a poll interval of 60 s."""
     first_trial: float = 5.0
     """Delay of the first trial of a quarantined GPU."""
     early_trial: float = 10.0
@@ -64,8 +58,6 @@ class LinksDeadlines(Deadlines):
 
     read: float = 10.0
     """Maximum time to read one file. A read may query a device's firmware, for which the kernel itself allows 60 s."""
-    silence: float = 60.0
-    """Maximum time outside of reads without a frame (one line with a message)."""
     first_retry: float = 60.0
     """Delay of the first retry of a quarantined device. The delay doubles with each failed retry."""
     last_retry: float = 600.0

@@ -30,11 +30,9 @@ class ChildProgram:
     name: str
     module: str
     orders: bytes
-    silence: float
-    """Maximum seconds without a frame while the child is stopped or in no call."""
     deadline: Callable[[CallInProgress], float]
     """Function that returns the seconds after which a call is late."""
-    deadlines: Deadlines = Deadlines()
+    deadlines: Deadlines
     capable: bool = False
     """True if the child inherits the capabilities of the systemd unit."""
     descriptors: tuple[int, ...] = ()
@@ -120,8 +118,8 @@ class FramedChild:
         return self._hang_detector.is_late(self.call, state, boot_clock())
 
     def is_silent(self) -> bool:
-        """Return True if the child was stopped or in no call for longer than `silence` seconds since its last frame."""
-        return self._hang_detector.idle_seconds > self._program.silence
+        """Return True if the child was stopped or in no call for `Deadlines.silence` since its last frame."""
+        return self._hang_detector.idle_seconds > self._program.deadlines.silence
 
     def kill(self, reason: str) -> None:
         """Send SIGKILL to the child and set `killed_for` to `reason`.

@@ -196,7 +196,6 @@ class LinksSupervisor:
                 module="gpumon.collectors.links",
                 capable=True,  # it reads files of other users, to find the processes that hold GPUs
                 orders=replace(self._orders(page), quarantined=quarantined).encode(),
-                silence=self._deadlines.silence,
                 deadline=lambda _: self._deadlines.read,
                 deadlines=self._deadlines,
             ),

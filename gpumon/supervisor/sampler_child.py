@@ -48,7 +48,6 @@ class SamplerChild(FramedChild):
                 name="trial" if self.orders.trial else "sampler",
                 module="gpumon.collectors.sampler",
                 orders=self.orders.encode(),
-                silence=deadlines.silence,
                 deadline=lambda call: call_deadline(call, deadlines),
                 deadlines=deadlines,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,14 @@ from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import MAX_ABANDONED, MAX_EVENT_FAILURES, SamplerSupervisor
 
 HANG = "nvmlDeviceGetUtilizationRates"
-DEADLINES = replace(SamplerDeadlines().scale_value(0.1), call=1.0, opening=60.0, silence=90.0, grace=3.0, early=600.0)
+DEADLINES = replace(
+    SamplerDeadlines(**{name: seconds / 10 for name, seconds in asdict(SamplerDeadlines()).items()}),
+    call=1.0,
+    opening=60.0,
+    silence=90.0,
+    grace=3.0,
+    early=600.0,
+)
 """One tenth of the default deadlines, except for those that depend on the child's processor time."""
 
 
