@@ -45,7 +45,7 @@ def report_document(report: Report, now: HostTime = STAMP) -> Document:
 
 
 def run_document(result: ProbeResult) -> Document:
-    return RunResponse.from_result(result).document()
+    return RunResponse.model_validate(result).document()
 
 
 def gpu_document(state: GpuState) -> Document:

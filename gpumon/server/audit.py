@@ -32,4 +32,4 @@ async def audit(request: Request, chosen: Annotated[AuditFilter, Query()]) -> Au
     except (StoreError, asyncio.TimeoutError) as error:
         detail = f"The store cannot be read: {error or 'it does not answer'}."
         raise Problem(503, "Store unavailable", detail, "Retry. The agent's log has the same entries.") from error
-    return AuditResponse(entries=[AuditEntryResponse.from_entry(entry) for entry in entries])
+    return AuditResponse(entries=[AuditEntryResponse.model_validate(entry) for entry in entries])

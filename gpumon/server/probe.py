@@ -96,7 +96,7 @@ async def run(
         detail, remedy = f"The probe may not run now: {answer.reason}.", answer.hint or "Retry later."
         raise Problem(409, "Probe refused", detail, remedy, headers=location, reason=answer.reason, id=answer.id)
     response.headers.update(location | {"Retry-After": "1"})
-    return ProbeRequestResponse.from_request(answer)
+    return ProbeRequestResponse.model_validate(answer)
 
 
 def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: ProbeResponse) -> None:

@@ -77,9 +77,8 @@ async def run_by_id(
         await _add_stored(request, RunQuery(id=run), 1, results)
     if not results:
         raise Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes lists those that are stored.")
-    if is_authorized(request):
-        return RunWithLogResponse.with_log(results[run])
-    return RunWithLogResponse.from_result(results[run])
+    stored = results[run]
+    return RunWithLogResponse.model_validate(stored if is_authorized(request) else RunResponse.model_validate(stored))
 
 
 async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
@@ -117,5 +116,5 @@ def _query(chosen: RunFilter, now: float) -> RunQuery:
 
 
 def _answer(results: Collection[ProbeResult], *, complete: bool) -> Response:
-    response = RunsResponse(probes=[RunResponse.from_result(result) for result in results], complete=complete)
+    response = RunsResponse(probes=[RunResponse.model_validate(result) for result in results], complete=complete)
     return IndentedJson(response.document())

@@ -76,7 +76,7 @@ async def health(request: Request, _: NoParameters) -> HealthResponse:
 async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> AlertsResponse:
     return AlertsResponse(
         alerts=[
-            AlertResponse.from_alert(alert)
+            AlertResponse.model_validate(alert)
             for alert in sources(request).latest().alerts
             if chosen.state in {None, alert.state} and chosen.severity in {None, alert.severity}
         ]

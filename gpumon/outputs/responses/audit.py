@@ -4,33 +4,19 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gpumon.model.audit_entry import AuditEntry
-from gpumon.outputs.formatting import rfc3339
-from gpumon.outputs.responses.base import ResponseModel, timestamp
+from gpumon.outputs.responses.base import ResponseModel, Timestamp, timestamp
 
 
 class AuditEntryResponse(ResponseModel):
     """One request to change the state of the agent or to start work, which may have failed (see `status`)."""
 
-    time: str | None = timestamp("When the request was answered.")
+    time: Timestamp | None = timestamp("When the request was answered.", attribute="wall")
     request: str = Field(description="Method and path with parameters, the signal, or the marker file.")
     reason: str = Field(description="Reason or note that the client gave; empty without one.")
     client: str = Field(description="`local` for the unix socket, `signal`, `marker`, else the address.")
     uid: int | None = Field(description="User of a local client, or owner of the marker file; else null.")
     login_uid: int | None = Field(description="User who logged in to the session of a local client, also after sudo.")
     status: int | None = Field(description="HTTP status of the answer; null for a signal or the marker file.")
-
-    @classmethod
-    def from_entry(cls, entry: AuditEntry) -> AuditEntryResponse:
-        return cls(
-            time=rfc3339(entry.wall),
-            request=entry.request,
-            reason=entry.reason,
-            client=entry.client,
-            uid=entry.uid,
-            login_uid=entry.login_uid,
-            status=entry.status,
-        )
 
 
 class AuditResponse(ResponseModel):

@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from gpumon.model.reading import KEY_SEPARATOR, Row, Table, rows
+from gpumon.outputs.formatting import rfc3339
 
 Document = dict[str, Any]
 """A response of the API as plain JSON values. The status page and the commands read this form."""
 Number = int | float
 """A number in JSON. A whole number is an int, so that it is printed without ".0"."""
+Timestamp = Annotated[str, BeforeValidator(lambda time: time if isinstance(time, str) else rfc3339(time))]
+"""A time in RFC 3339, made from a time in seconds since the epoch if the response is made from an object."""
 
 
 class ResponseModel(BaseModel):
-    """Base of all responses. An absent value is null; only a field with a default may be missing from the JSON."""
+    """Base of all responses. An absent value is null; only a field with a default may be missing from the JSON.
+
+    `model_validate` makes a response from an object whose attributes have the names of the fields.
+    """
 
     # defer_build: building a model takes time, and most agents send only a few of the responses.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, from_attributes=True)
 
     def document(self) -> Document:
         """Return the response as plain JSON values."""
@@ -42,9 +48,12 @@ class HostTime:
 Model = TypeVar("Model", bound=ResponseModel)
 
 
-def timestamp(description: str) -> Any:
-    """Return a pydantic field for a time as text in RFC 3339. `description` is a sentence on its meaning."""
-    return Field(description=f"{description} RFC 3339, UTC.")
+def timestamp(description: str, attribute: str | None = None) -> Any:
+    """Return a pydantic field for a time as text in RFC 3339. `description` is a sentence on its meaning.
+
+    `attribute`: attribute from which `model_validate` reads the time, if its name is not that of the field.
+    """
+    return Field(description=f"{description} RFC 3339, UTC.", validation_alias=attribute)
 
 
 def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:

@@ -9,8 +9,8 @@ from pydantic import Field
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.model import node
 from gpumon.outputs.formatting import rfc3339
-from gpumon.outputs.problems import NodeProblem, problems, worst
-from gpumon.outputs.responses.base import HostTime, ResponseModel, metric_rows, row_values, timestamp
+from gpumon.outputs.problems import problems, worst
+from gpumon.outputs.responses.base import HostTime, ResponseModel, Timestamp, metric_rows, row_values, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse, ReleaseResponse, ReleaseWindowResponse
 from gpumon.state.report import Report
 
@@ -26,19 +26,7 @@ class ProblemResponse(ResponseModel):
     action: str = Field(description="What to do about the problem.")
     runbook_url: str
     gpu: int | None = Field(description="Index of the GPU, if the problem is one of a GPU.")
-    since: str | None = timestamp("When the problem began.")
-
-    @classmethod
-    def from_problem(cls, problem: NodeProblem) -> ProblemResponse:
-        return cls(
-            severity=problem.severity,
-            title=problem.title,
-            detail=problem.detail,
-            action=problem.action,
-            runbook_url=problem.runbook_url,
-            gpu=problem.gpu,
-            since=rfc3339(problem.since),
-        )
+    since: Timestamp | None = timestamp("When the problem began.")
 
 
 class NoticeResponse(ResponseModel):
@@ -87,7 +75,7 @@ class NodeResponse(ResponseModel):
             host=now.host,
             time=rfc3339(now.wall),
             state=worst(node_problems, evaluated=report.health.evaluated),
-            problems=[ProblemResponse.from_problem(problem) for problem in node_problems],
+            problems=[ProblemResponse.model_validate(problem) for problem in node_problems],
             notices=[NoticeResponse(subject=subject, message=text) for subject, text in report.notices.items()],
             simulated_profile=report.simulated,
             excluded=list(report.excluded),

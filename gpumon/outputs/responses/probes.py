@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
-from typing_extensions import Self
+from pydantic import Field
 
 from gpumon.outputs.formatting import rfc3339, stage
 from gpumon.outputs.partial_runs import partial_run_note
-from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, metric_rows, row_values, timestamp
+from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, Timestamp, metric_rows, row_values, timestamp
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.current_result import current_result, newest_result
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import OUTCOMES, ProbeRequest, ProbeResult
+from gpumon.probe.core.result import OUTCOMES, ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
 
 
-class _RunPart(ResponseModel):
-    """Base of responses about a run, which are built from objects whose attributes have the names of the fields."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-
-class MeasurementResponse(_RunPart):
+class MeasurementResponse(ResponseModel):
     """The measurement of one collective, algorithm, data type and message size."""
 
     collective: str
@@ -42,7 +35,7 @@ class MeasurementResponse(_RunPart):
     wrong_elements: int
 
 
-class ConditionsResponse(_RunPart):
+class ConditionsResponse(ResponseModel):
     """Hardware and driver of a run: a part of the conditions that must be equal in runs that are compared."""
 
     model: str
@@ -55,7 +48,7 @@ class ConditionsResponse(_RunPart):
     )
 
 
-class ComparisonResponse(_RunPart):
+class ComparisonResponse(ResponseModel):
     """One measurement and its reference values."""
 
     collective: str
@@ -82,7 +75,7 @@ class ComparisonResponse(_RunPart):
     )
 
 
-class PairResponse(_RunPart):
+class PairResponse(ResponseModel):
     """The result of sending data between two ranks while no other rank sends."""
 
     ranks: list[int]
@@ -95,7 +88,7 @@ class PairResponse(_RunPart):
     peer_access: dict[str, str] | None = Field(description="Peer access by capability, as NVML reports it.")
 
 
-class LocationResponse(_RunPart):
+class LocationResponse(ResponseModel):
     """The suspected location of a fault, with the evidence."""
 
     message: str
@@ -105,7 +98,7 @@ class LocationResponse(_RunPart):
     evidence: list[str]
 
 
-class RunResponse(_RunPart):
+class RunResponse(ResponseModel):
     """One run of a probe, successful or not."""
 
     id: str
@@ -114,7 +107,7 @@ class RunResponse(_RunPart):
     reason: str
     hint: str = Field(description="What to do about the outcome.")
     trigger: str = Field(description="What started the run: schedule or request.")
-    started: str = timestamp("When the run started.")
+    started: Timestamp = timestamp("When the run started.")
     duration_seconds: Number
     backend: str
     ranks: int
@@ -127,23 +120,11 @@ class RunResponse(_RunPart):
     settings: dict[str, str] = Field(description="NCCL variables, and the lines of /etc/nccl.conf.")
     simulated: bool
 
-    @classmethod
-    def from_result(cls, result: ProbeResult) -> Self:
-        """Return the response of a run. It lacks the log, because the log names processes."""
-        names = cls.model_fields.keys() - {"started", "log"}
-        return cls.model_validate(
-            {name: getattr(result, name) for name in names} | {"started": rfc3339(result.started)}
-        )
-
 
 class RunWithLogResponse(RunResponse):
     """One run of a probe, with the output of its ranks."""
 
     log: str | None = Field(default=None, description="Only with the token, because it names processes.")
-
-    @classmethod
-    def with_log(cls, result: ProbeResult) -> Self:
-        return cls.from_result(result).model_copy(update={"log": result.log})
 
 
 class ProgressResponse(ResponseModel):
@@ -224,7 +205,7 @@ class ProbeResponse(ResponseModel):
             next_run=rfc3339(state.next_run) if scheduled else None,
             hold=HoldResponse.from_report(report),
             age_seconds=None if last is None else round(age_seconds(last, now), 3),
-            last=None if last is None else RunResponse.from_result(last),
+            last=None if last is None else RunResponse.model_validate(last),
             current_result=CurrentResultResponse.from_state(state, probe, now.wall),
             metrics=AllReduceMetricsResponse(**row_values(state.metrics)) if scheduled else None,
         )
@@ -235,10 +216,6 @@ class ProbeRequestResponse(ResponseModel):
 
     id: str
     accepted: bool = Field(description="False: a run was already in progress, and this is its id.")
-
-    @classmethod
-    def from_request(cls, request: ProbeRequest) -> ProbeRequestResponse:
-        return cls(id=request.id, accepted=request.accepted)
 
 
 class RunningResponse(ResponseModel):

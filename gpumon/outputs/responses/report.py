@@ -34,8 +34,8 @@ class ReportResponse(ResponseModel):
             links=NvlinksResponse.from_report(report).links,
             ports=PortsResponse.from_report(report).ports,
             health=HealthResponse.from_report(report, now.boot),
-            alerts=[AlertResponse.from_alert(alert) for alert in report.alerts],
+            alerts=[AlertResponse.model_validate(alert) for alert in report.alerts],
             events=newest_first(report, report.events),
             probe=ProbeResponse.from_report(report, now),
-            probes=[RunResponse.from_result(result) for result in reversed(report.probe.results)],
+            probes=[RunResponse.model_validate(result) for result in reversed(report.probe.results)],
         )
