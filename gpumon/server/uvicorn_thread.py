@@ -106,11 +106,11 @@ def _bind(listener: socket.socket, path: Path) -> None:
     listener.listen(BACKLOG)
 
 
-class Server:
-    """An HTTP server in its own thread, for sockets that are already listening."""
+class Server(uvicorn.Server):
+    """An HTTP server in its own thread, for sockets that are already listening. It uses the current TLS context."""
 
-    def __init__(self, app: ASGIApp, refusals: Refusals, access: Access | None = None) -> None:
-        """Create the server. `access` provides the TLS context for TCP connections; without it there is no TLS."""
+    def __init__(self, app: ASGIApp, refusals: Refusals, access: Access) -> None:
+        """Create the server. `access` provides the TLS context for TCP connections; None as context means no TLS."""
         config = uvicorn.Config(
             app,
             http=partial(Connection, refusals),  # type: ignore[arg-type]
@@ -124,53 +124,42 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
-        self._uvicorn = _Uvicorn(config, refusals, access)
+        super().__init__(config)
+        self._refusals = refusals
+        self._access = access
+        self._listeners: Sequence[socket.socket] = ()
         self._thread: threading.Thread | None = None
+        self._start_finished = threading.Event()
+        """Set when the server accepts requests, or has failed to start."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
         """Start the server, and return when requests are accepted. Raise RuntimeError if the start fails.
 
         The server closes the sockets.
         """
-        self._thread = threading.Thread(target=self._serve, args=(list(sockets),), name="serve", daemon=True)
+        self._thread = threading.Thread(target=self._run_in_thread, args=(list(sockets),), name="serve", daemon=True)
         self._thread.start()
-        self._uvicorn.start_finished.wait()
-        if not self._uvicorn.started:
+        self._start_finished.wait()
+        if not self.started:
             raise RuntimeError("the HTTP server did not start; its thread has logged why")
 
     def stop(self) -> None:
         """Finish the requests in progress and stop the server."""
-        if self._thread is not None:
-            self._uvicorn.ask_to_stop()
-            self._thread.join()
-            self._thread = None
-
-    def _serve(self, sockets: list[socket.socket]) -> None:
-        try:
-            self._uvicorn.run(sockets)
-        finally:
-            self._uvicorn.start_finished.set()
-
-
-class _Uvicorn(uvicorn.Server):
-    """A uvicorn server that signals that its start has ended, stops without delay, and updates the TLS context."""
-
-    def __init__(self, config: uvicorn.Config, refusals: Refusals, access: Access | None) -> None:
-        super().__init__(config)
-        self._refusals = refusals
-        self._access = access
-        self._listeners: Sequence[socket.socket] = ()
-        self.start_finished = threading.Event()
-        """Set when the server accepts requests, or has failed to start."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
-
-    def ask_to_stop(self) -> None:
-        """Make the server begin to stop, and return at once. Any thread may call this."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is already closed
                 self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run_in_thread(self, sockets: list[socket.socket]) -> None:
+        try:
+            self.run(sockets)
+        finally:
+            self._start_finished.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -178,14 +167,14 @@ class _Uvicorn(uvicorn.Server):
         self._listeners = sockets or ()
         await super().startup([])
         await self._listen()
-        self.start_finished.set()
+        self._start_finished.set()
 
     async def _listen(self) -> None:
         """Use the current TLS context for new TCP connections from now on. The unix socket never uses TLS.
 
         Open connections keep the context with which they were accepted.
         """
-        before, tls = list(self.servers), None if self._access is None else self._access.tls
+        before, tls = list(self.servers), self._access.tls
         for listener in self._listeners:
             context = None if listener.family == socket.AF_UNIX else tls
             limit = None if context is None else REQUEST_DEADLINE
@@ -220,5 +209,5 @@ class _Uvicorn(uvicorn.Server):
         while not await self.on_tick(0):  # sets the Date header
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1)
-            if self._access is not None and self._access.refresh():
+            if self._access.refresh():
                 await self._listen()

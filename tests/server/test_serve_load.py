@@ -60,7 +60,7 @@ def test_large_documents_are_rendered_once_a_report() -> None:
     """Two requests for the same Report have the same rendering, byte for byte the same object."""
     node = Node()
     app = create_app(node.sources())
-    server, tcp = Server(app, node.refusals), listen("127.0.0.1", 0)
+    server, tcp = Server(app, node.refusals, node.access), listen("127.0.0.1", 0)
     server.start([tcp])
     paths = ("/openapi.json", *(f"/api/v1/{name}" for name in ("report", "gpus", "links", "ports", "inventory")))
     try:
@@ -82,7 +82,7 @@ def test_large_documents_are_rendered_once_a_report() -> None:
 def test_a_crowd_on_any_path_leaves_scrapes_and_commands_unharmed(path: str, tmp_path: Path) -> None:
     """Each scrape and each local request is answered."""
     node = Node()
-    server, tcp = Server(create_app(node.sources()), node.refusals), listen("127.0.0.1", 0)
+    server, tcp = Server(create_app(node.sources()), node.refusals, node.access), listen("127.0.0.1", 0)
     port = tcp.getsockname()[1]
     local = tmp_path / "gpumon.sock"
     server.start([tcp, listen_locally(local)])

@@ -21,7 +21,6 @@ from serving import BEARER, Node, ask, is_problem, serving
 
 from gpumon.server import connections, uvicorn_thread
 from gpumon.server.app import create_app
-from gpumon.server.connections import Refusals
 from gpumon.server.uvicorn_thread import ListenError, Server, listen
 
 
@@ -72,7 +71,8 @@ def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch
 
 def test_server_that_was_never_started_stops() -> None:
     """A start that failed can be cleaned up."""
-    server = Server(create_app(Node().sources()), Refusals())
+    node = Node()
+    server = Server(create_app(node.sources()), node.refusals, node.access)
     before = threading.enumerate()
     server.stop()
     assert threading.enumerate() == before

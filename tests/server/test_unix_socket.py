@@ -44,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def served(path: Path, node: Node) -> Iterator[None]:
-    server = Server(create_app(node.sources()), node.refusals)
+    server = Server(create_app(node.sources()), node.refusals, node.access)
     server.start([listen_locally(path)])
     try:
         yield
