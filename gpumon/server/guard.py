@@ -1,33 +1,35 @@
-"""Checks of requests: Host, Origin and access before every route, and the authorisation of changes."""
+"""Checks of requests: Host, Origin and access before every route; the authorisation of changes and their audit."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Annotated
+from urllib.parse import parse_qs
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpumon.model.audit_entry import AuditEntry
 from gpumon.server.connections import KEPT_PATHS, Peer
 from gpumon.server.credentials import is_token
 from gpumon.server.headers import secure
 from gpumon.server.hosts import is_allowed
 from gpumon.server.problem import Problem
-from gpumon.server.request_audit import entry_of
 from gpumon.server.sources import Sources
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 AUTHORIZED = "authorized"
-"""Key in the state of a request. Its value is True after `authorize` has allowed the request to change state."""
+"""Key in the state of a request. Its value is True if the request may change state."""
+MAX_AUDIT_LENGTH = 500
+"""Maximum number of characters of a request, and of its reason, that the audit records."""
 HOW_TO_AUTHORIZE = (
     "Send `Authorization: Bearer <token>` with the token from the agent's token file (--web.token-file). "
     "On this host use the commands of gpumon, which need no token."
 )
-
-
 TOKEN_ERRORS: Mapping[int, str] = {
     401: "No token, or a wrong one.",
     403: "The request comes from a page of another origin, or from a local user who may not change state.",
@@ -55,7 +57,7 @@ class Guard:
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if scope["method"] not in SAFE_METHODS and scope["state"].get(AUTHORIZED):
-                    self._sources.record_change(entry_of(scope, message["status"]))
+                    self._sources.record_change(_audit_entry(scope, message["status"]))
                 headers = MutableHeaders(scope=message)
                 secure(headers)
                 headers.update(self._sources.access.config.http_server_config.headers)
@@ -84,6 +86,22 @@ class Guard:
         return None
 
 
+def _audit_entry(scope: Scope, status: int) -> AuditEntry:
+    """Return the audit entry of an authorized request that was answered with this HTTP status."""
+    peer: Peer | None = scope["state"]["connection"].peer
+    query = scope["query_string"].decode(errors="replace")
+    given = parse_qs(query)
+    return AuditEntry(
+        wall=time.time(),
+        request=f"{scope['method']} {scope['path']}{'?' if query else ''}{query}"[:MAX_AUDIT_LENGTH],
+        reason=next(iter(given.get("reason", []) + given.get("note", [])), "")[:MAX_AUDIT_LENGTH],
+        client=(scope["client"] or ("unknown",))[0] if peer is None else "local",
+        uid=None if peer is None else peer.uid,
+        login_uid=None if peer is None else peer.login_uid,
+        status=status,
+    )
+
+
 def _host_problem(host: str) -> Problem:
     return Problem(
         421,
@@ -107,36 +125,15 @@ def _too_many_connections() -> Problem:
     return Problem(503, "Too many requests", detail, "Retry.", headers={"Retry-After": "1", "Connection": "close"})
 
 
-def _missing_token() -> Problem:
-    challenge = {"WWW-Authenticate": 'Bearer realm="gpumon"'}
-    return Problem(401, "Token needed", "This request needs the token.", HOW_TO_AUTHORIZE, headers=challenge)
-
-
-def _authorize(request: Request) -> None:
-    request.scope["state"][AUTHORIZED] = True
-
-
 def local_peer(request: Request) -> Peer | None:
     """Return the local process that sent the request over the unix socket; None for a request over TCP."""
     peer: Peer | None = request.scope["state"]["connection"].peer
     return peer
 
 
-def authorize(request: Request) -> None:
-    """Raise a Problem unless the client may change the state of the agent.
-
-    A client of the unix socket may if `Peer.may_write` is True; a TCP client may if it sends the token. Then mark the
-    request as AUTHORIZED.
-    """
-    peer, refusals = local_peer(request), request.app.state.sources.refusals
-    if peer is not None:
-        if not peer.may_write:
-            refusals.add("user", f"uid {peer.uid} may not change state")
-            remedy = f"Run as root, or as a member of the group with id {os.getegid()}."
-            raise Problem(403, "Not permitted", f"uid {peer.uid} may not change the state of the agent.", remedy)
-        _authorize(request)
-        return
-    token = request.app.state.sources.token()
+def _check_token(request: Request, sources: Sources) -> None:
+    """Raise a Problem unless a request over TCP has the token."""
+    token, given = sources.token(), request.headers.get("authorization")
     if token is None:
         raise Problem(
             503,
@@ -144,30 +141,41 @@ def authorize(request: Request) -> None:
             "The agent has no token, so it refuses requests that start work or change state.",
             "The token file (--web.token-file) is missing or cannot be read: see the notices of the agent.",
         )
-    given = request.headers.get("authorization")
+    challenge = 'Bearer realm="gpumon"'
     if given is None:
-        raise _missing_token()
+        headers = {"WWW-Authenticate": challenge}
+        raise Problem(401, "Token needed", "This request needs the token.", HOW_TO_AUTHORIZE, headers=headers)
     if not is_token(given, token):
         address = request.client.host if request.client else "an unknown address"
-        refusals.add("token", f"a request from {address} has a wrong token")
-        challenge = {"WWW-Authenticate": 'Bearer realm="gpumon", error="invalid_token"'}
-        raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=challenge)
-    _authorize(request)
+        sources.refusals.add("token", f"a request from {address} has a wrong token")
+        headers = {"WWW-Authenticate": f'{challenge}, error="invalid_token"'}
+        raise Problem(401, "Wrong token", "The token does not match.", HOW_TO_AUTHORIZE, headers=headers)
 
 
 async def _require_token(
     request: Request,
     _: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, scheme_name="token"))],
 ) -> None:
-    """Raise a Problem unless the client may change state. FastAPI calls this before it validates the parameters."""
-    authorize(request)
+    """Raise a Problem unless the client may change the state of the agent; else mark the request as AUTHORIZED.
+
+    A client of the unix socket may if `Peer.may_write` is True; a TCP client may if it sends the token. FastAPI calls
+    this before it validates the parameters.
+    """
+    peer, sources = local_peer(request), request.app.state.sources
+    if peer is None:
+        _check_token(request, sources)
+    elif not peer.may_write:
+        sources.refusals.add("user", f"uid {peer.uid} may not change state")
+        remedy = f"Run as root, or as a member of the group with id {os.getegid()}."
+        raise Problem(403, "Not permitted", f"uid {peer.uid} may not change the state of the agent.", remedy)
+    request.scope["state"][AUTHORIZED] = True
 
 
 needs_token = Depends(_require_token)
 
 
 def is_authorized(request: Request) -> bool:
-    """Return True if the client may read data that is not public. The rule is the same as in `authorize`."""
+    """Return True if the client may read data that is not public. The rule is the same as for changes."""
     peer = local_peer(request)
     if peer is not None:
         return peer.may_write
