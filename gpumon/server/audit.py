@@ -9,14 +9,12 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from gpumon.outputs.responses.audit import AuditEntryResponse, AuditResponse
-from gpumon.server.context import Filter, sources
+from gpumon.server.context import STORE_TIMEOUT_SECONDS, Filter, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 from gpumon.store.store_error import StoreError
 
 router = APIRouter(prefix="/api/v1", tags=["agent"])
-
-STORE_TIMEOUT_SECONDS = 5.0
 
 
 class AuditFilter(Filter):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
 
@@ -18,8 +18,11 @@ from gpumon.server.problem import Problem
 from gpumon.server.rendered import RenderedDocuments
 from gpumon.server.sources import Sources
 from gpumon.state.report import Report
+from gpumon.store.store_error import StoreError
 
 T = TypeVar("T")
+STORE_TIMEOUT_SECONDS = 5.0
+"""Maximum seconds to wait for the store."""
 
 
 class Filter(BaseModel):
@@ -81,3 +84,12 @@ async def main_loop_answer(future: Future[T], seconds: float) -> T:
         detail = f"The main loop did not answer within {seconds:.0f} s."
         raise Problem(503, "Agent busy", detail, "Retry. If it persists, see the agent's log.")
     return waiting.result()
+
+
+async def completes(reading: Awaitable[None]) -> bool:
+    """Wait until all has been read from the store. Return False if the store fails or does not answer in time."""
+    try:
+        await asyncio.wait_for(reading, STORE_TIMEOUT_SECONDS)
+    except (StoreError, asyncio.TimeoutError):
+        return False
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -14,21 +14,16 @@ from gpumon.health.alert_rules import SEVERITIES
 from gpumon.model.error_event import DRIVER, KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
 from gpumon.outputs.responses.events import EventsResponse, newest_first
 from gpumon.server import parameters
-from gpumon.server.context import Filter, sources
+from gpumon.server.context import Filter, completes, sources
 from gpumon.server.problem import Problem
 from gpumon.state.report import Report
 from gpumon.store.error_events import EventQuery
-from gpumon.store.store_error import StoreError
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 MAX_EVENTS = 1000
 MAX_CODE = 999_999
 PAGE_SIZE = 500
-STORE_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds to wait for the store. After that, the response has the events of the Report and the stored events
-that were read in time.
-"""
 
 
 class EventFilter(Filter):
@@ -54,7 +49,7 @@ async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> E
 
     # Only the Report has events that the store could not write, and only the store has older events.
     events = {event.id: event for event in latest.events if query.matches(event) and matches(event)}
-    complete = await _add_stored(request, query, chosen.limit, matches, events)
+    complete = await completes(_add_stored(request, query, chosen.limit, matches, events))
     newest = sorted(events.values(), key=lambda event: event.last_wall)[-chosen.limit :]
     return EventsResponse(events=newest_first(latest, newest), complete=complete)
 
@@ -65,36 +60,20 @@ async def _add_stored(
     limit: int,
     matches: Callable[[ErrorEvent], bool],
     events: dict[str, ErrorEvent],
-) -> bool:
-    """Add the newest `limit` stored events for which `matches` is true to `events`, a dict by id.
+) -> None:
+    """Add the newest stored events for which `matches` is true to `events`, a dict by id: `limit` of them, or more.
 
-    Return False if the store cannot be read or does not answer in time.
+    They are read in pages, the newest first, so that the store is not blocked.
     """
-
-    async def add() -> None:
-        stored = 0
-        async for event in _stored_events(request, query):
-            if matches(event):
-                events.setdefault(event.id, event)
-                stored += 1
-            if stored == limit:
-                break
-
-    try:
-        await asyncio.wait_for(add(), STORE_TIMEOUT_SECONDS)
-    except (StoreError, asyncio.TimeoutError):
-        return False
-    return True
-
-
-async def _stored_events(request: Request, query: EventQuery) -> AsyncIterator[ErrorEvent]:
-    """Yield the stored events of a query, newest first. They are read in pages, so that the store is not blocked."""
-    while True:
+    left = limit
+    while left > 0:
         page = await asyncio.wrap_future(sources(request).find_events(query))
-        for stored in page:
-            yield stored.event
+        matching = [stored.event for stored in page if matches(stored.event)]
+        for event in matching:
+            events.setdefault(event.id, event)
         if len(page) < PAGE_SIZE:
             return
+        left -= len(matching)
         query = replace(query, before=page[-1].place)
 
 

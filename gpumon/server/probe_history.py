@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,20 +15,15 @@ from gpumon.outputs.responses.probes import RunningResponse, RunResponse, RunsRe
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.server import parameters
-from gpumon.server.context import Filter, IndentedJson, NoParameters, sources
+from gpumon.server.context import Filter, IndentedJson, NoParameters, completes, sources
 from gpumon.server.guard import is_authorized
 from gpumon.server.problem import Problem, errors
 from gpumon.store.probe_runs import RunQuery
-from gpumon.store.store_error import StoreError
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
 MAX_RUNS = 1000
 PAGE_SIZE = 100
-STORE_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds to wait for the store. After that, the response has the runs of the Report and the stored runs that
-were read in time.
-"""
 
 
 class RunFilter(Filter):
@@ -49,7 +44,7 @@ async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Respo
     query = _query(chosen, sources(request).wall())
     # Only the Report has runs that the store could not write, and only the store has older runs.
     results = {run.id: run for run in sources(request).latest().probe.results if query.matches(run)}
-    complete = await _add_stored(request, query, chosen.limit, results)
+    complete = await completes(_add_stored(request, query, chosen.limit, results))
     newest = sorted(results.values(), key=lambda run: run.started, reverse=True)[: chosen.limit]
     return await asyncio.to_thread(_answer, newest, complete=complete)  # a thousand runs take a second to render
 
@@ -74,33 +69,22 @@ async def run_by_id(
         return IndentedJson(progress, 202, {"Retry-After": "1"})
     results = {result.id: result for result in state.results if result.id == run}
     if not results:
-        await _add_stored(request, RunQuery(id=run), 1, results)
+        await completes(_add_stored(request, RunQuery(id=run), 1, results))
     if not results:
         raise Problem(404, "Unknown run", f"There is no run {run!r}.", "/api/v1/probes lists those that are stored.")
     stored = results[run]
     return RunWithLogResponse.model_validate(stored if is_authorized(request) else RunResponse.model_validate(stored))
 
 
-async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> bool:
-    """Add the newest `limit` stored runs of a query to `results`, a dict by id. Return False if that fails."""
+async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> None:
+    """Add the newest `limit` stored runs of a query to `results`, a dict by id.
 
-    async def add() -> None:
-        async for page in _pages(request, query, limit):
-            results.update({run.id: run for run in page if run.id not in results})
-
-    try:
-        await asyncio.wait_for(add(), STORE_TIMEOUT_SECONDS)
-    except (StoreError, asyncio.TimeoutError):
-        return False
-    return True
-
-
-async def _pages(request: Request, query: RunQuery, limit: int) -> AsyncIterator[Collection[ProbeResult]]:
-    """Yield at most `limit` stored runs of a query in pages, newest first, so that the store is not blocked."""
+    They are read in pages, the newest first, so that the store is not blocked.
+    """
     left = limit
     while left > 0:
         page = await asyncio.wrap_future(sources(request).find_runs(replace(query, limit=min(left, PAGE_SIZE))))
-        yield page.results
+        results.update({run.id: run for run in page.results if run.id not in results})
         if page.last is None:
             return
         left -= len(page.results)
