@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpumon.health.check_row import Check
-from gpumon.health.remediation import action_text, performed_repair
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import Action, Clearance, Verdict
+from gpumon.health.verdict import Verdict
 from gpumon.outputs.formatting import duration, rfc3339
 from gpumon.outputs.responses.base import Document
 from gpumon.state.report import Report
@@ -57,26 +55,3 @@ def place(verdict: Document) -> str:
 def name(verdict: Document) -> str:
     """Return the check and the device of a verdict as text, from its response."""
     return f"{verdict['check']} of {place(verdict) or 'the node'}"
-
-
-def action_values(verdict: Verdict, boot_id: str, booted: float | None) -> dict[str, Any]:
-    """Return the fields action, action_text, repair and repaired_at of a verdict's response.
-
-    While a repair is being verified, `action` is none, so that automation does not repair in a loop. `boot_id` is the
-    id of the current boot, and `booted` the time at which that boot began, in seconds since the epoch.
-    """
-    repair = performed_repair(verdict, boot_id)
-    if repair is None:
-        return {
-            "action": verdict.action.value,
-            "action_text": action_text(verdict, boot_id),
-            "repair": None,
-            "repaired_at": None,
-        }
-    after = verdict.reset_at or 0.0 if repair is Clearance.RESET else 0.0
-    return {
-        "action": Action.NONE.value,
-        "action_text": action_text(verdict, boot_id),
-        "repair": repair.value,
-        "repaired_at": None if booted is None else rfc3339(round(booted + after)),
-    }

@@ -7,12 +7,21 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpumon.health.clear_request import ClearResult
-from gpumon.health.verdict import ACTIONS, CLEARANCE_TEXTS, Level, Verdict, VerdictTransition
+from gpumon.health.remediation import action_text, performed_repair
+from gpumon.health.verdict import (
+    ACTIONS,
+    CLEARANCE_TEXTS,
+    Action,
+    Clearance,
+    Level,
+    Verdict,
+    VerdictTransition,
+)
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse
-from gpumon.outputs.verdict_text import action_values, current_reason, is_unobserved, title
+from gpumon.outputs.verdict_text import current_reason, is_unobserved, title
 from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
@@ -211,16 +220,21 @@ def _missing_gpus(report: Report) -> int:
 def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
     """Return the fields of a verdict's response, with its current reason and action.
 
-    While a repair is being verified, the fields describe the repair, and the action is none.
+    While a repair is being verified, the fields describe the repair, and the action is none, so that automation does
+    not repair in a loop.
     """
-    health = report.health
-    booted = (
-        None
-        if health.evaluated_wall is None or health.evaluated_at is None
-        else health.evaluated_wall - health.evaluated_at
-    )
-    current = {"reason": current_reason(verdict, report)}
-    return _recorded_values(verdict, report) | current | action_values(verdict, report.boot_id, booted)
+    health, repair, repaired_at = report.health, performed_repair(verdict, report.boot_id), None
+    if repair is not None and health.evaluated_wall is not None and health.evaluated_at is not None:
+        booted = health.evaluated_wall - health.evaluated_at
+        after = verdict.reset_at or 0.0 if repair is Clearance.RESET else 0.0
+        repaired_at = rfc3339(round(booted + after))
+    return _recorded_values(verdict, report) | {
+        "reason": current_reason(verdict, report),
+        "action": (verdict.action if repair is None else Action.NONE).value,
+        "action_text": action_text(verdict, report.boot_id),
+        "repair": None if repair is None else repair.value,
+        "repaired_at": repaired_at,
+    }
 
 
 def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
