@@ -21,9 +21,8 @@ from gpumon.server import (
     windows,
     windows_by_kind,
 )
-from gpumon.server.context import IndentedJson
+from gpumon.server.context import IndentedJson, RenderedDocuments
 from gpumon.server.guard import Guard
-from gpumon.server.rendered import RenderedDocuments
 from gpumon.server.sources import Sources
 
 

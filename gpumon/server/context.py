@@ -1,8 +1,9 @@
-"""Code that the routes share: access to `Sources`, base models of parameters, JSON responses, main loop answers."""
+"""Code that the routes share: `Sources`, base models of parameters, cached documents, answers of the main loop."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
@@ -15,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 from gpumon.model.time_window import MAX_REASON_LENGTH
 from gpumon.outputs.responses.base import HostTime, ResponseModel
 from gpumon.server.problem import Problem
-from gpumon.server.rendered import RenderedDocuments
 from gpumon.server.sources import Sources
 from gpumon.state.report import Report
 from gpumon.store.store_error import StoreError
@@ -48,6 +48,31 @@ class IndentedJson(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         return to_json(content, indent=2, inf_nan_mode="null") + b"\n"
+
+
+class RenderedDocuments:
+    """Cache of the last rendering of each document: each is rendered once per Report instead of once per request.
+
+    Rendering takes milliseconds. While one thread renders, others that must render wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._documents: dict[str, tuple[Report | None, bytes]] = {}
+
+    def get(self, name: str, report: Report | None, render: Callable[[], bytes]) -> bytes:
+        """Return the document `name`, from the cache if it was rendered from this Report, else from `render`.
+
+        `report` is None for a document that never changes.
+        """
+        rendered = self._documents.get(name)
+        if rendered is not None and rendered[0] is report:
+            return rendered[1]
+        with self._lock:
+            rendered = self._documents.get(name)
+            if rendered is None or rendered[0] is not report:
+                rendered = self._documents[name] = (report, render())
+        return rendered[1]
 
 
 def sources(request: Request) -> Sources:
