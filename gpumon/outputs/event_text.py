@@ -1,14 +1,16 @@
-"""Text about errors of GPUs, NVSwitches, network adapters and PCIe devices, from the event responses of the API."""
+"""Text and a table about errors of GPUs, NVSwitches, adapters and PCIe devices, from the event responses of the API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID, XID
-from gpumon.outputs.formatting import DAY, seconds_between
+from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID
+from gpumon.outputs.formatting import DAY, columns, seconds_between
 
 MAX_SHOWN = 5
+NO_EVENTS = "No event is stored that matches."
+TITLES = ("LAST", "SEVERITY", "DEVICE", "TIMES", "EVENT")
 
 
 def recent(events: Sequence[Mapping[str, Any]], now: str) -> list[Mapping[str, Any]]:
@@ -33,9 +35,15 @@ def title(event: Mapping[str, Any]) -> str:
         return f"{event['name']} of {_gpu(event) if event['gpu'] is not None else event['pci_bus_id']}"
     if event["kind"] == NIC:
         return f"{event['name']}: {event['pci_bus_id']}"
-    code = f"Xid {event['xid']}" if event["kind"] == XID else f"SXid {event['sxid']}"
     device = f"NVSwitch {event['pci_bus_id']}" if event["kind"] == SXID else _gpu(event)
-    return f"{code} on {device}: {event['name']}"
+    return f"{code(event)} on {device}: {event['name']}"
+
+
+def code(event: Mapping[str, Any]) -> str:
+    """Return the code of an event, such as "Xid 79" or "SXid 20034"; an empty string if it has none."""
+    if event["xid"] is not None:
+        return f"Xid {event['xid']}"
+    return "" if event["sxid"] is None else f"SXid {event['sxid']}"
 
 
 def occurrence(event: Mapping[str, Any]) -> str:
@@ -51,6 +59,20 @@ def advice(event: Mapping[str, Any]) -> Iterator[str]:
     if event["detail"]:
         yield str(event["detail"])
     yield f"Do: {event['action']}"
+
+
+def event_table(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with a line for each event, in the given order; NO_EVENTS if there are none."""
+    return "\n".join(columns([TITLES, *([*_cells(event)] for event in events)])) if events else NO_EVENTS
+
+
+def _cells(event: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{event['time'][:10]} {event['time'][11:19]}Z"
+    yield event["severity"]
+    yield f"GPU {event['gpu']}" if event["gpu"] is not None else event["pci_bus_id"] or "-"
+    yield str(event["count"])
+    numbered = ": ".join(filter(None, (code(event), event["name"])))
+    yield f"{numbered}{' (before the agent was installed)' if event['historical'] else ''}"
 
 
 def _gpu(event: Mapping[str, Any]) -> str:

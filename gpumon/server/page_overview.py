@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN
+from gpumon.outputs.event_text import code
 from gpumon.outputs.formatting import (
     ABSENT,
     bandwidth,
@@ -20,9 +21,9 @@ from gpumon.outputs.formatting import (
     watts,
 )
 from gpumon.outputs.node_summary import gpu_counts, unmonitored_counts
+from gpumon.outputs.probe_history import largest
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import DECISIVE
 
 HOT_RATIO = 0.95
 """The bar of a temperature has the warning color if temperature / slowdown temperature is at least this ratio."""
@@ -103,9 +104,7 @@ def instance(mig: Document) -> Fact:
 
 def event_code(event: Document) -> str:
     """Return the code of an event, such as "Xid 79" or "SXid 20034"; if it has no code, a text for its kind."""
-    if event["xid"] is not None:
-        return f"Xid {event['xid']}"
-    return EVENT_KINDS[event["kind"]] if event["sxid"] is None else f"SXid {event['sxid']}"
+    return code(event) or EVENT_KINDS[event["kind"]]
 
 
 def event_place(event: Document) -> str:
@@ -152,14 +151,6 @@ def current_result(document: Document) -> Document | None:
 def all_reduces(document: Document) -> list[Document]:
     """Return the runs of the all-reduce, newest first."""
     return [run for run in document["probes"] if run["probe"] == ALL_REDUCE]
-
-
-def largest(result: Document | None) -> Document | None:
-    """Return a run's measurement of the largest message size; None without a run, or without checked measurements."""
-    if not result or result["outcome"] not in DECISIVE or not result["measurements"]:
-        return None
-    measurement: Document = max(result["measurements"], key=lambda item: item["bytes"])
-    return measurement
 
 
 def outcome_tone(outcome: str) -> str:
@@ -220,7 +211,7 @@ def _probe(document: Document) -> Tile:
     if run is None:
         note = "has not run yet" if last is None else f"skipped: {last['reason']}"
         return Tile(label="All-reduce", value=ABSENT, note=note, tone="muted")
-    measurement = largest(run)
+    measurement = next(iter(largest(run).values()), None)
     value = run["outcome"] if measurement is None else bandwidth(measurement["busbw_bytes_per_second"])
     part = f", {participants(run)}" if is_partial(run) else ""
     note = f"{run['outcome']}, {relative_time(run['started'], document['node']['time'])}{part}"
