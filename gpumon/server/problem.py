@@ -71,20 +71,17 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
         self.more = more
 
     def response(self, scope: Scope) -> Response:
-        body = json.dumps(self.document(scope["path"]), indent=2) + "\n"
-        return Response(body, self.status, self.headers, MEDIA_TYPE)
-
-    def document(self, path: str) -> dict[str, Any]:
-        """Return the body of the error response to a request for this path, as a JSON object."""
-        return ProblemDetails(
+        """Return the error response to a request with this scope."""
+        body = ProblemDetails(
             type=f"urn:gpumon:problem:{self.kind.lower().replace(' ', '-')}",
             title=self.kind,
             status=self.status,
             detail=self.detail,
-            instance=_cut(path),
+            instance=_cut(scope["path"]),
             remedy=self.remedy,
             **self.more,
         ).model_dump(mode="json")
+        return Response(json.dumps(body, indent=2) + "\n", self.status, self.headers, MEDIA_TYPE)
 
 
 def _cut(path: str) -> str:
