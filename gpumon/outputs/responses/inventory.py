@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -17,7 +17,7 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.gpus import GpuResponse
-from gpumon.state.gpu_inventory import Removal, RemovedGpu
+from gpumon.state.gpu_inventory import Removal
 from gpumon.state.report import Report
 
 LEFT = {
@@ -115,10 +115,6 @@ class FormerGpuResponse(ResponseModel):
     reason: Literal[tuple(reason.value for reason in Removal)]  # type: ignore[valid-type]
     message: str
 
-    @classmethod
-    def from_removed(cls, uuid: str, gpu: RemovedGpu) -> FormerGpuResponse:
-        return cls(uuid=uuid, pci_bus_id=gpu.bus_id, reason=gpu.why.value, message=LEFT[gpu.why])
-
 
 class InventoryResponse(ResponseModel):
     """The GPUs and ports that are expected or present."""
@@ -151,12 +147,11 @@ class InventoryResponse(ResponseModel):
             unlisted=list(expectation.unlisted),
             gpus=[InventoryGpuResponse.from_state(state) for state in report.gpus],
             ports=list(_ports(report)),
-            former_gpus=_former_gpus(report.internal.inventory.removed),
+            former_gpus=[
+                FormerGpuResponse(uuid=uuid, pci_bus_id=gpu.bus_id, reason=gpu.why.value, message=LEFT[gpu.why])
+                for uuid, gpu in report.internal.inventory.removed.items()
+            ],
         )
-
-
-def _former_gpus(removed: Mapping[str, RemovedGpu]) -> list[FormerGpuResponse]:
-    return [FormerGpuResponse.from_removed(uuid, gpu) for uuid, gpu in removed.items()]
 
 
 def _nvlinks(gpu: Gpu, board: StoredGpu | None) -> int | None:
@@ -170,7 +165,7 @@ def _ports(report: Report) -> Iterator[InventoryPortResponse]:
     ports = report.internal.ports
     missing = {port.identity: port.port.device for port in report.gone_ports}
     up = {ports.here.get((port.device, port.port)): port.link.port_up for port in report.ports}
-    for record in _in_order(ports.records.values()):
+    for record in sorted(ports.records.values(), key=lambda port: (port.bus_id, port.device, port.port)):
         if record.identity in missing:
             yield InventoryPortResponse.from_record(record, missing[record.identity], MISSING)
         elif record.identity in ports.here.values():
@@ -184,7 +179,3 @@ def _port_state(record: PortRecord, up: float | None) -> str:
     if up is None:
         return UNKNOWN
     return UP if up else {None: UNWIRED, True: DOWN, False: ACCEPTED}[record.expected]
-
-
-def _in_order(ports: Iterable[PortRecord]) -> list[PortRecord]:
-    return sorted(ports, key=lambda port: (port.bus_id, port.device, port.port))

@@ -5,7 +5,7 @@ The routes for windows of only one kind (release, maintenance or hold) have thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field
@@ -31,10 +31,6 @@ class HolderResponse(ResponseModel):
     pid: int
     message: str = Field(description="The process, and the call on the GPU that it is in.")
     stuck: bool = Field(description="Whether SIGKILL does not end the process.")
-
-    @classmethod
-    def from_holder(cls, holder: DeviceHolder) -> HolderResponse:
-        return cls(pid=holder.pid, message=holder.description, stuck=holder.stuck)
 
 
 class ReleaseWindowResponse(RequestedResponse):
@@ -113,11 +109,8 @@ class MaintenanceResponse(RequestedResponse):
     @classmethod
     def from_report(cls, report: Report) -> MaintenanceResponse | None:
         """Return the response of the maintenance in force that ends last; None if no maintenance is in force."""
-        return None if report.maintenance is None else cls.from_window(report.maintenance)
-
-    @classmethod
-    def from_window(cls, window: TimeWindow) -> MaintenanceResponse:
-        return cls(**_request_values(window), reason=window.reason)
+        window = report.maintenance
+        return None if window is None else cls(**_request_values(window), reason=window.reason)
 
 
 class MaintenanceStateResponse(ResponseModel):
@@ -138,10 +131,6 @@ class OwnerHoldResponse(RequestedResponse):
     owner: str = Field(description="For example the id of a job; empty if none was given.")
     reason: str
 
-    @classmethod
-    def from_window(cls, window: TimeWindow) -> OwnerHoldResponse:
-        return cls(owner=window.owner, reason=window.reason, **_request_values(window))
-
 
 class HoldResponse(ResponseModel):
     """All holds in force. No probe runs until the last one ends."""
@@ -152,15 +141,12 @@ class HoldResponse(ResponseModel):
     @classmethod
     def from_report(cls, report: Report) -> HoldResponse | None:
         """Return one response that lists all holds in force; None if there are none."""
-        return cls.from_windows(in_force(report.windows, WindowKind.HOLD))
-
-    @classmethod
-    def from_windows(cls, holds: Sequence[TimeWindow]) -> HoldResponse | None:
-        """Return one response that lists these holds and their last deadline; None if there are none."""
+        holds = in_force(report.windows, WindowKind.HOLD)
         if not holds:
             return None
         last = max(window.until for window in holds)
-        return cls(until=rfc3339(last), holders=[OwnerHoldResponse.from_window(window) for window in holds])
+        holders = [OwnerHoldResponse(owner=hold.owner, reason=hold.reason, **_request_values(hold)) for hold in holds]
+        return cls(until=rfc3339(last), holders=holders)
 
 
 class HoldStateResponse(ResponseModel):
@@ -176,7 +162,9 @@ class HoldChangeResponse(HoldStateResponse):
 
 
 def holder_documents(holders: Iterable[DeviceHolder]) -> list[dict[str, Any]]:
-    return [HolderResponse.from_holder(holder).document() for holder in holders]
+    return [
+        HolderResponse(pid=holder.pid, message=holder.description, stuck=holder.stuck).document() for holder in holders
+    ]
 
 
 def _request_values(window: TimeWindow) -> dict[str, Any]:
