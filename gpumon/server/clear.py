@@ -13,15 +13,13 @@ from gpumon.health.table import BY_NAME
 from gpumon.outputs import verdict_text
 from gpumon.outputs.responses.verdicts import ClearResponse, VerdictResponse, refused_verdicts
 from gpumon.server import parameters
-from gpumon.server.context import Filter, main_loop_answer, sources
+from gpumon.server.context import TIMEOUT_SECONDS, Filter, main_loop_answer, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 from gpumon.state.report import Report
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
 
-TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for the main loop. The main loop itself waits for the store for a shorter time."""
 MAX_NOTE = 500
 MAINTENANCE = "gpumon maintenance start --for 2h --reason WHY"
 

@@ -9,14 +9,11 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.server.context import AuditedFilter, NoParameters, main_loop_answer, render_once, sources
+from gpumon.server.context import TIMEOUT_SECONDS, AuditedFilter, NoParameters, main_loop_answer, render_once, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
-
-TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for the main loop. The main loop itself waits for the store for a shorter time."""
 
 
 class AcceptFilter(AuditedFilter):

@@ -22,11 +22,9 @@ from gpumon.model.time_window import (
 )
 from gpumon.outputs.responses.windows import holder_documents
 from gpumon.server import parameters
-from gpumon.server.context import main_loop_answer, sources
+from gpumon.server.context import TIMEOUT_SECONDS, main_loop_answer, sources
 from gpumon.server.problem import Problem
 
-TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for the main loop. The main loop itself waits a shorter time until GPUs are closed."""
 COMMAND_USER_AGENT = "gpumon/"
 """Prefix of the User-Agent header that the gpumon command sends."""
 STILL_OPEN: Mapping[WindowKind, tuple[str, str]] = {
