@@ -20,7 +20,6 @@ SERVICES = {"fabric_manager_up": "fabric manager", "imex_up": "IMEX"}
 class LinkCell:
     """Cell of the NVLink matrix: one NVLink of a GPU."""
 
-    link: int
     tone: str
     """State of the link: ok, erring (has errors), down or unknown."""
     title: str
@@ -105,7 +104,7 @@ def _cell(link: Document) -> LinkCell:
     tone = {"down": "down", "unknown": "unknown"}.get(state, "erring" if errors else "ok")
     peer = f"to {link['peer_type']} {link['peer'] or ''}".rstrip() if link["peer_type"] else ""
     title = ", ".join(filter(None, (f"NVLink {link['link']}: {state}", *errors, peer)))
-    return LinkCell(link=link["link"], tone=tone, title=title)
+    return LinkCell(tone=tone, title=title)
 
 
 def _remarks(gpu: Document) -> Iterator[tuple[str, str]]:

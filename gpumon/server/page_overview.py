@@ -115,19 +115,15 @@ def event_place(event: Document) -> str:
     return f"GPU {event['gpu']}" + ("" if instance is None else f" MIG {instance}")
 
 
-def transition_level(transition: Document) -> str:
-    """Return the level of a verdict after a transition, or "cleared"."""
-    return "cleared" if transition["change"] == "cleared" else str(transition["verdict"]["level"])
+def transition(change: Document) -> tuple[str, str, str]:
+    """Return the verdict's level after a transition, its CSS class, and the recommended action.
 
-
-def level_tone(transition: Document) -> str:
-    return "" if transition["change"] == "cleared" else LEVEL_TONES.get(transition["verdict"]["level"], "")
-
-
-def transition_note(transition: Document) -> str:
-    """Return what cleared the verdict, as text; for any other transition, the action that the verdict recommends."""
-    cleared = transition["change"] == "cleared"
-    return str(transition["cleared_by_text"] if cleared else transition["verdict"]["action_text"])
+    For a verdict that was cleared, return "cleared", no class, and what cleared the verdict.
+    """
+    if change["change"] == "cleared":
+        return "cleared", "", change["cleared_by_text"]
+    level = change["verdict"]["level"]
+    return level, LEVEL_TONES.get(level, ""), change["verdict"]["action_text"]
 
 
 def relative_time(moment: str | None, now: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from gpumon.outputs.formatting import bandwidth, duration, seconds_between, share
-from gpumon.outputs.probe_history import comparison, largest
+from gpumon.outputs.probe_history import baseline_ratio, comparison, largest
 from gpumon.outputs.probe_table import comparison_sentence
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.locate import SLOW
@@ -63,10 +63,9 @@ def ratio(run: Document, measurement: Document) -> tuple[str, str]:
 
     Return two empty strings if there is no median.
     """
-    compared = comparison(run, measurement)
-    if compared is None or not compared["baseline_bytes_per_second"]:
+    compared, part = comparison(run, measurement), baseline_ratio(run, measurement)
+    if compared is None or part is None:
         return "", ""
-    part = compared["busbw_bytes_per_second"] / compared["baseline_bytes_per_second"]
     return share(part), "warning" if compared["below_reference"] else ""
 
 
