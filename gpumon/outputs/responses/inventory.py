@@ -27,14 +27,7 @@ LEFT = {
     Removal.ACCEPTED: "is no longer expected",
 }
 """Text on why a GPU that was present is no longer expected, by reason."""
-UP, DOWN, MISSING, UNWIRED, ACCEPTED, UNKNOWN = PORT_STATES = (
-    "up",
-    "down",
-    "missing",
-    "unwired",
-    "accepted",
-    "unknown",
-)
+PortState = Literal["up", "down", "missing", "unwired", "accepted", "unknown"]
 
 
 class InventoryGpuResponse(ResponseModel):
@@ -71,7 +64,7 @@ class InventoryPortResponse(ResponseModel):
 
     device: str = Field(description="Device name. A missing port has its PCI address if another port has its name now.")
     port: str
-    state: Literal[PORT_STATES] | None = Field(  # type: ignore[valid-type]
+    state: PortState | None = Field(
         description="`down` and `missing`: it was in use before; `unwired`: it was never up; `accepted`: it is down, "
         "and an operator has accepted that."
     )
@@ -90,7 +83,7 @@ class InventoryPortResponse(ResponseModel):
     last_up: str | None = timestamp("When the port was last up.")
 
     @classmethod
-    def from_record(cls, record: PortRecord, device: str, state: str | None) -> InventoryPortResponse:
+    def from_record(cls, record: PortRecord, device: str, state: PortState) -> InventoryPortResponse:
         return cls(
             device=device,
             port=record.port,
@@ -167,15 +160,19 @@ def _ports(report: Report) -> Iterator[InventoryPortResponse]:
     up = {ports.here.get((port.device, port.port)): port.link.port_up for port in report.ports}
     for record in sorted(ports.records.values(), key=lambda port: (port.bus_id, port.device, port.port)):
         if record.identity in missing:
-            yield InventoryPortResponse.from_record(record, missing[record.identity], MISSING)
+            yield InventoryPortResponse.from_record(record, missing[record.identity], "missing")
         elif record.identity in ports.here.values():
             state = _port_state(record, up.get(record.identity))
             yield InventoryPortResponse.from_record(record, record.device, state)
         elif record.expected:
-            yield InventoryPortResponse.from_record(record, record.device, UNKNOWN)
+            yield InventoryPortResponse.from_record(record, record.device, "unknown")
 
 
-def _port_state(record: PortRecord, up: float | None) -> str:
+def _port_state(record: PortRecord, up: float | None) -> PortState:
     if up is None:
-        return UNKNOWN
-    return UP if up else {None: UNWIRED, True: DOWN, False: ACCEPTED}[record.expected]
+        return "unknown"
+    if up:
+        return "up"
+    if record.expected is None:
+        return "unwired"
+    return "down" if record.expected else "accepted"
