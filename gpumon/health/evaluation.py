@@ -14,11 +14,12 @@ from pathlib import Path
 from gpumon.health import clearing, inhibition, remediation, score
 from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
 from gpumon.health.device_case import DeviceCases, device_cases
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, ThresholdOffError
 from gpumon.health.node_health import Health, Pending
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import (
     NODE,
+    OFF,
     OK,
     UNKNOWN,
     Clearance,
@@ -89,6 +90,8 @@ def _findings(
         key, finding = (check.name, device), None
         try:
             finding = function()
+        except ThresholdOffError:
+            finding = OFF
         except Exception as error:  # noqa: BLE001 - the other checks are evaluated all the same
             failing_checks[key] = _exception_text(error)
         yield key, finding

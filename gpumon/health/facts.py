@@ -31,6 +31,10 @@ from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_en
 from gpumon.probe.core.state import ProbeState
 
 
+class ThresholdOffError(Exception):
+    """Raised while a check is evaluated if a threshold that it needs is off. The finding of the check is then OFF."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything that a check may read: the state of the node at the time of one evaluation."""
@@ -184,6 +188,13 @@ class Facts:
     def limit(self, limit: Limit) -> float | None:
         """Return the threshold in force; None if it is off: set to null by the operator, or by default and not set."""
         return self.policy.limit(limit)
+
+    def threshold(self, limit: Limit) -> float:
+        """Return the threshold in force, for a check that needs it. Raise ThresholdOffError if it is off."""
+        value = self.limit(limit)
+        if value is None:
+            raise ThresholdOffError
+        return value
 
     def series(
         self, window: SampleWindow, device: str = NODE, *, since: float | None = None

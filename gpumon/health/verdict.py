@@ -111,7 +111,7 @@ def clear(cleared_by: Clearance = Clearance.RECOVERED) -> Finding:
 
 
 OFF = clear(Clearance.OFF)
-"""Finding that a check returns while its threshold is null. It clears the verdict of the check."""
+"""Finding of a check while its threshold is null. It clears the verdict of the check."""
 
 
 def warn(reason: str, action: Action = Action.NONE, *, at: float | None = None, **evidence: float | str) -> Finding:

@@ -12,7 +12,6 @@ from gpumon.health.verdict import (
     HISTORY_UNREAD,
     LOST_TO,
     NODE,
-    OFF,
     PASSED,
     WARN,
     Action,
@@ -105,9 +104,7 @@ def poll_errors(facts: Facts) -> Finding | None:
 
 
 def poll_slow(facts: Facts) -> Finding | None:
-    share, took = facts.limit(SLOW_SHARE), (facts.node.poll_duration_seconds or {}).get("fast")
-    if share is None:
-        return OFF
+    share, took = facts.threshold(SLOW_SHARE), (facts.node.poll_duration_seconds or {}).get("fast")
     if took is None or not facts.node.nvml_up:
         return None
     if took <= share * facts.interval:
@@ -117,9 +114,7 @@ def poll_slow(facts: Facts) -> Finding | None:
 
 
 def sampler_restarting(facts: Facts) -> Finding | None:
-    limit = facts.limit(RESTART_COUNT)
-    if limit is None:
-        return OFF
+    limit = facts.threshold(RESTART_COUNT)
     times = sum(series.gain for series in facts.series(RESTARTS) if series.labels.get("reason") in _BY_FAULTS)
     if times < limit:
         return PASSED

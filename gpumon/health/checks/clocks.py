@@ -9,7 +9,7 @@ from gpumon.health.check_row import MINUTE, Check
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels
-from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
+from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn
 
 WINDOW = 10 * MINUTE
 REASONS = SampleWindow("gpumon_gpu_clock_event_active", WINDOW)
@@ -57,9 +57,7 @@ def slowdown(gpu: GpuCase) -> Finding | None:
 
     Return PASSED if neither applies, and None if too few samples exist to decide.
     """
-    limit = gpu.facts.limit(SLOWED)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(SLOWED)
     if gpu.now.clock_event_active is None:
         return None
     series = gpu.series(REASONS)
@@ -101,9 +99,7 @@ def straggler(gpu: GpuCase) -> Finding | None:
     Return None if this GPU is not busy, or if fewer than FEWEST GPUs of the product are busy. A GPU that was at its
     power limit for longer than the others passes unless its clock is below _EXCUSED of the median.
     """
-    share, load = gpu.facts.limit(CLOCK_SHARE), gpu.facts.limit(BUSY_SHARE)
-    if share is None or load is None:
-        return OFF
+    share, load = gpu.facts.threshold(CLOCK_SHARE), gpu.facts.threshold(BUSY_SHARE)
     if _pace(gpu, load) is None:
         return None
     paces = [pace for case in _same_product(gpu) if (pace := _pace(case, load))]

@@ -7,7 +7,7 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import NODE, OFF, PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.verdict import NODE, PASSED, Action, Finding, Level, fail, warn
 from gpumon.model.fabric import COMPLETED, HEALTHY, LIMITED, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
 from gpumon.model.snapshot import GUEST
@@ -57,9 +57,7 @@ def manager_down(facts: Facts) -> Finding | None:
 
 
 def manager_flapping(facts: Facts) -> Finding | None:
-    limit = facts.limit(STOP_COUNT)
-    if limit is None:
-        return OFF
+    limit = facts.threshold(STOP_COUNT)
     if facts.node.fabric_manager_up is None:
         return None
     if _runs_on_the_host(facts):

@@ -9,7 +9,7 @@ from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.repairs import TOGETHER, Repair, repairs
-from gpumon.health.verdict import NODE, OFF, PASSED, WARN, Action, Clearance, Finding, warn
+from gpumon.health.verdict import NODE, PASSED, WARN, Action, Clearance, Finding, warn
 
 NODE_REPAIRS = Limit(
     "node_repairs", 5, "Minimum number of repairs of the node and its GPUs in seven days that raises a verdict.", COUNT
@@ -108,9 +108,7 @@ def _downtime_text(down: float) -> str:
 
 
 def agent_restarting(facts: Facts) -> Finding | None:
-    limit = facts.limit(STARTS)
-    if limit is None:
-        return OFF
+    limit = facts.threshold(STARTS)
     crashed = list(agent_runs.restarts(facts.agent_runs, facts.boot_id))
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0

@@ -82,9 +82,7 @@ def _uncorrected_errors(errors: dict[str, float], at: float, had: str) -> Findin
 
 
 def corrected_storm(gpu: GpuCase) -> Finding | None:
-    limit = gpu.facts.limit(RATE)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(RATE)
     if gpu.now.ecc_errors_total is None:
         return None
     series = [each for each in gpu.series(_RATE) if each.labels["severity"] == "corrected"]

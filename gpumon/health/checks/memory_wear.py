@@ -31,9 +31,7 @@ _PROOF = "the vendor accepts `nvidia-smi -q -d ROW_REMAPPER,ECC,PAGE_RETIREMENT`
 
 def rows_remapped(gpu: GpuCase) -> Finding | None:
     rows = (gpu.now.rows_remapped_total or {}).get("uncorrectable")
-    limit = gpu.facts.limit(ROWS)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(ROWS)
     if rows is None:
         return None
     if rows < limit:

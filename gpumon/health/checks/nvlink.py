@@ -13,7 +13,7 @@ from gpumon.health.policy import SHARE, Limit
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.sxids import LINK_DOWN, is_link_failure
-from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, clear, fail, warn
+from gpumon.health.verdict import PASSED, Action, Finding, Level, clear, fail, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
 """Link Xids that point to the GPU at the other end of the link, and Xids of chip-to-chip links."""
@@ -83,9 +83,7 @@ def recovery_failed(gpu: GpuCase) -> Finding | None:
 
 
 def slow_link(gpu: GpuCase) -> Finding | None:
-    share, speed = gpu.facts.limit(SPEED), gpu.now.nvlink_speed_bytes_per_second
-    if share is None:
-        return OFF
+    share, speed = gpu.facts.threshold(SPEED), gpu.now.nvlink_speed_bytes_per_second
     if speed is None or gpu.now.mig_mode or not can_evaluate(gpu):
         return None
     others = (other.gpu.nvlink_speed_bytes_per_second for other in gpu.facts.gpus if other.gpu.name == gpu.now.name)

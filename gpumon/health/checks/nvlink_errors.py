@@ -54,9 +54,7 @@ DCGM fails a link for a single error of one of these three kinds. Packets that t
 
 
 def errors(gpu: GpuCase) -> Finding | None:
-    limit = gpu.facts.limit(ERROR_COUNT)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(ERROR_COUNT)
     if not can_evaluate(gpu):
         return None
     by_link: dict[str, dict[str, float]] = {}
@@ -139,9 +137,7 @@ def crc_high(gpu: GpuCase) -> Finding | None:
 
 
 def ber_high(gpu: GpuCase) -> Finding | None:
-    limit = gpu.facts.limit(BIT_ERRORS)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(BIT_ERRORS)
     if not can_evaluate(gpu):
         return None
     rates = {link: (state.bit_error_ratio or {}).get("effective") for link, state in gpu.state.links.items()}

@@ -122,9 +122,7 @@ def generation(gpu: GpuCase) -> Finding | None:
 
 
 def replays(gpu: GpuCase) -> Finding | None:
-    share, lanes, of = gpu.facts.limit(REPLAY_SHARE), gpu.now.pcie_link_width, gpu.now.pcie_link_generation_max
-    if share is None:
-        return OFF
+    share, lanes, of = gpu.facts.threshold(REPLAY_SHARE), gpu.now.pcie_link_width, gpu.now.pcie_link_generation_max
     if not lanes or not of or gpu.now.pcie_replays_total is None:
         return None
     normal = math.ceil(share * REPLAYS_A_LANE * 2 ** (max(of, _THIRD) - _THIRD) * lanes)

@@ -6,7 +6,7 @@ from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, with_labels
-from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, fail, warn
+from gpumon.health.verdict import PASSED, WARN, Action, Finding, fail, warn
 from gpumon.model.gpu import Gpu
 
 BRAKED = SampleWindow("gpumon_gpu_clock_event_seconds_total", MINUTE)
@@ -42,9 +42,7 @@ def brake(gpu: GpuCase) -> Finding | None:
 
 def cap(gpu: GpuCase) -> Finding | None:
     """Return a warning if a power limit that is too low reduced the clocks for most of the last half hour."""
-    limit = gpu.facts.limit(CAPPED_SHARE)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(CAPPED_SHARE)
     if gpu.now.power_limit_watts is None:
         return None
     low = _low_limit_reason(gpu)

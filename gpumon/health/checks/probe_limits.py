@@ -40,9 +40,7 @@ def latency_high(facts: Facts) -> Finding | None:
 
     Return None if there is no result.
     """
-    limit = facts.limit(LATENCY)
-    if limit is None:
-        return OFF
+    limit = facts.threshold(LATENCY)
     medians = {
         algorithm: seconds
         for (backend, algorithm, size, percentile), seconds in _rows(facts.probe.metrics.latency_seconds)

@@ -14,7 +14,6 @@ from gpumon.health.repairs_since_run import RepairSinceRun, repairs_since_run
 from gpumon.health.verdict import (
     FAIL,
     NODE,
-    OFF,
     PASSED,
     WARN,
     Action,
@@ -43,10 +42,8 @@ def repeated_failures(facts: Facts) -> Finding | None:
 
     It is a warning if the last run failed before its first operation, or if its backend is not NCCL.
     """
-    limit = facts.limit(FAILURES)
+    limit = facts.threshold(FAILURES)
     ran = all_reduce_runs(facts)
-    if limit is None:
-        return OFF
     if not ran:
         return None
     newest = ran[-1]

@@ -6,7 +6,7 @@ from gpumon.health.check_row import HOUR, MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
-from gpumon.health.verdict import OFF, PASSED, WARN, Finding, warn
+from gpumon.health.verdict import PASSED, WARN, Finding, warn
 
 BUSY_SECONDS = SampleWindow("gpumon_gpu_busy_seconds_total", HOUR)
 OBSERVED_SECONDS = SampleWindow("gpumon_gpu_observed_seconds_total", HOUR)
@@ -17,9 +17,7 @@ BUSY = Limit("max_busy_ratio", None, "Maximum busy share of an hour of a GPU, fo
 
 def idle(gpu: GpuCase) -> Finding | None:
     """Return a warning if processes held the GPU throughout the last hour and hardly used it, else PASSED."""
-    limit = gpu.facts.limit(IDLE)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(IDLE)
     share, processes = _busy_share(gpu), with_labels(gpu.series(PROCESSES))
     if share is None or processes is None:
         return None
@@ -30,9 +28,7 @@ def idle(gpu: GpuCase) -> Finding | None:
 
 def busy(gpu: GpuCase) -> Finding | None:
     """Return a warning if the GPU was busy for more than the configured share of the last hour, else PASSED."""
-    limit = gpu.facts.limit(BUSY)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(BUSY)
     share = _busy_share(gpu)
     if share is None:
         return None

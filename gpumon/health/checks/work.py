@@ -8,7 +8,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, fail, warn
+from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn
 
 STUCK = Limit(
     "max_stuck_process_seconds",
@@ -53,9 +53,7 @@ def process_stuck(facts: Facts) -> Finding | None:
     Return a warning if they wait elsewhere, such as for a file system, or if their kernel stack cannot be read. Return
     None without permission to read other users' processes; the metric gpumon_collector_denied reports that.
     """
-    limit = facts.limit(STUCK)
-    if limit is None:
-        return OFF
+    limit = facts.threshold(STUCK)
     if facts.stuck is None:
         return None
     blocked = [process for process in facts.stuck if facts.now.at - process.since > limit]
@@ -80,9 +78,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
     Return None in MIG mode, in a container (NVML does not list the processes outside it) or if that is unknown, and for
     a GPU with a Grace CPU (its kernel uses GPU memory).
     """
-    now, limit = gpu.now, gpu.facts.limit(ORPHANED)
-    if limit is None:
-        return OFF
+    now, limit = gpu.now, gpu.facts.threshold(ORPHANED)
     if now.memory_used_bytes is None or now.processes is None or gpu.facts.contained is not False:
         return None
     if now.mig_mode or gpu.state.c2c_links or is_coherent(now.name or ""):
@@ -98,10 +94,8 @@ def spin(gpu: GpuCase) -> Finding | None:
 
     Its CUDA kernel seems to wait for a peer. None if the GPU is busy and memory reads or samples are missing.
     """
-    busy, low = gpu.facts.limit(SPIN_BUSY), gpu.facts.limit(SPIN_DRAW)
+    busy, low = gpu.facts.threshold(SPIN_BUSY), gpu.facts.threshold(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
-    if busy is None or low is None:
-        return OFF
     if not limit or now is None:
         return None
     if now < busy:

@@ -17,7 +17,6 @@ from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
     NODE,
-    OFF,
     PASSED,
     WARN,
     Action,
@@ -169,9 +168,7 @@ def nvswitch_error(facts: Facts) -> Finding | None:
 
 
 def recurring_xid(gpu: GpuCase) -> Finding | None:
-    limit = gpu.facts.limit(RECURRING)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(RECURRING)
     events = xids_outside_maintenance(gpu, "gpu_xid_recurring", DAY)
     criticals = [xid for xid in events if xid.critical and xid.code != RECOVERY_ACTION]
     counted = Counter(xid.code for xid in criticals).most_common(1)

@@ -12,7 +12,7 @@ from gpumon.health.checks.xid import age, codes, xids_outside_maintenance
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, clear, fail, warn
+from gpumon.health.verdict import FAIL, NODE, PASSED, WARN, Action, Finding, clear, fail, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import ErrorEvent
 
@@ -34,9 +34,7 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
 
     An error in software would occur on several GPUs.
     """
-    limit = gpu.facts.limit(REPEATED)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(REPEATED)
     for code, action in _REPEATING.items():
         same_code = [xid for xid in xids_outside_maintenance(gpu, "gpu_xid_app_repeated", DAY) if xid.code == code]
         times, where = _occurrences([xid.event for xid in same_code])

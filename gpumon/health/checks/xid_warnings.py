@@ -23,7 +23,7 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import FAIL, NODE, OFF, PASSED, WARN, Action, Finding, Verdict, clear, fail, warn
+from gpumon.health.verdict import FAIL, NODE, PASSED, WARN, Action, Finding, Verdict, clear, fail, warn
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import XID
 from gpumon.model.snapshot import CONTAINER, SANDBOX
@@ -80,9 +80,7 @@ def unknown_code(gpu: GpuCase) -> Finding | None:
 
 
 def storm(gpu: GpuCase) -> Finding | None:
-    limit = gpu.facts.limit(STORM)
-    if limit is None:
-        return OFF
+    limit = gpu.facts.threshold(STORM)
     if not gpu.growth(_LINES):
         return PASSED  # nearly always; reading the series of every code is costly
     series = [each for each in gpu.series(_LINES) if each.gain > 0 and each.covered_seconds >= _SHORTEST]
