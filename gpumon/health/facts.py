@@ -20,7 +20,7 @@ from gpumon.health.sample_windows import (
     growth_by_device,
     series_by_device,
 )
-from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver, Node
@@ -177,10 +177,7 @@ class Facts:
         """
         by_device: dict[str, list[VerdictTransition]] = {}
         for transition in self.transitions:
-            repaired = transition.change is VerdictChange.CLEARED and transition.cleared_by in {
-                Clearance.RESET,
-                Clearance.REBOOT,
-            }
+            repaired = transition.cleared_by in {Clearance.RESET, Clearance.REBOOT}
             if repaired and not self.planned_work.was_in_maintenance(transition):
                 by_device.setdefault(transition.verdict.device, []).append(transition)
         return {device: tuple(transitions) for device, transitions in by_device.items()}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from gpumon.health.verdict import (
     FAIL,
     OK,
-    REPAIRS,
     UNKNOWN,
     Key,
     Level,
@@ -165,9 +164,8 @@ def is_significant(transition: VerdictTransition) -> bool:
 
     Escalation, the score and the repeat-offender check read such transitions.
     """
-    if transition.change is VerdictChange.CLEARED:
-        return transition.cleared_by in REPAIRS
-    return transition.change is VerdictChange.RAISED and transition.verdict.level is FAIL
+    raised = transition.change is VerdictChange.RAISED and transition.verdict.level is FAIL
+    return raised or transition.is_repair
 
 
 def trim_history(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTransition, ...]:

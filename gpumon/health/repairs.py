@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpumon.health.check_row import MINUTE
 from gpumon.health.facts import Facts
-from gpumon.health.verdict import FAIL, REPAIRS, Clearance, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, Clearance
 
 TOGETHER = 15 * MINUTE
 """Maximum seconds between the times at which one repair cleared several verdicts of a device."""
@@ -32,14 +32,12 @@ def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repa
     last: dict[tuple[Clearance, str], Repair] = {}
     for transition in facts.transitions:
         age = facts.age(transition)
-        if (
-            not _is_repair(transition)
-            or facts.planned_work.was_in_maintenance(transition)
-            or age > within
-            or facts.now.wall - age <= after
-        ):
+        verdict = transition.verdict
+        counts = transition.is_repair and verdict.level is FAIL and verdict.inhibited_by is None
+        recent = age <= within and facts.now.wall - age > after
+        if not counts or not recent or facts.planned_work.was_in_maintenance(transition):
             continue
-        cleared_by, device = transition.cleared_by or Clearance.RECOVERED, transition.verdict.device
+        cleared_by, device = transition.cleared_by or Clearance.RECOVERED, verdict.device
         key = (cleared_by, transition.boot_id if cleared_by is Clearance.REBOOT else device)
         repair = last.get(key)
         if repair is not None and (cleared_by is Clearance.REBOOT or repair.age - age <= TOGETHER):
@@ -49,13 +47,3 @@ def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repa
             yield repair
         last[key] = Repair(cleared_by, frozenset({device}), age)
     yield from last.values()
-
-
-def _is_repair(transition: VerdictTransition) -> bool:
-    verdict = transition.verdict
-    return (
-        transition.change is VerdictChange.CLEARED
-        and transition.cleared_by in REPAIRS
-        and verdict.level is FAIL
-        and verdict.inhibited_by is None
-    )

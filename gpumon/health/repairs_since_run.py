@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from gpumon.health.verdict import FAIL, REPAIRS, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.result import ProbeResult
 
@@ -44,17 +44,10 @@ def repairs_since_run(
         elif state.reset_at is not None and wall(state.reset_at) > end:
             yield RepairSinceRun(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
     for transition in transitions:
-        repaired = (
-            transition.change is VerdictChange.CLEARED
-            and transition.cleared_by in REPAIRS
-            and transition.verdict.level is FAIL
-        )
-        if (
-            repaired
-            and transition.verdict.device in uuids
-            and wall_time(transition) > (_last_run_end(runs, transition.verdict.device) or runs[-1].ended)
-        ):
-            yield RepairSinceRun(transition.verdict.device, "a GPU was repaired")
+        verdict = transition.verdict
+        repaired = transition.is_repair and verdict.level is FAIL and verdict.device in uuids
+        if repaired and wall_time(transition) > (_last_run_end(runs, verdict.device) or runs[-1].ended):
+            yield RepairSinceRun(verdict.device, "a GPU was repaired")
 
 
 def _last_run_end(runs: Sequence[ProbeResult], uuid: str) -> float | None:

@@ -77,6 +77,8 @@ CLEARANCE_TEXTS: Mapping[Clearance, str] = {
     Clearance.OFF: "the check, or its threshold, is switched off",
 }
 """Text of each clearance."""
+REPAIRS = frozenset({Clearance.RESET, Clearance.REBOOT, Clearance.OPERATOR})
+"""Clearances that result from the work of an operator."""
 
 NODE = ""
 """Value of `Verdict.device` for a verdict on the node or the agent."""
@@ -208,6 +210,7 @@ class VerdictTransition(NamedTuple):
     muted: bool = False
     """Whether the node was in maintenance at the change."""
 
-
-REPAIRS = frozenset({Clearance.RESET, Clearance.REBOOT, Clearance.OPERATOR})
-"""Clearances that result from the work of an operator."""
+    @property
+    def is_repair(self) -> bool:
+        """Return whether the work of an operator cleared the verdict: a reset, a reboot, or a request to clear it."""
+        return self.cleared_by in REPAIRS
