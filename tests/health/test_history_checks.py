@@ -9,7 +9,7 @@ from judging import Ward
 
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.check_row import DAY, HOUR, MINUTE
-from gpumon.health.repairs import repairs
+from gpumon.health.checks.history import repairs
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.state.health_reducer import facts, take
 from gpumon.state.messages import VerdictTransitions

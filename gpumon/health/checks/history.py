@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from gpumon.health import agent_runs
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.repairs import TOGETHER, Repair, repairs
-from gpumon.health.verdict import NODE, PASSED, WARN, Action, Clearance, Finding, warn
+from gpumon.health.verdict import FAIL, NODE, PASSED, WARN, Action, Clearance, Finding, warn
 
 NODE_REPAIRS = Limit(
     "node_repairs", 5, "Minimum number of repairs of the node and its GPUs in seven days that raises a verdict.", COUNT
@@ -22,7 +23,45 @@ STARTS = Limit(
     "Minimum number of agent starts in ten minutes, each after a crash, that raises a verdict.",
     COUNT,
 )
+TOGETHER = 15 * MINUTE
+"""Maximum seconds between the times at which one repair cleared several verdicts of a device."""
 _WORDS = {Clearance.RESET: "reset", Clearance.REBOOT: "reboot", Clearance.OPERATOR: "cleared by an operator"}
+
+
+class Repair(NamedTuple):
+    """One repair by an operator: a GPU reset, a reboot, or a verdict that was cleared on request."""
+
+    cleared_by: Clearance
+    devices: frozenset[str]
+    """All devices whose verdicts a reboot cleared; one device for other repairs."""
+    age: float
+    """Seconds since the repair."""
+
+
+def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repair]:
+    """Yield the repairs in the last `within` seconds that cleared primary failures, in no particular order.
+
+    If one repair cleared several verdicts, it counts once. Failures that were raised in maintenance, and last active or
+    cleared in it, do not count. Nor do repairs up to the time `after`, in seconds since the epoch.
+    """
+    last: dict[tuple[Clearance, str], Repair] = {}
+    for transition in facts.transitions:
+        age = facts.age(transition)
+        verdict = transition.verdict
+        counts = transition.is_repair and verdict.level is FAIL and verdict.inhibited_by is None
+        recent = age <= within and facts.now.wall - age > after
+        if not counts or not recent or facts.planned_work.was_in_maintenance(transition):
+            continue
+        cleared_by, device = transition.cleared_by or Clearance.RECOVERED, verdict.device
+        key = (cleared_by, transition.boot_id if cleared_by is Clearance.REBOOT else device)
+        repair = last.get(key)
+        if repair is not None and (cleared_by is Clearance.REBOOT or repair.age - age <= TOGETHER):
+            last[key] = repair._replace(devices=repair.devices | {device})
+            continue
+        if repair is not None:
+            yield repair
+        last[key] = Repair(cleared_by, frozenset({device}), age)
+    yield from last.values()
 
 
 def repeat_offender(facts: Facts) -> Finding | None:
@@ -83,7 +122,7 @@ def _finding(reason: str, action: Action, own: list[Repair], facts: Facts, **evi
 
 def unexpected_reboot(facts: Facts) -> Finding | None:
     """Return a warning if the agent was not stopped regularly before this boot and the node was not in maintenance."""
-    booted = facts.now.wall - facts.uptime
+    booted = facts.wall(0.0)
     last = agent_runs.last_before_boot(facts.agent_runs, facts.boot_id)
     if last is None or last.stopped is not None or last.planned:
         return PASSED
@@ -111,7 +150,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
     limit = facts.threshold(STARTS)
     crashed = list(agent_runs.restarts(facts.agent_runs, facts.boot_id))
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
-    last = facts.now.wall - (facts.now.at - in_a_row[-1]) if in_a_row else 0.0
+    last = facts.wall(in_a_row[-1]) if in_a_row else 0.0
     if len(in_a_row) < limit or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
         return PASSED
     reason = f"The agent was started {len(in_a_row)} times in ten minutes, each time after a crash or a kill."
