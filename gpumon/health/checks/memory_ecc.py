@@ -36,7 +36,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
     gained = {series.labels["location"]: series for series in gpu.series(_GAINED) if _is_new(series, gpu)}
     if gained:
-        at = max(_wall(series, gpu) for series in gained.values())
+        at = gpu.facts.wall(max(series.changed_at for series in gained.values()))
         return _uncorrected_errors({place: series.gain for place, series in gained.items()}, at, "had")
     if any(counted.values()):
         return _earlier_errors_finding(counted, gpu)
@@ -57,16 +57,12 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
 def _is_new(series: WindowSeries, gpu: GpuCase) -> bool:
     cleared = gpu.time_cleared("gpu_ecc_uncorrectable")
     new = series.labels["severity"] == "uncorrected" and series.gain > 0
-    return new and (cleared is None or _wall(series, gpu) > cleared)
-
-
-def _wall(series: WindowSeries, gpu: GpuCase) -> float:
-    return gpu.facts.now.wall - (gpu.facts.now.at - series.changed_at)
+    return new and (cleared is None or gpu.facts.wall(series.changed_at) > cleared)
 
 
 def _earlier_errors_finding(counted: dict[str, float], gpu: GpuCase) -> Finding:
     """Return a warning about errors from before the agent's start; PASSED if the verdict was cleared in this boot."""
-    cleared, booted = gpu.time_cleared("gpu_ecc_uncorrectable"), gpu.facts.now.wall - gpu.facts.now.at
+    cleared, booted = gpu.time_cleared("gpu_ecc_uncorrectable"), gpu.facts.wall(0.0)
     if cleared is not None and cleared > booted:
         return PASSED
     finding = _uncorrected_errors(counted, booted, "had, before the agent started,")
