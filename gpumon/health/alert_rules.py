@@ -29,7 +29,8 @@ SCALE_OUT, SCALE_IN = 0.85, 0.3
 WATCHDOG = "GpumonWatchdog"
 """Name of the alert that always fires, for a receiver that pages when its notifications stop."""
 AGENT_SUBJECT = "Alerts that only Prometheus evaluates"
-_LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
+LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
+"""Regular expression for a label name in braces, in the texts of an AlertRule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +51,6 @@ class AlertRule:
     """What an operator does, as a numbered list in Markdown."""
     subject: str = AGENT_SUBJECT
     """Heading of the runbook page that contains the rule."""
-    section: str
-    """Section of the runbook page, shared by the rules of one check."""
     check: Check | None = None
     instances: str = ""
     """PromQL for the instances that end the description of an outage, with %q for the cluster and %s for its start."""
@@ -62,6 +61,11 @@ class AlertRule:
     def labels(self) -> Mapping[str, str]:
         """Return the labels that the rule adds to the labels of the series in its `expr`."""
         return {"severity": self.severity, "page": self.page, "class": self.area}
+
+    @property
+    def section(self) -> str:
+        """Return the section of the runbook page, which the rules of one check share."""
+        return self.name if self.check is None else self.check.alert
 
     @property
     def runbook_url(self) -> str:
@@ -92,7 +96,6 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
     return (
         AlertRule(
             name="GpumonDown",
-            section="GpumonDown",
             expr=SINGLE_DOWN,
             for_seconds=SINGLE_SECONDS,
             severity="warning",
@@ -107,7 +110,6 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="GpumonManyDown",
-            section="GpumonManyDown",
             expr=f'count_values by (job, cluster) ("since", {since(AGENTS_OUT)} > 0)',
             severity="critical",
             page=Paging.NIGHT,
@@ -123,7 +125,6 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="IbManyPortsDown",
-            section="IbManyPortsDown",
             expr=f'count_values without () ("since", {since(PORTS_OUT)} > 0)',
             severity="critical",
             page=Paging.NIGHT,
@@ -137,7 +138,6 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="GpumonStale",
-            section="GpumonStale",
             expr=f"time() - gpumon_snapshot_timestamp_seconds > {stale_seconds:g}",
             severity="warning",
             summary="gpumon exports old readings.",
@@ -150,7 +150,6 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="AllReduceBelowFleet",
-            section="AllReduceBelowFleet",
             expr=ratio_at_best_size(condition=f" < {MIN_RATIO:g}"),
             for_seconds=2 * MINUTE,  # so that AllReduceSlow of the same run fires first, and inhibits it
             severity="warning",
@@ -192,7 +191,6 @@ def _of_fleet(name: str, expr: str, area: str, text: str, steps: str) -> AlertRu
     """Return a rule about the fleet that does not page. `text`: both its summary and its description."""
     return AlertRule(
         name=name,
-        section=name,
         expr=expr,
         severity="info",
         page=Paging.NEVER,
@@ -206,7 +204,6 @@ def _of_fleet(name: str, expr: str, area: str, text: str, steps: str) -> AlertRu
 
 CHECK_UNKNOWN = AlertRule(
     name="GpumonCheckUnknown",
-    section="GpumonCheckUnknown",
     # If the agent is down, the operator gets GpumonDown or GpumonManyDown instead.
     expr=f"{LAST_VERDICT} == {UNKNOWN:d} and on {NODE} {LAST_SEEN} > time() - {DOWN_SECONDS:g}",
     for_seconds=10 * MINUTE,
@@ -261,7 +258,6 @@ def _of_check(check: Check, subject: str) -> Iterator[tuple[Level, AlertRule]]:
                 description=f"{fault}: check {{check}} {_VERBS[severity]}. `gpumon status` on the node shows why.",
                 steps=check.steps,
                 subject=subject,
-                section=check.alert,
                 check=check,
             ),
         )
@@ -270,4 +266,4 @@ def _of_check(check: Check, subject: str) -> Iterator[tuple[Level, AlertRule]]:
 def fill(template: str, labels: Iterable[tuple[str, str]]) -> str:
     """Return the template with label names in braces replaced by their values; by "" for an absent label."""
     values = dict(labels)
-    return _LABEL.sub(lambda match: values.get(match[1], ""), template)
+    return LABEL.sub(lambda match: values.get(match[1], ""), template)

@@ -209,14 +209,9 @@ class Check:
         return bool(self.windows) and self.latch is None and not self.counts_causes
 
     @property
-    def first_step(self) -> str:
-        """Return the first step of the runbook in one line, without its number."""
-        return first_step(self.steps)
-
-    @property
     def advice(self) -> str:
         """Return the first step without the action with which it begins. The verdict's own action may be stronger."""
-        return split_action(self.first_step)[1]
+        return split_action(first_step(self.steps))[1]
 
     @property
     def severities(self) -> tuple[tuple[Level, str], ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import yaml
 
-from gpumon.health.alert_rules import RUNBOOKS, AlertRule, runbook_url
+from gpumon.health.alert_rules import LABEL, RUNBOOKS, AlertRule, runbook_url
 from gpumon.health.check_row import split_action
 from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
 from gpumon.health.last_verdicts import JOB, KEEP_SECONDS, LAST_INFO, recording_rules
@@ -27,7 +26,6 @@ MAX_INSTANCES = 20
 ANSWERING = f'topk(1, up{{job="{JOB}"}} == 1)'
 """PromQL for one agent that can be scraped. Every agent serves all runbooks."""
 HOST = '{{ reReplaceAll ":[0-9]+$" "" $labels.instance }}'
-_LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 
 
 def render(
@@ -122,7 +120,7 @@ def _info_query(rule: AlertRule) -> str:
 
 
 def _prometheus(template: str) -> str:
-    return _LABEL.sub(r"{{ $labels.\1 }}", template)
+    return LABEL.sub(r"{{ $labels.\1 }}", template)
 
 
 def duration(seconds: float) -> str:
