@@ -23,7 +23,7 @@ from gpumon.health.sample_windows import (
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.node import Driver, Node
+from gpumon.model.node import Node
 from gpumon.model.now import Now
 from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import PortReading, StuckProcess
@@ -42,7 +42,6 @@ class Facts:
     now: Now
     boot_id: str = ""
     node: Node = Node()
-    driver: Driver = Driver()
     gpus: tuple[GpuState, ...] = ()
     ports: tuple[PortReading, ...] = ()
     gone_ports: Mapping[str, float] = field(default_factory=dict)

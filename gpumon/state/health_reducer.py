@@ -41,7 +41,6 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         now=now,
         boot_id=report.boot_id,
         node=report.node,
-        driver=report.driver,
         gpus=report.gpus,
         stuck=None if links is None else links.stuck,
         contained=None if links is None else links.contained,
