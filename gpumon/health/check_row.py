@@ -77,6 +77,11 @@ def same(*checks: str) -> dict[str, Where]:
     return dict.fromkeys(checks, "same")
 
 
+def any_device(*checks: str) -> dict[str, Where]:
+    """Return a value for `Check.inhibited_by`: verdicts of these checks inhibit a verdict on any device."""
+    return dict.fromkeys(checks, "any")
+
+
 def covers(verdict: Verdict, cause: Verdict) -> bool:
     """Return whether the cause's action includes the verdict's: it is the same action, or a later one in ACTIONS."""
     order = list(ACTIONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging, any_device
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.sample_windows import SampleWindow
@@ -230,11 +230,7 @@ CHECKS = (
         windows=(ERRORS,),
         inhibited_by={
             "gpu_driver_down": "node",
-            "gpu_lost": "any",
-            "gpu_missing": "any",
-            "gpu_reset_required": "any",
-            "gpu_init_failed": "any",
-            "gpu_stuck": "any",
+            **any_device("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck"),
             "gpu_unreadable": "any",
         },
     ),

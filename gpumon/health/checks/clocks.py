@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.check_row import MINUTE, Check, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels
@@ -143,6 +143,8 @@ def _reasons(gpu: GpuCase) -> list[str]:
     return [name for name in _WORDS if name in active]
 
 
+_HEAT_OR_POWER = same("gpu_thermal_margin_low", "gpu_memory_temperature_high", "gpu_power_brake")
+
 CHECKS = (
     Check(
         name="gpu_hw_slowdown",
@@ -158,11 +160,7 @@ CHECKS = (
         clear_after=2 * MINUTE,
         windows=(REASONS,),
         limits=(SLOWED,),
-        inhibited_by={
-            "gpu_thermal_margin_low": "same",
-            "gpu_memory_temperature_high": "same",
-            "gpu_power_brake": "same",
-        },
+        inhibited_by=_HEAT_OR_POWER,
     ),
     Check(
         name="gpu_clock_straggler",
@@ -176,13 +174,6 @@ CHECKS = (
         gpu=straggler,
         windows=(REASONS, CLOCKS, BUSY),
         limits=(CLOCK_SHARE, BUSY_SHARE),
-        inhibited_by={
-            "gpu_thermal_margin_low": "same",
-            "gpu_memory_temperature_high": "same",
-            "gpu_power_brake": "same",
-            "gpu_power_cap_low": "same",
-            "gpu_power_implausible": "same",
-            "gpu_hw_slowdown": "same",
-        },
+        inhibited_by=_HEAT_OR_POWER | same("gpu_power_cap_low", "gpu_power_implausible", "gpu_hw_slowdown"),
     ),
 )

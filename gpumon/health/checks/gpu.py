@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging, any_device
 from gpumon.health.device_case import GpuCase
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts
@@ -225,12 +225,7 @@ CHECKS = (
         node=count,
         after=MINUTE,
         grace=True,
-        inhibited_by={
-            "gpu_driver_down": "node",
-            "gpu_lost": "any",
-            "gpu_init_failed": "any",
-            "gpu_stuck": "any",
-        },
+        inhibited_by={"gpu_driver_down": "node", **any_device("gpu_lost", "gpu_init_failed", "gpu_stuck")},
         # A GPU that could never be opened is another one than the lost GPU.
         inhibited_if=lambda verdict, _cause, together: together and "gpus_opened" not in verdict.evidence,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Paging, Where
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Paging, same
 from gpumon.health.checks import infiniband_counters
 from gpumon.health.device_case import PortCase
 from gpumon.health.facts import Facts
@@ -159,7 +159,7 @@ def _required_speed(port: PortCase) -> float | None:
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 
 
-_BELOW: dict[str, Where] = {"ib_device_missing": "same", "nic_driver_fatal": "same", "ib_port_down": "same"}
+_BELOW = same("ib_device_missing", "nic_driver_fatal", "ib_port_down")
 
 CHECKS: tuple[Check, ...] = (
     Check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Where
+from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, same
 from gpumon.health.device_case import PortCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
@@ -141,9 +141,7 @@ def _is_hour_covered(port: PortCase) -> bool:
     return any(series.covered_seconds >= ERRORS_HOUR.seconds - _SLACK for series in symbol_errors)
 
 
-_DOWN: dict[str, Where] = dict.fromkeys(
-    ("ib_device_missing", "nic_driver_fatal", "ib_port_down", "ib_port_flapping"), "same"
-)
+_DOWN = same("ib_device_missing", "nic_driver_fatal", "ib_port_down", "ib_port_flapping")
 
 CHECKS: tuple[Check, ...] = (
     Check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpumon.health.catalogue import RECOVERY_ACTION
-from gpumon.health.check_row import MINUTE, Check, Latch, Paging, Where, XidCause, began_together
+from gpumon.health.check_row import MINUTE, Check, Latch, Paging, Where, XidCause, any_device, began_together
 from gpumon.health.checks.xid import LINKS, sxid_events
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
@@ -205,11 +205,8 @@ CHECKS = (
 """,
         node=switch_link_down,
         after=MINUTE,
-        inhibited_by={
-            **dict.fromkeys(("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "nvlink_down"), "any"),
-            "gpu_xid_critical": XidCause("any", LINK_XIDS),
-            "nvswitch_error": "node",
-        },
+        inhibited_by=any_device("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "nvlink_down")
+        | {"gpu_xid_critical": XidCause("any", LINK_XIDS), "nvswitch_error": "node"},
         inhibited_if=began_together,
     ),
 )

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Where
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
@@ -187,7 +187,7 @@ def aer(gpu: GpuCase) -> Finding:
     return fail(reason.rstrip(".") + ".", Action.REBOOT, at=events[-1].last_wall, pci_bus_id=events[-1].bus_id)
 
 
-_GONE: dict[str, Where] = {"gpu_lost": "same", "gpu_missing": "same"}
+_GONE = same("gpu_lost", "gpu_missing")
 
 CHECKS: tuple[Check, ...] = (
     Check(
@@ -215,7 +215,7 @@ CHECKS: tuple[Check, ...] = (
         gpu=errors,
         latch=Latch(quiet=DAY),
         windows=(ERRORS,),
-        inhibited_by={**_GONE, "pcie_fatal_error": "same"},
+        inhibited_by=_GONE | same("pcie_fatal_error"),
     ),
     Check(
         name="pcie_width_degraded",
@@ -230,7 +230,7 @@ CHECKS: tuple[Check, ...] = (
         gpu=width,
         windows=(BUSY, SM_BUSY, WIDTH),
         limits=(BUSY_SHARE,),
-        inhibited_by={**_GONE, "pcie_fatal_error": "same"},
+        inhibited_by=_GONE | same("pcie_fatal_error"),
     ),
     Check(
         name="pcie_generation_degraded",
@@ -244,7 +244,7 @@ CHECKS: tuple[Check, ...] = (
         gpu=generation,
         windows=(BUSY, SM_BUSY, GENERATION),
         limits=(BUSY_SHARE,),
-        inhibited_by={**_GONE, "pcie_fatal_error": "same", "pcie_width_degraded": "same"},
+        inhibited_by=_GONE | same("pcie_fatal_error", "pcie_width_degraded"),
     ),
     Check(
         name="pcie_replays",
@@ -257,6 +257,6 @@ CHECKS: tuple[Check, ...] = (
         gpu=replays,
         windows=(REPLAYS,),
         limits=(REPLAY_SHARE,),
-        inhibited_by={**_GONE, "pcie_fatal_error": "same", "pcie_errors": "same", "pcie_width_degraded": "same"},
+        inhibited_by=_GONE | same("pcie_fatal_error", "pcie_errors", "pcie_width_degraded"),
     ),
 )

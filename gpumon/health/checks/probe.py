@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.health.check_row import DAY, Check, Latch, Paging, Where, same
+from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.verdict import (
@@ -178,10 +178,6 @@ _SLOWING: tuple[str, ...] = (
     *("gpu_memory_temperature_high", "gpu_power_brake", "gpu_power_cap_low"),
 )
 """Checks for faults that slow one GPU, and thereby the run on all GPUs. The run then blames that GPU."""
-
-
-def any_device(*names: str) -> dict[str, Where]:
-    return dict.fromkeys(names, "any")
 
 
 CAUSES_OF_SLOW_RUNS = any_device(*FAULTS_OF_ANY_RUN, *_LINKS, *_SLOWING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpumon.health.check_row import Check, Where
+from gpumon.health.check_row import Check, any_device
 from gpumon.health.checks import probe
 from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit, Range
@@ -87,11 +87,7 @@ def _rows(metric: Mapping[str, float] | None) -> Iterator[tuple[tuple[str, ...],
     return ((tuple(key.split(KEY_SEPARATOR)), value) for key, value in (metric or {}).items())
 
 
-_FOLLOWS: dict[str, Where] = {
-    **probe.CAUSES_OF_SLOW_RUNS,
-    "gpu_allreduce_slow": "any",
-    "allreduce_slow": "node",
-}
+_FOLLOWS = probe.CAUSES_OF_SLOW_RUNS | any_device("gpu_allreduce_slow") | {"allreduce_slow": "node"}
 
 CHECKS: tuple[Check, ...] = (
     Check(

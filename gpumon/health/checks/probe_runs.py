@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from gpumon.health.check_row import MINUTE, Check, Latch
-from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, all_reduce_runs, any_device
+from gpumon.health.check_row import MINUTE, Check, Latch, any_device
+from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, all_reduce_runs
 from gpumon.health.facts import Facts
 from gpumon.health.free_node import is_free
 from gpumon.health.policy import COUNT, Limit

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpumon.health import xids
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Explanation
-from gpumon.health.check_row import DAY, Check, Latch, Paging, began_together, covers, same
+from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, began_together, covers, same
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
@@ -225,7 +225,7 @@ CHECKS = (
         node=nvswitch_error,
         latch=Latch(),
         # A GPU that falls off the bus takes its links down. An SXid that is always fatal is no consequence of that.
-        inhibited_by=dict.fromkeys(("gpu_lost", "gpu_missing"), "any"),
+        inhibited_by=any_device("gpu_lost", "gpu_missing"),
         inhibited_if=lambda verdict, cause, together: (
             verdict.level is WARN and began_together(verdict, cause, together)
         ),
