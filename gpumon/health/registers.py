@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BitFinding:
-    """The meaning of one register bit, and the action that the operator should take."""
+    """The meaning of one register bit, or of all registers of an Xid 74, and what the operator should do."""
 
     words: str
     action: str
@@ -71,25 +71,20 @@ TABLE: Mapping[int, Mapping[int, BitFinding]] = {
 _LINE = re.compile(r"\blink\s+(?P<link>\d+)\s*\((?P<registers>\s*0x[^)]*)\)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedRegisters:
-    """The meaning of all registers of one Xid 74, and the action for the worst bit that is set."""
+def decode(text: str) -> BitFinding | None:
+    """Return the meaning of all registers in the log text of an Xid 74, with the action for the worst bit that is set.
 
-    words: str
-    action: str
-
-
-def decode(text: str) -> DecodedRegisters | None:
-    """Return the decoded registers in the log text of an Xid 74; None for a text without registers."""
+    None for a text without registers.
+    """
     match = _LINE.search(text)
     if match is None:
         return None
     findings = list(_findings(match["registers"]))
     if not findings:
-        return DecodedRegisters(f"Link {match['link']}: no bit is set.", UNEXPECTED.action)
+        return BitFinding(f"Link {match['link']}: no bit is set.", UNEXPECTED.action)
     words = "; ".join(f"register {register}, bit {bit}: {finding.words}" for register, bit, finding in findings)
     worst = min((finding for _, _, finding in findings), key=WORST_FIRST.index)
-    return DecodedRegisters(f"Link {match['link']}: {words}.", worst.action)
+    return BitFinding(f"Link {match['link']}: {words}.", worst.action)
 
 
 def _findings(registers: str) -> Iterator[tuple[int, int, BitFinding]]:
