@@ -10,7 +10,6 @@ from gpumon.health.check_row import MINUTE, Check, alert_name
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.expectation import BASES
-from gpumon.health.gpu_faults import FAULTS
 from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.table import BY_NAME, SUBJECT_OF
 from gpumon.health.verdict import UNKNOWN, Clearance, Verdict
@@ -83,7 +82,7 @@ def fault_text(state: GpuState) -> str:
     """Return sentences that describe the fault of a GPU; an empty string if the GPU has no fault."""
     if state.fault is None:
         return ""
-    return " ".join(filter(None, (FAULTS[state.fault].meaning, sentence(state.detail))))
+    return " ".join(filter(None, (gpu_checks.FAULTS[state.fault].meaning, sentence(state.detail))))
 
 
 def _verdicts(report: Report) -> Iterator[NodeProblem]:
@@ -154,8 +153,8 @@ def _faults(report: Report) -> Iterator[NodeProblem]:
                 severity="warning" if state.fault == "no_permission" else "critical",
                 title=f"GPU {state.index}: {state.fault.replace('_', ' ')}",
                 detail=fault_text(state),
-                action=FAULTS[state.fault].action,
-                runbook_url=runbook_url(alert_name(FAULTS[state.fault].check)),
+                action=gpu_checks.FAULTS[state.fault].action,
+                runbook_url=runbook_url(alert_name(gpu_checks.FAULTS[state.fault].check)),
                 gpu=state.index,
                 since=state.since,
             )

@@ -23,7 +23,7 @@ from gpumon.health.alert_rules import (
     rules,
 )
 from gpumon.health.check_row import Check, Paging, alert_name, split_action
-from gpumon.health.gpu_faults import FAULTS
+from gpumon.health.checks.gpu import FAULTS
 from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, MAINTENANCE_END, VERDICT
 from gpumon.health.rule_file import render
 from gpumon.health.table import BY_NAME, CHECKS, class_of

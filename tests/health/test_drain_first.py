@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpumon.health.gpu_faults import FAULTS
+from gpumon.health.checks.gpu import FAULTS
 from gpumon.health.recovery import RECOVERY
 from gpumon.health.table import CHECKS
 from gpumon.health.verdict import ACTIONS

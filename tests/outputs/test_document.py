@@ -15,7 +15,7 @@ from sample_reports import gpu_document, report_document
 
 from gpumon.health.alert import update_alerts
 from gpumon.health.alert_rules import SEVERITIES
-from gpumon.health.gpu_faults import FAULTS as ADVICE
+from gpumon.health.checks.gpu import FAULTS as ADVICE
 from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
