@@ -242,20 +242,13 @@ DRIVER_EXPLAINED = Explanation(
 )
 
 
-_OF_ADAPTERS = {
-    Action.NONE: NOTHING,
-    Action.REBOOT: REBOOT,
-    Action.INSPECT: ACTIONS[Action.INSPECT],
-}
-
-
 def _nic(code: int) -> Explanation:
     error = nic_error(code)
     action = Action(error.action)
     return Explanation(
         name=error.meaning,
         severity=Severity.CRITICAL if error.fatal else Severity.WARNING,
-        action=_OF_ADAPTERS[action],
+        action=NOTHING if action is Action.NONE else ACTIONS[action],
         verdict_action=action,
         if_it_recurs="update the adapter's firmware, then replace it",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -155,6 +155,12 @@ class Facts:
                     event
                 )
         return {device: tuple(events) for device, events in by_device.items()}
+
+    def events_since(self, kind: str, since: float) -> Iterator[ErrorEvent]:
+        """Yield the error events of this kind after `since` (seconds since the epoch), except historical ones."""
+        for event in self.events:
+            if event.kind == kind and event.last_wall > since and not event.historical:
+                yield event
 
     @property
     def maintenance(self) -> TimeWindow | None:

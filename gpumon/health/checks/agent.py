@@ -79,9 +79,7 @@ def kernel_log_down(facts: Facts) -> Finding | None:
 
 def kernel_log_lost(facts: Facts) -> Finding:
     cleared = facts.cleared.get(("gpumon_kernel_log_lost", NODE), 0.0)
-    overruns = [
-        event for event in facts.events if event.kind == OVERRUN and not event.historical and event.last_wall > cleared
-    ]
+    overruns = list(facts.events_since(OVERRUN, cleared))
     if not overruns:
         return PASSED
     reason = "The kernel log was overwritten before it was read: Xids may be missing."

@@ -56,9 +56,8 @@ def driver_fatal(port: PortCase) -> Finding | None:
     if not port.port.bus_id:
         return None
     cleared, facts = port.time_cleared("nic_driver_fatal") or 0.0, port.facts
-    own = (event for event in facts.events if event.kind == NIC and event.bus_id == port.port.bus_id)
-    new = (event for event in own if not event.historical and event.last_wall > cleared)
-    events = [event for event in new if not facts.planned_work.in_maintenance(event)]
+    own = (event for event in facts.events_since(NIC, cleared) if event.bus_id == port.port.bus_id)
+    events = [event for event in own if not facts.planned_work.in_maintenance(event)]
     if not events:
         return PASSED
     worst = max(events, key=lambda event: (nic_error(event.code).fatal, event.last_wall))

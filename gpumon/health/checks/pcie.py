@@ -167,9 +167,8 @@ def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
     the agent's first start on this host), are left out.
     """
     own, facts = {gpu.state.bus_id, gpu.state.port_above}, gpu.facts
-    for event in facts.events:
-        current = event.kind == AER and event.bus_id in own and not event.historical and event.last_wall > since
-        if current and not facts.planned_work.contains(event, gpu.state.bus_id):
+    for event in facts.events_since(AER, since):
+        if event.bus_id in own and not facts.planned_work.contains(event, gpu.state.bus_id):
             yield event
 
 

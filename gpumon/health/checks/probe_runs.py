@@ -18,7 +18,6 @@ from gpumon.health.verdict import (
     WARN,
     Action,
     Finding,
-    VerdictTransition,
     fail,
     unknown,
     warn,
@@ -125,12 +124,13 @@ def _last_skip(facts: Facts) -> str:
 
 def _repairs(facts: Facts) -> Iterator[RepairSinceRun]:
     """Yield the repairs of GPUs since the last complete run that used them."""
-    measured = [run for run in all_reduce_runs(facts) if run.outcome in DECISIVE]
-
-    def wall_time(transition: VerdictTransition) -> float:
-        return facts.now.wall - facts.age(transition)
-
-    yield from repairs_since_run(measured, facts.gpus, facts.transitions, wall=facts.wall, wall_time=wall_time)
+    return repairs_since_run(
+        [run for run in all_reduce_runs(facts) if run.outcome in DECISIVE],
+        facts.gpus,
+        facts.transitions,
+        wall=facts.wall,
+        wall_time=lambda transition: facts.now.wall - facts.age(transition),
+    )
 
 
 CHECKS: tuple[Check, ...] = (

@@ -138,11 +138,9 @@ def reason(events: Sequence[ExplainedXid]) -> str:
 def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
     """Yield the SXids of this boot since the check's verdict was last cleared, except during planned work."""
     cleared = facts.cleared.get((check, NODE), 0.0)
-    for events in facts.errors.values():
-        for event in events:
-            current = event.kind == SXID and event.boot_id == facts.boot_id and event.last_wall > cleared
-            if current and not facts.planned_work.contains(event):
-                yield event
+    for event in facts.events_since(SXID, cleared):
+        if event.boot_id == facts.boot_id and not facts.planned_work.contains(event):
+            yield event
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:

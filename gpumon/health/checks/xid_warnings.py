@@ -119,9 +119,9 @@ def unplaced_xid(facts: Facts) -> Finding | None:
 def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
     """Yield the Xids of this boot and the last day at unknown addresses, except info and application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
-    for event in facts.events:
-        recent = event.boot_id == facts.boot_id and event.last_wall > cleared and age(event, facts) <= DAY
-        if event.kind == XID and not event.historical and recent and _is_unknown(event.bus_id, facts):
+    for event in facts.events_since(XID, cleared):
+        recent = event.boot_id == facts.boot_id and age(event, facts) <= DAY
+        if recent and _is_unknown(event.bus_id, facts):
             xid = ExplainedXid(event, facts.explain(event))
             kind = facts.catalogue.xid(event.code).kind
             if xid.means.severity is not Severity.INFO and kind is not Class.APPLICATION:
