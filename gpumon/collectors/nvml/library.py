@@ -7,7 +7,7 @@ NVMLLibraryMismatchError does not derive from NVMLError.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pynvml
@@ -22,43 +22,21 @@ UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
 NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT = 6, 7, 9, 10
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 12, 13
 GPU_IS_LOST, RESET_REQUIRED, OPERATING_SYSTEM, VERSION_MISMATCH = 15, 16, 17, 18
-ARGUMENT_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN = 25, 28, 999
+VGPU_ECC_NOT_SUPPORTED, ARGUMENT_VERSION_MISMATCH, DEPRECATED, GPU_NOT_FOUND, UNKNOWN = 22, 25, 26, 28, 999
 
-ERROR_NAMES = {
-    UNINITIALIZED: "Uninitialized",
-    INVALID_ARGUMENT: "InvalidArgument",
-    NOT_SUPPORTED: "NotSupported",
-    NO_PERMISSION: "NoPermission",
-    5: "AlreadyInitialized",
-    NOT_FOUND: "NotFound",
-    INSUFFICIENT_SIZE: "InsufficientSize",
-    8: "InsufficientPower",
-    DRIVER_NOT_LOADED: "DriverNotLoaded",
-    TIMEOUT: "Timeout",
-    11: "IrqIssue",
-    LIBRARY_NOT_FOUND: "LibraryNotFound",
-    FUNCTION_NOT_FOUND: "FunctionNotFound",
-    14: "CorruptedInforom",
-    GPU_IS_LOST: "GpuIsLost",
-    RESET_REQUIRED: "ResetRequired",
-    OPERATING_SYSTEM: "OperatingSystem",
-    VERSION_MISMATCH: "LibRmVersionMismatch",
-    19: "InUse",
-    20: "Memory",
-    21: "NoData",
-    22: "VgpuEccNotSupported",
-    23: "InsufficientResources",
-    24: "FreqNotSupported",
-    ARGUMENT_VERSION_MISMATCH: "ArgumentVersionMismatch",
-    26: "Deprecated",
-    27: "NotReady",
-    GPU_NOT_FOUND: "GpuNotFound",
-    29: "InvalidState",
-    UNKNOWN: "Unknown",
+_PREFIX = "NVML_ERROR_"
+ERROR_NAMES: Mapping[int, str] = {
+    code: constant.removeprefix(_PREFIX).title().replace("_", "")
+    for constant, code in vars(pynvml).items()
+    if constant.startswith(_PREFIX)
 }
+"""Name of each NVML error code, from pynvml's constant: "GpuIsLost" for NVML_ERROR_GPU_IS_LOST."""
 
 UNSUPPORTED = frozenset(
-    {INVALID_ARGUMENT, NOT_SUPPORTED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, 22, 26}
+    {
+        *(INVALID_ARGUMENT, NOT_SUPPORTED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND),
+        *(ARGUMENT_VERSION_MISMATCH, VGPU_ECC_NOT_SUPPORTED, DEPRECATED),
+    }
 )
 """Error codes of calls that this GPU or driver does not support. Such a call is not repeated until the GPU is reopened
 or its capabilities change.
