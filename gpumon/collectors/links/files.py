@@ -141,3 +141,31 @@ class ReadErrors:
         more = len(self.found) - 1
         others = f", and {more} more file{'s' if more > 1 else ''}" if more else ""
         return f"{path}: {error.strerror or error}{others}"
+
+
+def read_text(files: Files, path: str, read_errors: ReadErrors | None = None) -> str:
+    """Return the content of a file; "" if it cannot be read. The error is then noted in `read_errors`, if given."""
+    try:
+        return files.read(path)
+    except OSError as error:
+        if read_errors is not None:
+            read_errors.note(path, error)
+        return ""
+
+
+def list_names(files: Files, folder: str, read_errors: ReadErrors | None = None) -> list[str]:
+    """Return the names in a folder; [] if it cannot be read. The error is then noted in `read_errors`, if given."""
+    try:
+        return files.names(folder)
+    except OSError as error:
+        if read_errors is not None:
+            read_errors.note(folder, error)
+        return []
+
+
+def read_link(files: Files, path: str) -> str:
+    """Return the target of a symbolic link; "" if it cannot be read, or if there is no such link."""
+    try:
+        return files.link(path)
+    except OSError:
+        return ""

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 
-from gpumon.collectors.links.files import Files, Reach, ReadErrors
+from gpumon.collectors.links.files import Files, Reach, ReadErrors, list_names, read_text
 from gpumon.collectors.links.topology import Topology
 from gpumon.collectors.links.unmatched_patterns import UnmatchedPatterns
 from gpumon.model.bus_id import parse_bus_id
@@ -94,7 +94,7 @@ class PortReader:
             self._topology.refresh()
         places = self._places(state_errors)
         if counting and not self._quarantined and self._unmatched.due:
-            devices = _names(self._reach(COLLECTOR), CLASS, ReadErrors())
+            devices = list_names(self._reach(COLLECTOR), CLASS)
             self._unmatched.warn({device: (self._bus(device)[1], self._board(device)) for device in devices})
         self._forget({device for device, _ in places}, counting=counting)
         self.left_out = max(0, len(places) - MAX_PORTS)
@@ -123,7 +123,7 @@ class PortReader:
         """Return the device name and port number of each port to read, in natural order: mlx5_10 follows mlx5_9."""
         if COLLECTOR in self._quarantined:
             return []
-        devices = _names(self._reach(COLLECTOR), CLASS, read_errors)
+        devices = list_names(self._reach(COLLECTOR), CLASS, read_errors)
         return [
             (device, port)
             for device in sorted(set(devices) - set(self._quarantined), key=_natural_sort_key)
@@ -135,12 +135,12 @@ class PortReader:
         return matches(self._exclude, device, self._bus(device)[1], self._board(device))
 
     def _board(self, device: str) -> str:
-        return _text(self._reach(device), f"{CLASS}/{device}/board_id", ReadErrors()) or ""
+        return read_text(self._reach(device), f"{CLASS}/{device}/board_id")
 
     def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
         """Return a device's port numbers; [] for a virtual function, whose traffic the physical function counts."""
         files, folder = self._reach(device), f"{CLASS}/{device}"
-        return [] if files.exists(f"{folder}/device/physfn") else _names(files, f"{folder}/ports", read_errors)
+        return [] if files.exists(f"{folder}/device/physfn") else list_names(files, f"{folder}/ports", read_errors)
 
     def _port(self, device: str, port: str, read_errors: ReadErrors, *, counting: bool) -> PortReading:
         files, folder = self._reach(device), f"{CLASS}/{device}/ports/{port}"
@@ -157,13 +157,13 @@ class PortReader:
         return PortReading(
             device=device,
             port=port,
-            link_layer=_text(files, f"{folder}/link_layer", read_errors) or "unknown",
+            link_layer=read_text(files, f"{folder}/link_layer", read_errors) or "unknown",
             link=_efa_link(files, device, port, read_errors) if driver == EFA else _link(files, folder, read_errors),
             counts=self._counts[device, port],
             bus_id=bus_id,
-            board=_text(files, f"{CLASS}/{device}/board_id", read_errors) or "",
+            board=read_text(files, f"{CLASS}/{device}/board_id", read_errors),
             guid=guid,
-            firmware=_text(files, f"{CLASS}/{device}/fw_ver", ReadErrors()) or "",
+            firmware=read_text(files, f"{CLASS}/{device}/fw_ver"),
             driver=driver,
             restricted=self._restricted[device, port],
             placement=self._placements[device],
@@ -172,25 +172,25 @@ class PortReader:
     def _is_restricted(self, files: Files, folder: str) -> bool:
         """Return True if reads of all files of _COUNTERS that are in this folder fail with EINVAL."""
         invalid = {path for path in self._invalid if path.startswith(folder)}
-        there = {f"{folder}/{name}" for name in _names(files, folder, ReadErrors())} if invalid else set()
+        there = {f"{folder}/{name}" for name in list_names(files, folder)} if invalid else set()
         return bool(invalid) and {path for path in there if path.rpartition("/")[2] in _COUNTERS} <= invalid
 
     def _guid(self, device: str) -> str:
         """Return the device's node GUID, which a renaming does not change; "" if the GUID is missing or zero."""
-        text = _text(self._reach(device), f"{CLASS}/{device}/node_guid", ReadErrors()) or ""
+        text = read_text(self._reach(device), f"{CLASS}/{device}/node_guid")
         return text if text.strip("0:") else ""
 
     def _bus(self, device: str) -> tuple[str, str]:
         """Return the kernel driver and PCI address of a device; the address is "" if the device is not on a PCI bus."""
-        text = _text(self._reach(device), f"{CLASS}/{device}/device/uevent", ReadErrors()) or ""
+        text = read_text(self._reach(device), f"{CLASS}/{device}/device/uevent")
         values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         return values.get("DRIVER", ""), parse_bus_id(values.get("PCI_SLOT_NAME", "")) or ""
 
     def _read_counters(self, files: Files, device: str, port: str) -> InfinibandPort:
         folder = f"{CLASS}/{device}/ports/{port}"
         own, hardware, of_device = f"{folder}/counters", f"{folder}/hw_counters", f"{CLASS}/{device}/hw_counters"
-        there = set(_names(files, own, self._counter_errors))
-        more = set(_names(files, hardware, self._counter_errors))
+        there = set(list_names(files, own, self._counter_errors))
+        more = set(list_names(files, hardware, self._counter_errors))
         errors = {name: self._number(files, f"{own}/{name}", bits) for name, bits in ERRORS.items() if name in there}
         errors |= {name: self._number(files, f"{hardware}/{name}") for name in HARDWARE_ERRORS if name in more}
         if self._bus(device)[0] == EFA:
@@ -220,10 +220,8 @@ class PortReader:
         if files.exists(f"{folder}/counters/link_downed"):
             yield self._number(files, f"{folder}/counters/link_downed", DOWNED_BITS)
         # An InfiniBand port may have an interface too (IPoIB), which also goes down for reasons other than the link.
-        if _text(files, f"{folder}/link_layer", ReadErrors()) != "InfiniBand" and (
-            netdev := _netdev(files, device, port)
-        ):
-            downs, changes = (_text(files, f"{netdev}/{name}", ReadErrors()) or "" for name in _CARRIER)
+        if read_text(files, f"{folder}/link_layer") != "InfiniBand" and (netdev := _netdev(files, device, port)):
+            downs, changes = (read_text(files, f"{netdev}/{name}") for name in _CARRIER)
             if downs.isdecimal():
                 yield float(downs)
             elif changes.isdecimal():  # ups and downs alternate, beginning with an up
@@ -267,13 +265,13 @@ class PortReader:
 
 
 def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
-    state = _code(_text(files, f"{folder}/state", read_errors))
-    physical = _code(_text(files, f"{folder}/phys_state", read_errors))
+    state = _code(read_text(files, f"{folder}/state", read_errors))
+    physical = _code(read_text(files, f"{folder}/phys_state", read_errors))
     up = None if state is None else state == ACTIVE and physical in {LINK_UP, None}
     return InfinibandLink(
         port_up=None if up is None else float(up),
         # The rate that a port shows while it is down is not the speed of the link.
-        port_speed_bytes_per_second=_speed(_text(files, f"{folder}/rate", read_errors)) if up else None,
+        port_speed_bytes_per_second=_speed(read_text(files, f"{folder}/rate", read_errors)) if up else None,
     )
 
 
@@ -284,46 +282,30 @@ def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> 
     is not used, because it is always active.
     """
     netdev = _netdev(files, device, port)
-    state = _text(files, f"{netdev}/operstate", read_errors) if netdev else None
-    up = {"up": 1.0, "down": 0.0, "lowerlayerdown": 0.0}.get(state or "")
-    rate = _text(files, f"{CLASS}/{device}/ports/{port}/rate", read_errors)
+    state = read_text(files, f"{netdev}/operstate", read_errors) if netdev else ""
+    up = {"up": 1.0, "down": 0.0, "lowerlayerdown": 0.0}.get(state)
+    rate = read_text(files, f"{CLASS}/{device}/ports/{port}/rate", read_errors)
     return InfinibandLink(port_up=up, port_speed_bytes_per_second=None if up == 0 else _speed(rate))
 
 
 def _netdev(files: Files, device: str, port: str) -> str | None:
     """Return the folder of the port's network interface; None unless exactly one interface has the port's number."""
     folder = f"{CLASS}/{device}/device/net"
-    names = _names(files, folder, ReadErrors())
-    own = [name for name in names if _text(files, f"{folder}/{name}/dev_port", ReadErrors()) == str(int(port) - 1)]
+    names = list_names(files, folder)
+    own = [name for name in names if read_text(files, f"{folder}/{name}/dev_port") == str(int(port) - 1)]
     return f"{folder}/{own[0]}" if len(own) == 1 else None
 
 
-def _code(text: str | None) -> int | None:
+def _code(text: str) -> int | None:
     """Return the number in a state such as "4: ACTIVE"; None if there is none."""
-    number = (text or "").partition(":")[0]
+    number = text.partition(":")[0]
     return int(number) if number.isdecimal() else None
 
 
-def _speed(text: str | None) -> float | None:
+def _speed(text: str) -> float | None:
     """Return the bytes per second of a rate such as "400 Gb/sec (4X NDR)"; None if it has another form."""
-    match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text or "")
+    match = re.match(r"(\d+(?:\.\d+)?) Gb/sec", text)
     return float(match[1]) * 1e9 / 8 if match else None
-
-
-def _names(files: Files, folder: str, read_errors: ReadErrors) -> list[str]:
-    try:
-        return files.names(folder)
-    except OSError as error:
-        read_errors.note(folder, error)
-        return []
-
-
-def _text(files: Files, path: str, read_errors: ReadErrors) -> str | None:
-    try:
-        return files.read(path)
-    except OSError as error:
-        read_errors.note(path, error)
-        return None
 
 
 def _natural_sort_key(name: str) -> list[tuple[bool, int, str]]:

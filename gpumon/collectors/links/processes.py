@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.files import UNSUPPORTED, Reach, ReadErrors
+from gpumon.collectors.links.files import UNSUPPORTED, Reach, ReadErrors, list_names, read_link, read_text
 from gpumon.model.snapshot import StuckProcess
 
 COLLECTOR = "processes"
@@ -113,8 +113,8 @@ class ProcessReader:
 
     def _examine(self) -> tuple[StuckProcess, ...] | None:
         pids = [name for name in self._files.names("proc") if name.isdecimal()]
-        namespace = self._link("proc/self/ns/pid")
-        self.contained = None if namespace is None else namespace != _HOST
+        namespace = read_link(self._files, "proc/self/ns/pid")
+        self.contained = namespace != _HOST if namespace else None
         if len(pids) > MAX_PROCESSES:
             self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
         # Any user may read names and states: a fabric manager in a container is found without permissions too.
@@ -163,18 +163,14 @@ class ProcessReader:
 
     def _is_of_root(self, pid: str) -> bool:
         """Return whether the process runs as root. Its name alone proves nothing, because any user can choose it."""
-        return re.search(r"^Uid:\t0\t", self._text(f"proc/{pid}/status"), re.MULTILINE) is not None
+        return re.search(r"^Uid:\t0\t", read_text(self._files, f"proc/{pid}/status"), re.MULTILINE) is not None
 
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
         """Yield folder and stat fields of the main thread or, with `every`, of all threads, if they are in state D.
 
         `every` is for a killed process that cannot end because some of its threads are stuck.
         """
-        try:
-            names = self._files.names(f"proc/{pid}/task") if every else [pid]
-        except OSError:
-            return  # it has ended
-        for name in names:
+        for name in list_names(self._files, f"proc/{pid}/task") if every else [pid]:
             place = f"proc/{pid}/task/{name}"
             stat = self._stat(place)
             if stat is not None and stat.state == "D":
@@ -182,7 +178,7 @@ class ProcessReader:
 
     def _own(self) -> set[str]:
         """Return the pids of this process and of its parent, the daemon."""
-        pid = self._link("proc/self")
+        pid = read_link(self._files, "proc/self")
         stat = self._stat(f"proc/{pid}") if pid else None
         return {pid for pid in (pid, stat and stat.parent) if pid}
 
@@ -220,26 +216,22 @@ class ProcessReader:
         with contextlib.suppress(OSError):  # it has ended, or only root may read it
             self._files.read(f"{place}/stack")
             threads = self._files.names(process)[:MAX_THREADS]
-            return any("[nvidia" in self._text(f"{process}/{thread}/stack") for thread in threads)
-        function = self._text(f"{place}/wchan")
+            return any("[nvidia" in read_text(self._files, f"{process}/{thread}/stack") for thread in threads)
+        function = read_text(self._files, f"{place}/wchan")
         return True if _DRIVER.match(function) else False if _NOT_DRIVER.match(function) else None
 
     def _sleep_location(self, place: str) -> str:
         """Return the thread's kernel stack or, if that cannot be read, the kernel function in which it sleeps."""
-        return self._text(f"{place}/stack") or self._text(f"{place}/wchan")
+        return read_text(self._files, f"{place}/stack") or read_text(self._files, f"{place}/wchan")
 
     def _devices(self, folder: str) -> Iterator[str]:
         """Yield the minor number of each open GPU device, and "" for each other open NVIDIA device.
 
         Devices are recognised by their numbers, not by the name of the file, because any file can have such a name.
         """
-        drivers = self._text("proc/devices")
+        drivers = read_text(self._files, "proc/devices")
         majors, gpus = ({int(major) for major in kind.findall(drivers)} for kind in (_DEVICE, _GPUS))
-        try:
-            names = self._files.names(folder)
-        except OSError:
-            return  # it has ended
-        for name in names[:MAX_FILES]:
+        for name in list_names(self._files, folder)[:MAX_FILES]:  # none if it has ended
             major, minor = self._device(f"{folder}/{name}") or (None, 0)
             if major in majors:
                 yield str(minor) if major in gpus and minor < _CONTROL_MINOR else ""
@@ -249,22 +241,10 @@ class ProcessReader:
 
         Other files are recognised by their link and not accessed, because the access may block.
         """
-        if not (self._link(path) or "").startswith("/dev/nvidia"):
+        if not read_link(self._files, path).startswith("/dev/nvidia"):
             return None
         try:
             return self._files.device(path)
-        except OSError:
-            return None  # it has ended, or the file was closed
-
-    def _text(self, path: str) -> str:
-        try:
-            return self._files.read(path)
-        except OSError:
-            return ""
-
-    def _link(self, path: str) -> str | None:
-        try:
-            return self._files.link(path)
         except OSError:
             return None  # it has ended, or the file was closed
 

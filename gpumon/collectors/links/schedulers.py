@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.files import Reach, ReadErrors
+from gpumon.collectors.links.files import Reach, ReadErrors, list_names, read_link, read_text
 from gpumon.collectors.links.processes import MAX_PROCESSES
 from gpumon.collectors.links.services import UNIT_FOLDERS
 
@@ -98,23 +98,10 @@ class SchedulerReader:
 
     def _is_there(self, path: str) -> bool:
         """Return True if the path exists or is a broken link: in a container, links of the host may not resolve."""
-        return self._files.exists(path) or self._is_link(path)
-
-    def _is_link(self, path: str) -> bool:
-        try:
-            return bool(self._files.link(path))
-        except OSError:  # missing, or not a link
-            return False
+        return self._files.exists(path) or bool(read_link(self._files, path))
 
     def _commands(self) -> Iterator[str]:
         """Yield the names of the visible processes, at most MAX_PROCESSES."""
-        try:
-            pids = [name for name in self._files.names("proc") if name.isdecimal()]
-        except OSError as error:
-            self.read_errors.note("proc", error)
-            return
+        pids = [name for name in list_names(self._files, "proc", self.read_errors) if name.isdecimal()]
         for pid in pids[:MAX_PROCESSES]:
-            try:
-                yield self._files.read(f"proc/{pid}/comm")
-            except OSError:
-                continue  # it has ended
+            yield read_text(self._files, f"proc/{pid}/comm")  # "" if it has ended

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpumon.collectors.links.files import UNSUPPORTED, Files, Reach, ReadErrors
+from gpumon.collectors.links.files import UNSUPPORTED, Files, Reach, ReadErrors, list_names
 from gpumon.model.node import UNITS
 
 COLLECTOR = "services"
@@ -109,26 +109,18 @@ class ServiceReader:
     def _is_enabled(self, unit: str) -> bool:
         """Return whether the unit is enabled: another unit wants or requires it."""
         folders = (
-            f"{folder}/{name}" for folder in UNIT_FOLDERS for name in self._names(folder) if name.endswith(_WANTED)
+            f"{folder}/{name}"
+            for folder in UNIT_FOLDERS
+            for name in list_names(self._root, folder, self.read_errors)
+            if name.endswith(_WANTED)
         )
-        return any(unit in self._names(folder) for folder in folders)
-
-    def _names(self, folder: str) -> list[str]:
-        try:
-            return self._root.names(folder)
-        except OSError as error:
-            self.read_errors.note(folder, error)
-            return []
+        return any(unit in list_names(self._root, folder, self.read_errors) for folder in folders)
 
     def _slices(self) -> Iterator[str]:
         """Yield the cgroup folder of each slice. A unit is in system.slice unless it is assigned to another slice."""
         for hierarchy in HIERARCHIES:
-            try:
-                names = self._sysfs.names(hierarchy)
-            except OSError as error:
-                self.read_errors.note(hierarchy, error)
-            else:
-                yield from (f"{hierarchy}/{name}" for name in names if name.endswith(".slice"))
+            names = list_names(self._sysfs, hierarchy, self.read_errors)
+            yield from (f"{hierarchy}/{name}" for name in names if name.endswith(".slice"))
 
     def _runs(self, unit: str, slices: list[str]) -> bool | None:
         """Return whether the unit has a running process; None if its cgroup cannot be read."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
-from gpumon.collectors.links.files import Files, Reach
+from gpumon.collectors.links.files import Files, Reach, list_names, read_link, read_text
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import APART, BOND, DPU, NUMA, SWITCH, Placement
 
@@ -32,12 +31,11 @@ class Topology:
     def refresh(self) -> None:
         """Add the GPUs to which the NVIDIA driver is bound."""
         files = self._reach(self._subject)
-        with suppress(OSError):  # no NVIDIA driver is loaded
-            for name in files.names(GPUS):
-                bus_id = parse_bus_id(name)
-                if bus_id is not None and bus_id not in self._gpus:
-                    node = _content(files, f"{DEVICES}/{name}/numa_node")
-                    self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
+        for name in list_names(files, GPUS):  # none if no NVIDIA driver is loaded
+            bus_id = parse_bus_id(name)
+            if bus_id is not None and bus_id not in self._gpus:
+                node = read_text(files, f"{DEVICES}/{name}/numa_node")
+                self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
 
     def placement(self, device: str, folder: str) -> Placement:
         """Return where a network adapter is relative to the GPUs, the nearest GPUs below its PCIe switch, and its kind.
@@ -45,7 +43,7 @@ class Topology:
         `device`: name of the adapter. `folder`: folder of the adapter, relative to /sys.
         """
         files = self._reach(device)
-        bridges, node = _bridges(files, folder), _content(files, f"{folder}/device/numa_node")
+        bridges, node = _bridges(files, folder), read_text(files, f"{folder}/device/numa_node")
         depths = {gpu: _common(bridges, above) for gpu, (above, _) in self._gpus.items()}
         nearest = max(depths.values(), default=0)
         return Placement(
@@ -66,10 +64,7 @@ def _bridges(files: Files, path: str) -> list[str]:
 
     Two devices with the same root port are below the same switch, because a root port has one link.
     """
-    try:
-        return _ADDRESS.findall(files.link(path))[:-1]
-    except OSError:  # not a link, or no PCI device
-        return []
+    return _ADDRESS.findall(read_link(files, path))[:-1]
 
 
 def _common(bridges: list[str], others: list[str]) -> int:
@@ -80,24 +75,12 @@ def _common(bridges: list[str], others: list[str]) -> int:
 
 def _kind(files: Files, folder: str) -> str:
     """Return the reason why an adapter is probably not part of the fabric; "" if no reason was found."""
-    try:
-        netdevs = files.names(f"{folder}/device/net")
-    except OSError:  # InfiniBand without IPoIB, or EFA
-        netdevs = []
-    for netdev in netdevs:
+    for netdev in list_names(files, f"{folder}/device/net"):
         master = f"{folder}/device/net/{netdev}/master"
         if files.exists(master):
-            kind = _MASTER.search(_content(files, f"{master}/uevent"))
+            kind = _MASTER.search(read_text(files, f"{master}/uevent"))
             if kind is None:
                 return "its network interface belongs to a virtual machine's synthetic interface"
             if kind[1] == "bond":
                 return BOND
-    return DPU if _content(files, f"{folder}/hca_type").startswith(_BLUEFIELD) else ""
-
-
-def _content(files: Files, path: str) -> str:
-    """Return the content of a file; "" if it cannot be read."""
-    try:
-        return files.read(path)
-    except OSError:
-        return ""
+    return DPU if read_text(files, f"{folder}/hca_type").startswith(_BLUEFIELD) else ""
