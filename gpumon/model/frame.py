@@ -108,16 +108,13 @@ class Decoder:
                 return self._snapshot(values)
             if kind is snapshot.LinksSnapshot:
                 return _links(values)
-            if kind is snapshot.PciBus:
-                return snapshot.PciBus(**values | {"excluded": tuple(values["excluded"])})
-            return kind(**values)  # type: ignore[no-any-return]
+            return kind(**_with_tuples(values))  # type: ignore[no-any-return]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
 
     def _snapshot(self, values: dict[str, Any]) -> snapshot.Snapshot:
-        values["gpus"] = tuple(self._reading(gpu) for gpu in values["gpus"])
-        values["denied"], values["present"] = tuple(values["denied"]), tuple(values["present"])
-        return snapshot.Snapshot(**values)
+        values["gpus"] = [self._reading(gpu) for gpu in values["gpus"]]
+        return snapshot.Snapshot(**_with_tuples(values))
 
     def _reading(self, values: dict[str, Any]) -> snapshot.GpuReading:
         before = self._received[values["bus_id"]] if "same" in values else None
@@ -179,20 +176,22 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
 """Sections of a GpuReading that are sent only if they changed: the function that decodes each, by attribute name."""
 
 
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes with a tuple for each list, because JSON has no tuples."""
+    return values | {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+
+
 def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:
-    values |= {"ports": tuple(_port(port) for port in values["ports"])}
-    values |= {name: tuple(values[name]) for name in ("denied", "ended")}
-    if "schedulers" in values:
-        values["schedulers"] = tuple(values["schedulers"])
+    values["ports"] = [_port(port) for port in values["ports"]]
     if "stuck" in values:
-        values["stuck"] = tuple(
-            snapshot.StuckProcess(**process | {"gpus": tuple(process["gpus"])}) for process in values["stuck"]
-        )
-    return snapshot.LinksSnapshot(**values)
+        values["stuck"] = [snapshot.StuckProcess(**_with_tuples(process)) for process in values["stuck"]]
+    return snapshot.LinksSnapshot(**_with_tuples(values))
 
 
 def _port(values: dict[str, Any]) -> snapshot.PortReading:
-    parts = {"link": InfinibandLink(**values["link"]), "counts": InfinibandPort(**values["counts"])}
-    placement = values["placement"]
-    placement["gpus"] = tuple(placement["gpus"])
-    return snapshot.PortReading(**values | parts | {"placement": Placement(**placement)})
+    parts = {
+        "link": InfinibandLink(**values["link"]),
+        "counts": InfinibandPort(**values["counts"]),
+        "placement": Placement(**_with_tuples(values["placement"])),
+    }
+    return snapshot.PortReading(**values | parts)

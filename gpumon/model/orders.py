@@ -8,7 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a child does not load the module, to save memory
+    from typing_extensions import Self
 
 EXIT_MISMATCH = 18
 """Exit code of a sampler whose NVML library does not match the kernel module. Only a new process can load another
@@ -41,16 +44,38 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerOrders:
-    """Orders for a sampler child.
-
-    If `trial` (bus id of a quarantined GPU) is set: for a trial child, which reads only this GPU, once.
-    """
+class Orders:
+    """What the orders for every child have."""
 
     page: int
     """File descriptor of the call page (model/call_progress.py)."""
     parent: int
     """Process id of the daemon. The child ends when this process ends."""
+    sysfs: str = "/sys"
+    simulation: Simulation | None = None
+    log_level: str = "info"
+    log_format: str = "logfmt"
+
+    def encode(self) -> bytes:
+        """Return the orders as one line of JSON with its newline."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Self:
+        """Return the orders in a line from `encode`."""
+        values: dict[str, Any] = json.loads(line)
+        simulation = values.pop("simulation")
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values, simulation=simulation and Simulation(**simulation))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerOrders(Orders):
+    """Orders for a sampler child.
+
+    If `trial` (bus id of a quarantined GPU) is set: for a trial child, which reads only this GPU, once.
+    """
+
     interval: float = 1.0
     exclude: tuple[str, ...] = ()
     """GPUs that the configuration excludes, by bus id, uuid or index. They are never opened."""
@@ -73,54 +98,18 @@ class SamplerOrders:
     """File descriptor to which driver calls and their results are recorded; None to record nothing."""
     survey: bool = False
     """True to make the driver calls that a recording needs but polls do not make, each once, and then end."""
-    sysfs: str = "/sys"
     procfs: str = "/proc"
-    simulation: Simulation | None = None
-    log_level: str = "info"
-    log_format: str = "logfmt"
-
-    def encode(self) -> bytes:
-        return _encode(self)
-
-    @staticmethod
-    def decode(line: bytes) -> SamplerOrders:
-        return SamplerOrders(**_decode(line, lists=("exclude", "do_not_open", "first")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksOrders:
+class LinksOrders(Orders):
     """Orders for a links child, which reads ports, services, processes and schedulers."""
 
-    page: int
-    parent: int
     quarantined: tuple[str, ...] = ()
     """Names of the devices and collectors that are not read, because an earlier read of their files blocked."""
     exclude: tuple[str, ...] = ()
     """Patterns of the network adapters that the configuration excludes. The ports of these adapters are never read."""
     fabric: tuple[str, ...] = ()
     """Patterns of the fabric's network adapters. The child logs a warning for a pattern that matches no adapter."""
-    sysfs: str = "/sys"
     root: str = "/"
     """Root directory of the host's file system. The files of systemd units are read below it."""
-    simulation: Simulation | None = None
-    log_level: str = "info"
-    log_format: str = "logfmt"
-
-    def encode(self) -> bytes:
-        return _encode(self)
-
-    @staticmethod
-    def decode(line: bytes) -> LinksOrders:
-        return LinksOrders(**_decode(line, lists=("quarantined", "exclude", "fabric")))
-
-
-def _encode(orders: SamplerOrders | LinksOrders) -> bytes:
-    """Return the orders as one line of JSON with its newline."""
-    return json.dumps(dataclasses.asdict(orders)).encode() + b"\n"
-
-
-def _decode(line: bytes, *, lists: tuple[str, ...]) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(line)
-    simulation = values.pop("simulation")
-    values |= {name: tuple(values[name]) for name in lists}
-    return values | {"simulation": simulation and Simulation(**simulation)}
