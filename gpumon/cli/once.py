@@ -17,6 +17,7 @@ from gpumon.clock import boot_clock
 from gpumon.config.component_settings import initial_report, links_orders, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
+from gpumon.model.error_event import ErrorObservation
 from gpumon.model.reading import Page
 from gpumon.model.snapshot import (
     ChildMessage,
@@ -26,7 +27,6 @@ from gpumon.model.snapshot import (
     Logged,
     Snapshot,
     TrialResult,
-    XidEvent,
 )
 from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
@@ -107,7 +107,7 @@ class SingleReading:
         return _document(self.run())
 
     def _take(self, message: ChildMessage) -> None:
-        if not isinstance(message, (Hello, Logged, TrialResult, XidEvent)):
+        if not isinstance(message, (Hello, Logged, TrialResult, ErrorObservation)):
             self._monitor.take(message)
         polled = isinstance(message, Snapshot) and message.complete
         if polled or (isinstance(message, DriverStatus) and not message.up):

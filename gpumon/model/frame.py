@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from gpumon.model import snapshot
+from gpumon.model.error_event import ErrorObservation
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, Placement
@@ -21,7 +22,7 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import ChildMessage
 
-SCHEMA = 8
+SCHEMA = 9
 """Version of the messages. Increase it with each change of a message, so that daemons and children of different
 versions do not exchange messages.
 """
@@ -37,7 +38,7 @@ _KINDS: dict[str, type[Any]] = {
         snapshot.PciBus,
         snapshot.DriverStatus,
         snapshot.Snapshot,
-        snapshot.XidEvent,
+        ErrorObservation,
         snapshot.TrialResult,
         snapshot.LinksSnapshot,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpumon.model.error_event import ErrorObservation
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import EFA, FABRIC, InfinibandLink, InfinibandPort, Placement
@@ -129,26 +130,6 @@ class DriverStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class XidEvent:
-    """An Xid that NVML or the kernel log reported."""
-
-    xid: int
-    bus_id: str
-    uuid: str | None
-    at: float
-    wall: float
-    source: str = "nvml"
-    """"nvml", or "kmsg" for the kernel log."""
-    gpu_instance_id: int | None = None
-    """MIG GPU instance in which the error occurred, if the driver reports it."""
-    compute_instance_id: int | None = None
-    sequence: int | None = None
-    """Sequence number of the record in the kernel log; None for an event from NVML."""
-    text: str = ""
-    """The part of the kernel message that follows the PCI address and the Xid number, without process names."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PortReading:
     """Reading of one InfiniBand or RoCE port.
 
@@ -249,4 +230,4 @@ class Logged:
     """Number of log messages by level."""
 
 
-ChildMessage = Hello | Logged | PciBus | DriverStatus | Snapshot | XidEvent | TrialResult | LinksSnapshot
+ChildMessage = Hello | Logged | PciBus | DriverStatus | Snapshot | ErrorObservation | TrialResult | LinksSnapshot

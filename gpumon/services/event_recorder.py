@@ -16,7 +16,6 @@ from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
 from gpumon.model.error_event import (
     KMSG,
-    NVML,
     UNNAMED,
     XID,
     ErrorChange,
@@ -24,7 +23,6 @@ from gpumon.model.error_event import (
     ErrorObservation,
     LogPosition,
 )
-from gpumon.model.snapshot import XidEvent
 from gpumon.services.write_behind import PATIENCE_SECONDS, WriteBehind
 from gpumon.state.event_grouping import EventGrouper
 from gpumon.state.messages import StoredState
@@ -117,23 +115,10 @@ class EventRecorder:
         self._begin()
         self._record_position()
 
-    def add_nvml_event(self, xid_event: XidEvent) -> None:
+    def add_nvml_event(self, xid: ErrorObservation) -> None:
         """Add an Xid that NVML reported. Ignore code 999 if the kernel log, which has the actual Xid, can be read."""
-        if xid_event.xid == UNNUMBERED_XID and self._watch.log.up:
-            return
-        observation = ErrorObservation(
-            kind=XID,
-            code=xid_event.xid,
-            bus_id=xid_event.bus_id,
-            at=xid_event.at,
-            since=xid_event.at,
-            wall=xid_event.wall,
-            source=NVML,
-            uuid=xid_event.uuid,
-            gpu_instance_id=xid_event.gpu_instance_id,
-            compute_instance_id=xid_event.compute_instance_id,
-        )
-        self._add((observation,))
+        if xid.code != UNNUMBERED_XID or not self._watch.log.up:
+            self._add((xid,))
 
     def stop(self) -> None:
         """Submit the changed events and the position in the kernel log to the store, and close the kernel log."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpumon.clock import boot_clock
-from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Snapshot, TrialResult, XidEvent
+from gpumon.model.error_event import ErrorObservation
+from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Snapshot, TrialResult
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
@@ -26,7 +27,7 @@ class MessageRouter:
 
         Ignore Hello, Logged and TrialResult, which the supervisor of the child has already processed.
         """
-        if isinstance(message, XidEvent):
+        if isinstance(message, ErrorObservation):
             self._event_recorder.add_nvml_event(message)
         elif not isinstance(message, (Hello, Logged, TrialResult)):
             self._monitor.take(message)

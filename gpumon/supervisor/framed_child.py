@@ -12,7 +12,8 @@ from gpumon.collectors.lifecycle import END
 from gpumon.log import add_counts
 from gpumon.model import call_progress, frame
 from gpumon.model.call_progress import CallInProgress
-from gpumon.model.snapshot import ChildMessage, Hello, Logged, XidEvent
+from gpumon.model.error_event import ErrorObservation
+from gpumon.model.snapshot import ChildMessage, Hello, Logged
 from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.hang_detector import HangDetector
@@ -162,7 +163,7 @@ class FramedChild:
             self._greet(message)
         elif isinstance(message, Logged):
             add_counts(message.messages)
-        elif self._greeted and (self.killed_for is None or isinstance(message, XidEvent)):
+        elif self._greeted and (self.killed_for is None or isinstance(message, ErrorObservation)):
             self._on_message(message)  # an Xid that was sent before the child ended is still valid
 
     def _greet(self, hello: Hello) -> None:

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from gpumon.collectors.lifecycle import REST, WATCH
 from gpumon.model.call_progress import CallInProgress
-from gpumon.model.error_event import FIRMWARE_SILENT
+from gpumon.model.error_event import FIRMWARE_SILENT, ErrorObservation
 from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
 from gpumon.model.request_result import DeviceHolder
-from gpumon.model.snapshot import ChildMessage, Snapshot, XidEvent
+from gpumon.model.snapshot import ChildMessage, Snapshot
 from gpumon.model.time_window import NODE
 from gpumon.state.messages import SamplerStatus
 from gpumon.supervisor.deadlines import SAMPLER_DEADLINES, SamplerDeadlines
@@ -183,8 +183,8 @@ class SamplerSupervisor:
                 self._answering.pop(gpu.bus_id, None)
                 if gpu.gpu is not None:
                     self._answering[gpu.bus_id] = None
-        if isinstance(message, XidEvent) and message.bus_id:
-            self.note_xid(message.bus_id, message.xid)
+        if isinstance(message, ErrorObservation) and message.bus_id:
+            self.note_xid(message.bus_id, message.code)
 
     # End of the sampler
 

@@ -10,9 +10,9 @@ import pytest
 from loops import turn_for, turn_until, turn_until_equal
 
 from gpumon.clock import boot_clock
-from gpumon.model.error_event import SXID
+from gpumon.model.error_event import NVML, SXID, XID, ErrorObservation
 from gpumon.model.gpu import Gpu
-from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot, XidEvent
+from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.killed_ranks import KilledRanks
@@ -90,7 +90,10 @@ class Agent:
         self.monitor.take(Snapshot(ended_at=1.0, wall=2e9, durations={"fast": 0.1}, gpus=(gpu,), present=(BUS_ID,)))
 
     def nvml(self, xid: int = 79) -> None:
-        self.recorder.add_nvml_event(XidEvent(xid=xid, bus_id=BUS_ID, uuid=UUID, at=boot_clock(), wall=2e9))
+        now = boot_clock()
+        self.recorder.add_nvml_event(
+            ErrorObservation(kind=XID, code=xid, bus_id=BUS_ID, uuid=UUID, at=now, since=now, wall=2e9, source=NVML)
+        )
 
     def counts(self) -> dict[str, float]:
         report = self.monitor.latest

@@ -15,8 +15,9 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
+from gpumon.model.error_event import ErrorObservation
 from gpumon.model.orders import SamplerOrders, Simulation
-from gpumon.model.snapshot import ChildMessage, Snapshot, XidEvent
+from gpumon.model.snapshot import ChildMessage, Snapshot
 from gpumon.state.messages import SamplerStatus
 from gpumon.supervisor.deadlines import SamplerDeadlines
 from gpumon.supervisor.loop import Loop
@@ -79,8 +80,8 @@ class SupervisedNode:
         self.until(lambda: not self.supervisor.running and unreaped() <= unreaped_before)
 
     def _take(self, message: ChildMessage) -> None:
-        if isinstance(message, XidEvent):
-            self.xids.append(message.xid)
+        if isinstance(message, ErrorObservation):
+            self.xids.append(message.code)
         elif isinstance(message, Snapshot):
             answers = {
                 reading.index for reading in message.gpus if reading.gpu is not None and reading.index is not None

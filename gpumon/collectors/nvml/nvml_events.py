@@ -12,7 +12,7 @@ from typing import Any
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.nvml.library import GONE, GPU_IS_LOST, TIMEOUT, Library, NvmlError
-from gpumon.model.snapshot import XidEvent
+from gpumon.model.error_event import NVML, XID, ErrorObservation
 
 log = logging.getLogger("gpumon.collectors.nvml")
 
@@ -40,7 +40,7 @@ class Events:
         self._watched: list[tuple[Any, str, str | None]] = []
         self._retry_at = 0.0
         self._delay = BACK_OFF[0]
-        self._collected: list[XidEvent] = []
+        self._collected: list[ErrorObservation] = []
         self.changed: set[str] = set()
         """Bus ids of GPUs whose readings must be refreshed early. NodePoll removes a bus id when it refreshes."""
 
@@ -72,7 +72,7 @@ class Events:
         if self._set is None:
             self._build()
 
-    def take(self) -> list[XidEvent]:
+    def take(self) -> list[ErrorObservation]:
         """Take at most MAX_EVENTS events. Return the Xids, and add the GPUs of other events to `changed`.
 
         Also return the Xids that `forget` kept. No event is taken while the event set cannot be created.
@@ -83,7 +83,7 @@ class Events:
             self._collect(taken)
         return taken
 
-    def _collect(self, taken: list[XidEvent]) -> None:
+    def _collect(self, taken: list[ErrorObservation]) -> None:
         try:
             for _ in range(MAX_EVENTS - len(taken)):
                 event = self._library.call("nvmlEventSetWait_v2", self._set, 0)
@@ -133,14 +133,18 @@ class Events:
             self._library.call("nvmlDeviceRegisterEvents", handle, xid_type, self._set, bus_id=bus_id)
         return bool(types)
 
-    def _xid(self, event: Any) -> XidEvent:
+    def _xid(self, event: Any) -> ErrorObservation:
         bus_id, uuid = self._gpus.get(_address(event.device), ("", None))
-        return XidEvent(
-            xid=int(event.eventData),
+        now = boot_clock()
+        return ErrorObservation(
+            kind=XID,
+            code=int(event.eventData),
             bus_id=bus_id,
             uuid=uuid,
-            at=boot_clock(),
+            at=now,
+            since=now,
             wall=time.time(),
+            source=NVML,
             gpu_instance_id=_attribute(event.gpuInstanceId),
             compute_instance_id=_attribute(event.computeInstanceId),
         )

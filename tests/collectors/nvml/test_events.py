@@ -76,7 +76,7 @@ def test_an_xid_has_its_instance_if_the_driver_reports_it() -> None:
         with overlaid({"nvmlEventSetWait_v2": answers((gpu, XID, 31, 2, 1), (gpu, XID, 79, ALL_ONES, ALL_ONES))}):
             events = poll.node.events.take()
 
-    assert [(event.xid, event.gpu_instance_id, event.compute_instance_id) for event in events] == [
+    assert [(event.code, event.gpu_instance_id, event.compute_instance_id) for event in events] == [
         (31, 2, 1),
         (79, None, None),
     ]

@@ -311,7 +311,7 @@ def test_an_xid_is_reported_once_with_its_gpu(tmp_path: Path) -> None:
         poll.simulation.now += 1.0
         events = poll.node.events.take()
 
-        assert [(event.xid, event.bus_id, event.uuid) for event in events] == [(79, reading.bus_id, reading.uuid)]
+        assert [(event.code, event.bus_id, event.uuid) for event in events] == [(79, reading.bus_id, reading.uuid)]
         assert poll.node.events.take() == []
 
 
@@ -324,7 +324,7 @@ def test_a_lost_gpu_does_not_block_xids_of_other_gpus(tmp_path: Path) -> None:
         poll.simulation.edit("gpus: {3: {lost: true}, 4: {xids: [48]}}")
         poll.simulation.now += 1.0
 
-        assert [event.xid for event in poll.node.events.take()] == [48]
+        assert [event.code for event in poll.node.events.take()] == [48]
 
 
 def test_link_states_and_errors_are_read(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_gpu_is_lost_at_the_same_time_in_a_replay(tmp_path: Path) -> None:
         snapshots, xids = [], []
         for _ in one.snapshots:
             snapshots.append(poll.poll_later(all_tiers=True))
-            xids.append([event.xid for event in poll.node.events.take()])
+            xids.append([event.code for event in poll.node.events.take()])
         handle = pynvml.nvmlDeviceGetHandleByIndex(3)
 
         assert still(snapshots) == still(one.snapshots)

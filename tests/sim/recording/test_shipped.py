@@ -36,7 +36,7 @@ def test_the_lost_gpu_of_a_shipped_capture_is_lost() -> None:
         poll = poll_of(node)
         before = poll.poll_all_tiers()
         node.now = BEGAN + 30
-        after, xids = poll.poll_all_tiers(), [(one.xid, one.bus_id) for one in poll.node.events.take()]
+        after, xids = poll.poll_all_tiers(), [(one.code, one.bus_id) for one in poll.node.events.take()]
 
     lost = after.gpus[3]
     assert [gpu.fault for gpu in before.gpus] == [None] * 8
