@@ -73,18 +73,6 @@ class _Support(ctypes.Structure):
     _fields_ = (("version", ctypes.c_uint), ("supported", ctypes.c_uint))
 
 
-def is_supported(device: Device) -> bool:
-    """Return whether the driver supports GPM on this device. Raise NvmlError if the query fails for other reasons."""
-    support = _Support(_VERSION)
-    try:
-        device.library.raw("nvmlGpmQueryDeviceSupport", device.handle, ctypes.byref(support), bus_id=device.bus_id)
-    except NvmlError as error:
-        if error.code in UNSUPPORTED:
-            return False
-        raise
-    return bool(support.supported)
-
-
 class SamplePair:
     """The two GPM samples of a GPU, or of its GPU instance with id `instance`, and the metrics computed from them."""
 
@@ -97,23 +85,49 @@ class SamplePair:
         self._samples: list[ctypes.c_void_p] = []
         """The two samples, the newer one last. The older one is overwritten next."""
         self._taken_at: float | None = None
+        self._supported: bool | None = None
+        """Whether the driver supports GPM on this device; None until it was queried."""
+        self._error: NvmlError | None = None
+        """The error of the last `read`; None if it succeeded."""
         self.values: Mapping[str, float] = {}
         """Value of each metric in METRICS between the last two samples. Metrics without a value are left out."""
 
     def read(self) -> None:
         """Take a sample, and compute `values` from it and the sample before; after the first sample they are empty.
 
-        Do nothing if the last sample is younger than MIN_SECONDS. If a call fails, raise NvmlError and begin again with
-        a first sample next time.
+        Do nothing if the driver does not support GPM on this device, or if the last sample is younger than MIN_SECONDS.
+        If a call fails, raise NvmlError and begin again with a first sample next time.
         """
         now = boot_clock()
         if self._taken_at is not None and now - self._taken_at < MIN_SECONDS:
             return  # too early: the last values stay valid
+        self._error = None
         try:
-            self._sample(now)
-        except NvmlError:
-            self._taken_at, self.values = None, {}
+            if self._supported is None:
+                self._supported = self._is_supported()
+            if self._supported:
+                self._sample(now)
+        except NvmlError as error:
+            self._taken_at, self.values, self._error = None, {}, error
             raise
+
+    def value(self, metric: str) -> float:
+        """Return the value of a metric. Raise AbsentError if it has none, and NvmlError if the last `read` failed."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if metric not in self.values:
+            raise AbsentError
+        return self.values[metric]
+
+    def _is_supported(self) -> bool:
+        support = _Support(_VERSION)
+        try:
+            self._call("nvmlGpmQueryDeviceSupport", self._gpu.handle, ctypes.byref(support))
+        except NvmlError as error:
+            if error.code in UNSUPPORTED:
+                return False
+            raise
+        return bool(support.supported)
 
     def _sample(self, now: float) -> None:
         while len(self._samples) < 2:
@@ -144,13 +158,13 @@ class SamplePair:
         self._gpu.library.raw(function, *arguments, bus_id=self._gpu.bus_id)
 
     def free(self) -> None:
-        """Free the samples and discard the values."""
+        """Free the samples and discard the values. The next `read` determines support again."""
         while self._samples:
             try:
                 self._call("nvmlGpmSampleFree", self._samples.pop())
             except NvmlError as error:
                 log.debug("cannot free a GPM sample", extra={"pci_bus_id": self._gpu.bus_id, "error": error.name})
-        self._taken_at, self.values = None, {}
+        self._taken_at, self.values, self._error, self._supported = None, {}, None, None
 
 
 class Monitoring:
@@ -158,38 +172,29 @@ class Monitoring:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._pair: SamplePair | None = None
-        self._lacking = False
-        self._denied: NvmlError | None = None
+        self._pair = SamplePair(device)
         self._retry_at = 0.0
+        """Boot clock from which a sample is taken; infinity if the driver answered that it cannot take one."""
         self._busy = False
         self._silent = False
+        self.value = self._pair.value
 
     def read(self) -> None:
         """Take a GPM sample. Raise GpuFaultError if the whole GPU fails. No other NVML error is raised.
 
         Do nothing if GPM was found unsupported or, for RETRY_SECONDS, if permission was denied.
         """
-        if self._lacking or boot_clock() < self._retry_at:
+        if boot_clock() < self._retry_at:
             return
-        self._denied = None
         try:
-            if self._pair is None and not is_supported(self._device):
-                self._lacking = True
-                return
-            if self._pair is None:
-                self._pair = SamplePair(self._device)
             self._pair.read()
         except NvmlError as error:
-            self._fail(error)
-
-    def _fail(self, error: NvmlError) -> None:
-        self._device.judge(error)
-        if error.code in UNSUPPORTED:
-            self.close()
-            self._lacking = True
-        elif error.code == NO_PERMISSION:
-            self._denied, self._retry_at = error, boot_clock() + RETRY_SECONDS
+            self._device.judge(error)
+            if error.code in UNSUPPORTED:
+                self._pair.free()
+                self._retry_at = math.inf
+            elif error.code == NO_PERMISSION:
+                self._retry_at = boot_clock() + RETRY_SECONDS
 
     def is_silent(self, utilization: float | None) -> bool:
         """Return True if GPM reports 0 for all engines, although kernels ran in this poll and in the one before.
@@ -198,7 +203,7 @@ class Monitoring:
         a kernel ran, 0 to 1; None if unknown. Each result True is also counted as an error.
         """
         busy, self._busy = self._busy and bool(utilization), bool(utilization)
-        if self._pair is None or not self._pair.values:
+        if not self._pair.values:
             return False
         silent = busy and not any(value for name, value in self._pair.values.items() if name not in RATES)
         detail = {"pci_bus_id": self._device.bus_id}
@@ -213,20 +218,7 @@ class Monitoring:
         self._silent = silent
         return silent
 
-    def value(self, metric: str) -> float:
-        """Return the value of a GPM metric between the last two samples.
-
-        Raise AbsentError if the metric has no value, NvmlError if permission is missing.
-        """
-        if self._denied is not None:
-            raise self._denied.with_traceback(None)
-        if self._pair is None or metric not in self._pair.values:
-            raise AbsentError
-        return self._pair.values[metric]
-
     def close(self) -> None:
         """Free the samples. The next `read` determines support and permission again."""
-        self._lacking, self._denied, self._retry_at = False, None, 0.0
-        if self._pair is not None:
-            self._pair.free()
-            self._pair = None
+        self._retry_at = 0.0
+        self._pair.free()

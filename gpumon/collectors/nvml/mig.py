@@ -10,10 +10,10 @@ import logging
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gpumon.collectors.nvml.device import AbsentError, Device
-from gpumon.collectors.nvml.gpm import SamplePair, is_supported
+from gpumon.collectors.nvml.device import Device
+from gpumon.collectors.nvml.gpm import SamplePair
 from gpumon.collectors.nvml.library import NO_PERMISSION, NOT_FOUND, UNSUPPORTED, NvmlError
-from gpumon.collectors.nvml.table_reader import GpmValues, TableReader, words
+from gpumon.collectors.nvml.table_reader import TableReader, no_gpm, words
 from gpumon.model.mig import Mig
 from gpumon.model.reading import SLOW
 from gpumon.model.snapshot import MigReading
@@ -43,11 +43,9 @@ class Instances:
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
         self._gpu = gpu
-        self._gpm: bool | None = None if gpm else False
-        """Whether the GPU supports GPM; None until the driver was queried."""
+        self._gpm = gpm
         self._pairs: dict[int, SamplePair] = {}
         """The two GPM samples of each GPU instance, by GPU instance id."""
-        self._refusals: dict[int, NvmlError] = {}
         self._layout: tuple[tuple[str, int, int, str], ...] | None = None
         self.readings: tuple[MigReading, ...] = ()
 
@@ -63,7 +61,8 @@ class Instances:
             instances += [] if instance is None else [instance]
             yield
         self._note_layout(tuple(instance[1:] for instance in instances))
-        self._sample({instance.gpu_instance for instance in instances})
+        if self._gpm:
+            self._sample({instance.gpu_instance for instance in instances})
         readings: tuple[MigReading, ...] = ()
         for instance in instances:
             readings = (*readings, (yield from self._read(instance)))
@@ -128,24 +127,17 @@ class Instances:
             self._gpu.judge(error)
 
     def _sample(self, gpu_instances: Iterable[int]) -> None:
-        """Take one GPM sample of each GPU instance, for all compute instances in it, if the GPU supports GPM.
-
-        Store the error of a GPU instance that cannot be sampled in `_refusals`.
-        """
-        self._refusals.clear()
+        """Take one GPM sample of each GPU instance, for all compute instances in it."""
         for instance in gpu_instances:
+            pair = self._pairs[instance] = self._pairs.get(instance) or SamplePair(self._gpu, instance)
             try:
-                if self._gpm is None:
-                    self._gpm = is_supported(self._gpu)
-                if self._gpm:
-                    pair = self._pairs[instance] = self._pairs.get(instance) or SamplePair(self._gpu, instance)
-                    pair.read()
+                pair.read()
             except NvmlError as error:
                 self._judge(error)
-                self._refusals[instance] = error
 
     def _read(self, instance: Instance) -> Generator[None, None, MigReading]:
-        reader = TableReader(Mig, instance.device, gpm=self._gpm_values(instance.gpu_instance))
+        gpm = self._pairs[instance.gpu_instance].value if self._gpm else no_gpm
+        reader = TableReader(Mig, instance.device, gpm=gpm)
         yield from reader.read(SLOW)
         return MigReading(
             uuid=instance.uuid,
@@ -154,15 +146,3 @@ class Instances:
             profile=instance.profile,
             mig=Mig(info=1.0, **reader.values),
         )
-
-    def _gpm_values(self, gpu_instance: int) -> GpmValues:
-        pair = self._pairs.get(gpu_instance)
-
-        def value(metric: str) -> float:
-            if gpu_instance in self._refusals:
-                raise self._refusals[gpu_instance].with_traceback(None)
-            if pair is None or metric not in pair.values:
-                raise AbsentError
-            return pair.values[metric]
-
-        return value
