@@ -249,6 +249,13 @@ class Device:
             raise answer.with_traceback(None)
         return float(answer)
 
+    def value(self, scoped: Scoped) -> float | None:
+        """Return the cached answer of a field like `field`, but None if there is none or if it is an error."""
+        try:
+            return self.field(scoped)
+        except (AbsentError, NvmlError):
+            return None
+
     def stop_reading(self, name: str) -> None:
         """Stop reading this field from all links of the GPU, unless a link has returned it before."""
         if name not in self._links_have:

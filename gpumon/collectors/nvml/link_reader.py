@@ -5,7 +5,7 @@ The fields of links are normally read with the same driver call as the fields of
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -61,15 +61,11 @@ class LinkReader:
         The fields of the tier must already be in the device's cache. `count` does not change if it cannot be read.
         """
         if tier in {ONCE, RARE}:
-            self._count()
+            count = self._device.value(Scoped(self._table.COUNT.name))
+            if count is not None and count != NONSENSE:
+                self.count = int(count)
         if rows_of(self._table, tier):
             self.links = {str(link): self._link(tier, link) for link in range(self.count)}
-
-    def _count(self) -> None:
-        try:
-            self.count = int(self._device.field(Scoped(self._table.COUNT.name)))
-        except (AbsentError, NvmlError, OverflowError):
-            return
 
     def _link(self, tier: Tier, link: int) -> Any:
         values = {
@@ -85,9 +81,8 @@ class LinkReader:
             return {key: value for key, value in values.items() if value is not None} or None
         if not isinstance(source, LinkField):
             return None
-        try:
-            value = self._device.field(Scoped(source.name, link, link=True))
-        except (AbsentError, NvmlError):
+        value = self._device.value(Scoped(source.name, link, link=True))
+        if value is None:
             return None
         if source.states is not None:
             return float(value in source.states)
@@ -153,26 +148,21 @@ class TrafficReader:
         `links`: number of NVLinks. A link is left out unless both its counters, received and transmitted, can be read.
         The fields in TRAFFIC must already be in the device's cache. Those that no link has are not read again.
         """
-        self.moved = {
-            str(link): sum(variants)
-            for link in range(links)
-            if len(variants := [*self._variants(link)]) == len(TRAFFIC)
-        }
+        self.moved = {}
+        for link in range(links):
+            totals = [total for way in TRAFFIC if (total := self._total(way, link)) is not None]
+            if len(totals) == len(TRAFFIC):
+                self.moved[str(link)] = sum(totals)
         if self.moved:
             for name in (name for way in TRAFFIC for name in way):
                 self._device.stop_reading(name)
 
-    def _variants(self, link: int) -> Iterator[float]:
-        for way in TRAFFIC:
-            totals = (self._bytes(name, scale, link) for name, scale in way.items())
-            yield from [value for value in totals if value is not None][:1]
-
-    def _bytes(self, name: str, scale: float, link: int) -> float | None:
-        try:
-            value = self._device.field(Scoped(name, link, link=True))
-        except (AbsentError, NvmlError):
-            return None
-        return None if value == NONSENSE else value * scale
+    def _total(self, way: Mapping[str, float], link: int) -> float | None:
+        for name, scale in way.items():
+            value = self._device.value(Scoped(name, link, link=True))
+            if value is not None and value != NONSENSE:
+                return value * scale
+        return None
 
 
 class PeerReader:

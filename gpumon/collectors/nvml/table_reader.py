@@ -212,13 +212,8 @@ class TableReader:
         return NONSENSE if value in ALL_ONES else scale_value(value, call.scale)
 
     def _slowest_link(self, field: LinkField) -> float:
-        speeds = []
-        for link in range(self.links):
-            try:
-                speeds.append(self._device.field(Scoped(field.name, link, link=True)))
-            except (AbsentError, NvmlError):
-                continue
-        moving = [speed for speed in speeds if speed > 0]
+        speeds = (self._device.value(Scoped(field.name, link, link=True)) for link in range(self.links))
+        moving = [speed for speed in speeds if speed is not None and speed > 0]
         if not moving:
             raise AbsentError
         return scale_value(min(moving), field.scale)
