@@ -154,7 +154,7 @@ class Bits:
 
     mask: Call
     bits: Mapping[str, int]
-    supported: Call | None = None
+    supported: Call
 
 
 class RowCheck(NamedTuple):
@@ -244,7 +244,7 @@ def primary_sources(source: Source) -> Iterator[Source]:
         case Slowest(field=part) | Checks(mask=part):
             yield part
         case Bits(mask=mask, supported=supported):
-            yield from (part for part in (mask, supported) if part)
+            yield from (mask, supported)
         case Each(sources=sources):
             yield from (part for each in sources.values() for part in primary_sources(each))
         case Either(first=first, second=second):
@@ -320,19 +320,20 @@ def reading(
     note: str = "",
     detail: bool | tuple[str, ...] = False,
     page: Page = METRICS,
+    zeros: bool = True,
 ) -> Any:
     """Return the dataclass field that declares a row: a counter if its name ends in `_total`, else a gauge.
 
     `text` is the help text, `label` the label name, or several. The other parameters are those of Row.
     """
     labels = (label,) if isinstance(label, str) else label
-    row = Row(text, source, every, labels, note=note, detail=detail, page=page)
+    row = Row(text, source, every, labels, note=note, detail=detail, page=page, zeros=zeros)
     return dataclasses.field(default=None, metadata={"row": row})
 
 
-def accumulated(text: str, *, of: str, label: str = "", note: str = "") -> Any:
+def accumulated(text: str, *, of: str, note: str = "") -> Any:
     """Return the dataclass field that declares a row as the integral over time of the row `of`."""
-    return reading(text, Integral(of), label=(label,) if label else (), note=note)
+    return reading(text, Integral(of), note=note)
 
 
 def identity(text: str, source: Source, *, every: Tier = ONCE, page: Page = METRICS) -> Any:
@@ -342,9 +343,7 @@ def identity(text: str, source: Source, *, every: Tier = ONCE, page: Page = METR
 
 def agent(text: str, *, label: str | tuple[str, ...] = (), note: str = "", zeros: bool = True) -> Any:
     """Return the dataclass field that declares a row whose values the agent provides without the driver."""
-    labels = (label,) if isinstance(label, str) else label
-    row = Row(text, AGENT, FAST, labels, note=note, zeros=zeros)
-    return dataclasses.field(default=None, metadata={"row": row})
+    return reading(text, AGENT, label=label, note=note, zeros=zeros)
 
 
 Labels = tuple[tuple[str, str], ...]

@@ -246,7 +246,7 @@ class TableReader:
         mask = self._device.call(source.mask)
         if mask in ALL_ONES:
             return NONSENSE
-        supported = ~0 if source.supported is None else self._device.constant(source.supported, otherwise=~0)
+        supported = self._device.constant(source.supported, otherwise=~0)
         return {key: float(bool(mask & bit)) for key, bit in source.bits.items() if supported & bit}
 
     def _checks(self, source: Checks) -> dict[str, float]:
