@@ -12,10 +12,9 @@ from functools import cache
 
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
-from gpumon.model.node import Build, Driver, Node
+from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.reading import (
     INFO_HELP,

@@ -19,9 +19,8 @@ from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Ac
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandPortInfo
-from gpumon.model.node import Build, Driver, Node
+from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series, labels_of, samples
 from gpumon.model.request_result import DeviceHolder
 from gpumon.model.snapshot import DriverStatus, PortReading

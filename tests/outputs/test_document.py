@@ -21,10 +21,9 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
-from gpumon.model.health_metrics import HealthMetrics, VerdictInfo
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
-from gpumon.model.node import Build, Driver, Node
+from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.now import Now
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.reading import Sample, Table, rows
