@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents import Agent, all_cores_busy, cpu_seconds, eventually
+from agents import AgentProcess, all_cores_busy, cpu_seconds, eventually
 
 from benchmarks import exporter
 from benchmarks.check import check_times
@@ -28,7 +28,7 @@ from benchmarks.measures import (
     scrape,
     scrape_each_second,
     scrape_times,
-    traced,
+    total_calls,
 )
 from gpumon.clock import boot_clock
 
@@ -59,10 +59,10 @@ AIMS = {
 
 
 @dataclass
-class Run:
+class AgentRun:
     """One agent on one profile."""
 
-    agent: Agent
+    agent: AgentProcess
     gpus: int
     trace: Path
     started: float
@@ -75,16 +75,16 @@ class Run:
 
 
 @contextlib.contextmanager
-def agent_on(profile: str, gpus: int) -> Iterator[Run]:
+def agent_on(profile: str, gpus: int) -> Iterator[AgentRun]:
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace"
-        agent = Agent(Path(folder), profile=profile, environment={"GPUMON_SIMULATION_TRACE": str(trace)})
+        agent = AgentProcess(Path(folder), profile=profile, environment={"GPUMON_SIMULATION_TRACE": str(trace)})
         agent.simulate({"busy": True})  # no probe runs, and values change
         began = boot_clock()
         agent.start()
         eventually(lambda: sum(agent.metrics().gpus("gpumon_gpu_up").values()) == gpus, every=0.02)
         try:
-            yield Run(agent, gpus, trace, boot_clock() - began)
+            yield AgentRun(agent, gpus, trace, boot_clock() - began)
         finally:
             agent.stop()
 
@@ -107,12 +107,12 @@ def scrape_times_while_stuck(port: int) -> list[float]:
     return sorted(times)
 
 
-def watch(run: Run) -> Iterator[tuple[str, str]]:
+def watch(run: AgentRun) -> Iterator[tuple[str, str]]:
     """Yield the cost of the processes without scrapes, and their CPU time with one scrape a second."""
     time.sleep(3.0)  # after the start, which makes additional calls
-    before, began = traced(run.trace).calls, boot_clock()
+    before, began = total_calls(run.trace).calls, boot_clock()
     spent, driver = cpu_per_minute(run, lambda: time.sleep(WATCH_SECONDS))
-    yield "driver calls a second", f"{(traced(run.trace).calls - before) / (boot_clock() - began):.1f}"
+    yield "driver calls a second", f"{(total_calls(run.trace).calls - before) / (boot_clock() - began):.1f}"
     for name, seconds in spent.items():
         yield f"CPU, {name}", f"{seconds:.2f} s/min"
     yield "CPU without driver", f"{sum(spent.values()) - driver:.2f} s/min"
@@ -124,18 +124,18 @@ def watch(run: Run) -> Iterator[tuple[str, str]]:
     yield "resident, all", f"{sum(resident.values()):.0f} MB"
 
 
-def cpu_per_minute(run: Run, act: Callable[[], None]) -> tuple[dict[str, float], float]:
+def cpu_per_minute(run: AgentRun, act: Callable[[], None]) -> tuple[dict[str, float], float]:
     """Return the CPU seconds a minute of each process, and of the simulated driver in them, while `act` runs."""
     processes = run.processes
-    began, driver = boot_clock(), traced(run.trace).cpu_seconds
+    began, driver = boot_clock(), total_calls(run.trace).cpu_seconds
     before = {name: cpu_seconds(pid) for name, pid in processes.items()}
     act()
     minute = 60 / (boot_clock() - began)
     spent = {name: (cpu_seconds(pid) - before[name]) * minute for name, pid in processes.items()}
-    return spent, (traced(run.trace).cpu_seconds - driver) * minute
+    return spent, (total_calls(run.trace).cpu_seconds - driver) * minute
 
 
-def storm_cost(run: Run) -> Iterator[tuple[str, str]]:
+def storm_cost(run: AgentRun) -> Iterator[tuple[str, str]]:
     """Yield the CPU time of daemon and sampler while one GPU reports 500 Xids a second."""
     run.agent.simulate(STORM)
     eventually(lambda: run.agent.metrics().value("gpumon_gpu_xid_errors_total", gpu="0", xid="13"))
@@ -144,20 +144,20 @@ def storm_cost(run: Run) -> Iterator[tuple[str, str]]:
     run.agent.simulate({"busy": True})
 
 
-def poll_times(run: Run) -> Iterator[tuple[str, str]]:
+def poll_times(run: AgentRun) -> Iterator[tuple[str, str]]:
     """Yield the duration of a fast poll without the time of the simulated driver, and with it."""
-    inside = traced(run.trace).seconds
+    inside = total_calls(run.trace).seconds
     before = run.agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
     durations = []
     for _ in range(POLLS):
         time.sleep(1.0)
         durations.append(run.agent.metrics().value("gpumon_poll_duration_seconds", tier="fast") or 0.0)
     polls = (run.agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0) - before
-    whole, driver = statistics.mean(durations), (traced(run.trace).seconds - inside) / polls
+    whole, driver = statistics.mean(durations), (total_calls(run.trace).seconds - inside) / polls
     yield "fast poll without driver", f"{max(0.0, whole - driver) * 1e3:.2f} ms of {whole * 1e3:.2f} ms"
 
 
-def measure(run: Run) -> Iterator[tuple[str, str]]:
+def measure(run: AgentRun) -> Iterator[tuple[str, str]]:
     """Yield all measurements of one agent by name."""
     yield "start to first complete scrape", f"{run.started:.2f} s"
     yield from watch(run)

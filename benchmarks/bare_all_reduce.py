@@ -19,7 +19,7 @@ WARM_UPS = 5
 OPERATIONS = 20
 
 
-def timed(buffer: torch.Tensor) -> float:
+def time_operation(buffer: torch.Tensor) -> float:
     dist.barrier()
     began = time.perf_counter()
     dist.all_reduce(buffer)
@@ -30,8 +30,8 @@ def bus_bandwidth(size: int) -> float:
     """Return bytes per second, from the median of the operations; the slowest rank determines each duration."""
     buffer = torch.ones(size // 4)
     for _ in range(WARM_UPS):
-        timed(buffer)
-    times = torch.tensor([timed(buffer) for _ in range(OPERATIONS)], dtype=torch.float64)
+        time_operation(buffer)
+    times = torch.tensor([time_operation(buffer) for _ in range(OPERATIONS)], dtype=torch.float64)
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     ranks = int(dist.get_world_size())
     median = float(statistics.median(times.tolist()))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agents import Agent
+from agents import AgentProcess
 
 import gpumon
 from benchmarks.measures import percentiles
@@ -17,7 +17,7 @@ from benchmarks.measures import percentiles
 RUNS = 100
 
 
-def check_times(agent: Agent) -> Iterator[tuple[str, str]]:
+def check_times(agent: AgentProcess) -> Iterator[tuple[str, str]]:
     """Yield times of the command while the agent runs, and of the start of Python alone."""
     compileall.compile_dir(Path(gpumon.__file__).parent, quiet=1)  # as pip does
     program = Path(sys.executable).with_name("gpumon")

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 from agents import Metrics, cpu_seconds, eventually, free_port
 
-from benchmarks.measures import neighbours_read, percentiles, resident_megabytes, scrape_times, traced
+from benchmarks.measures import neighbours_read, percentiles, resident_megabytes, scrape_times, total_calls
 from gpumon.clock import boot_clock
 
 NAME = "nvitop-exporter"
@@ -27,7 +27,7 @@ HUNG_SECONDS = 5.0
 
 
 @dataclass
-class Run:
+class ExporterRun:
     """One exporter on one profile."""
 
     process: subprocess.Popen[bytes]
@@ -44,7 +44,7 @@ def version() -> list[str]:
 
 
 @contextlib.contextmanager
-def exporter_on(profile: str, gpus: int) -> Iterator[Run]:
+def exporter_on(profile: str, gpus: int) -> Iterator[ExporterRun]:
     with tempfile.TemporaryDirectory() as folder:
         scenario, trace, port = Path(folder) / "scenario.yml", Path(folder) / "trace", free_port()
         scenario.write_text("busy: true\n")
@@ -57,7 +57,7 @@ def exporter_on(profile: str, gpus: int) -> Iterator[Run]:
         )
         try:
             eventually(lambda: len(temperatures(port)) == gpus, every=0.02)
-            yield Run(process, port, gpus, scenario, trace, boot_clock() - began)
+            yield ExporterRun(process, port, gpus, scenario, trace, boot_clock() - began)
         finally:
             process.kill()  # a hanging driver call blocks every other way to end it
             process.wait()
@@ -78,13 +78,13 @@ def temperatures(port: int) -> dict[str, float]:
     return {dict(labels)["index"]: value for (name, labels), value in samples if name == "gpu_temperature_C"}
 
 
-def measure(run: Run) -> Iterator[tuple[str, str]]:
+def measure(run: ExporterRun) -> Iterator[tuple[str, str]]:
     """Yield the measurements that are also made of the agent, under the same names."""
     yield "start to first complete scrape", f"{run.started:.2f} s"
     time.sleep(3.0)  # after the start
-    before, cpu, began = traced(run.trace), cpu_seconds(run.process.pid), boot_clock()
+    before, cpu, began = total_calls(run.trace), cpu_seconds(run.process.pid), boot_clock()
     time.sleep(WATCH_SECONDS)
-    elapsed, after = boot_clock() - began, traced(run.trace)
+    elapsed, after = boot_clock() - began, total_calls(run.trace)
     used = cpu_seconds(run.process.pid) - cpu
     yield "driver calls a second", f"{(after.calls - before.calls) / elapsed:.1f}"
     yield "CPU without driver", f"{(used - (after.cpu_seconds - before.cpu_seconds)) * 60 / elapsed:.2f} s/min"

@@ -26,7 +26,7 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
-from agents import Agent, cpu_seconds
+from agents import AgentProcess, cpu_seconds
 
 from gpumon.model.durations import from_rfc3339
 from gpumon.sim.capture import read
@@ -40,7 +40,7 @@ SRAM = "gpumon_gpu_ecc_sram_threshold_exceeded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class MeasuredHost:
     """Where it is measured, and for how long."""
 
     folder: Path
@@ -51,11 +51,11 @@ class Host:
     """Time of each of the training loops, of which one runs beside the agent and one without it."""
     record_seconds: float
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str) -> AgentProcess:
         """Return an agent with its own folder, not yet started."""
         folder = self.folder / name
         folder.mkdir()
-        return Agent(folder, profile=self.simulated)
+        return AgentProcess(folder, profile=self.simulated)
 
     @contextlib.contextmanager
     def load(self, kind: str, seconds: float) -> Iterator[subprocess.Popen[str]]:
@@ -83,14 +83,14 @@ class Host:
 # What the driver does
 
 
-def recordings(host: Host) -> Iterator[str]:
+def recordings(host: MeasuredHost) -> Iterator[str]:
     """Record the driver idle and in training, and yield both summaries as sections of the page."""
     yield section("The driver, idle", text(host.record(host.folder / "idle.capture")).rstrip())
     with host.load("train", 3600):
         yield section("The driver beside a training loop", text(host.record(host.folder / "loaded.capture")).rstrip())
 
 
-def rights(host: Host) -> str:
+def rights(host: MeasuredHost) -> str:
     """Return which series an agent without root lacks, SRAM threshold named, as a section of the page."""
     if os.geteuid() != 0:
         return section("Without root", "Not measured: run `make hardware` as root.")
@@ -106,7 +106,7 @@ def rights(host: Host) -> str:
     return section("Without root", "\n".join(rows))
 
 
-def series_names(host: Host, user: int) -> set[str]:
+def series_names(host: MeasuredHost, user: int) -> set[str]:
     """Return the names of the series that an agent of this user exports."""
     agent = host.agent(f"user-{user}")
     os.chown(agent.folder, user, user)
@@ -127,7 +127,7 @@ def as_user(user: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class LoadPhase:
     """What the agent did during one kind of load."""
 
     name: str
@@ -146,7 +146,7 @@ class Phase:
         return row(self.name, *(f"{figure:.1f}" for figure in figures), "; ".join(self.verdicts) or "none")
 
 
-def phases(host: Host) -> str:
+def phases(host: MeasuredHost) -> str:
     """Run one agent through all kinds of load, and return the section of the page."""
     agent = host.agent("hour")
     agent.start()
@@ -156,7 +156,7 @@ def phases(host: Host) -> str:
         for kind in ("train", "allocate"):
             with host.load(kind, seconds):
                 rows.append(phase(agent, kind, seconds).row)
-        rows.append(killed(host, agent, seconds).row)
+        rows.append(phase_with_killed_process(host, agent, seconds).row)
     finally:
         agent.stop()
     logged = [line for line in agent.log.read_text(encoding="utf-8").splitlines() if "level=info" not in line]
@@ -167,14 +167,14 @@ def phases(host: Host) -> str:
     )
 
 
-def killed(host: Host, agent: Agent, seconds: float) -> Phase:
+def phase_with_killed_process(host: MeasuredHost, agent: AgentProcess, seconds: float) -> LoadPhase:
     """Return the phase in which a training process is killed half-way."""
     with host.load("train", 2 * seconds) as process:
         threading.Timer(seconds / 2, process.kill).start()
         return phase(agent, "train, killed half-way", seconds)
 
 
-def phase(agent: Agent, name: str, seconds: float) -> Phase:
+def phase(agent: AgentProcess, name: str, seconds: float) -> LoadPhase:
     """Scrape the agent once a second for a time, and return what it did."""
     before, since = cpu_by_pid(agent), datetime.now(timezone.utc)
     end, polls = time.monotonic() + seconds, list[float]()
@@ -182,15 +182,15 @@ def phase(agent: Agent, name: str, seconds: float) -> Phase:
         polls.append(agent.metrics().value("gpumon_poll_duration_seconds", tier="fast") or 0.0)
         time.sleep(SCRAPE_SECONDS)
     spent = sum(now - before[pid] for pid, now in cpu_by_pid(agent).items() if pid in before)
-    return Phase(name, polls, spent * 60 / seconds, transitions(agent, since))
+    return LoadPhase(name, polls, spent * 60 / seconds, transitions(agent, since))
 
 
-def cpu_by_pid(agent: Agent) -> dict[int, float]:
+def cpu_by_pid(agent: AgentProcess) -> dict[int, float]:
     """Return the CPU time in seconds of each process of the agent, by pid. Ranks of a probe come and go."""
     return {pid: cpu_seconds(pid) for pid in (agent.process.pid, *agent.children())}
 
 
-def transitions(agent: Agent, since: datetime) -> list[str]:
+def transitions(agent: AgentProcess, since: datetime) -> list[str]:
     """Return the changes of verdicts after a time, oldest first, as `raised gpu_lost`."""
     changes = agent.get("/api/v1/health")["transitions"]
     new = [change for change in changes if from_rfc3339(change["time"]) >= since]
@@ -200,13 +200,13 @@ def transitions(agent: Agent, since: datetime) -> list[str]:
 # The training loop
 
 
-def step_times(host: Host) -> str:
+def step_times(host: MeasuredHost) -> str:
     """Return the step times of a training loop with and without the agent as a section of the page."""
-    without = trained(host)
+    without = run_training(host)
     agent = host.agent("steps")
     agent.start()
     try:
-        with_agent = trained(host)
+        with_agent = run_training(host)
     finally:
         agent.stop()
     rows = [row("without", *without.values()), row("with", *with_agent.values())]
@@ -214,7 +214,7 @@ def step_times(host: Host) -> str:
     return section("Step time of a training loop, in ms", "\n".join([*head, *rows]))
 
 
-def trained(host: Host) -> dict[str, float]:
+def run_training(host: MeasuredHost) -> dict[str, float]:
     """Run the training loop to its end, and return its number of steps and percentiles of their duration."""
     seconds = host.step_minutes * 60
     with host.load("train", seconds) as process:
@@ -247,7 +247,7 @@ def nearest(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share / 100))]
 
 
-def head(host: Host) -> str:
+def head(host: MeasuredHost) -> str:
     where = f"the simulated {host.simulated}: nothing here is about hardware" if host.simulated else platform.node()
     versions = ", ".join(f"{name} {version(name)}" for name in ("gpumon", "nvidia-ml-py", "torch"))
     return (
@@ -257,7 +257,7 @@ def head(host: Host) -> str:
     )
 
 
-def measure(host: Host) -> Iterator[str]:
+def measure(host: MeasuredHost) -> Iterator[str]:
     """Yield the sections of the page, the most important first, so that an interrupted run has those."""
     yield head(host)
     yield from recordings(host)
@@ -280,7 +280,7 @@ def main() -> None:
     args = arguments()
     with tempfile.TemporaryDirectory(prefix="gpumon-hardware-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
-        host = Host(
+        host = MeasuredHost(
             folder=Path(folder),
             simulated=args.simulate,
             minutes=args.minutes,

@@ -26,7 +26,7 @@ class Traced:
     cpu_seconds: float
 
 
-def traced(trace: Path) -> Traced:
+def total_calls(trace: Path) -> Traced:
     """Return the sum over all processes that count their calls in files beside this path."""
     counts = [json.loads(path.read_text()) for path in trace.parent.glob(f"{trace.name}-*.json")]
     calls, seconds, cpu = (sum(count[name] for count in counts) for name in ("total", "seconds", "cpu_seconds"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agents import Agent, eventually, free_port
+from agents import AgentProcess, eventually, free_port
 
 from benchmarks.measures import resident_megabytes
 from gpumon.clock import boot_clock
@@ -30,7 +30,7 @@ AIMS = {"busbw": "within 3 %", "whole time": "at most 1.2", "resident, daemon": 
 
 
 @dataclass(frozen=True)
-class Run:
+class ProbeTiming:
     """One run of the probe or of the plain script."""
 
     seconds: float
@@ -39,19 +39,19 @@ class Run:
     """Bytes per second by size in bytes."""
 
 
-def probed(agent: Agent) -> Run:
+def run_probe(agent: AgentProcess) -> ProbeTiming:
     began = boot_clock()
     status, answer = agent.post("/probe/allreduce")
     if status != 202:
         raise RuntimeError(f"no run: {answer}")
-    result = finished(agent, answer["id"])
+    result = await_result(agent, answer["id"])
     seconds = boot_clock() - began
     if result["outcome"] != "ok":
         raise RuntimeError(f"a run that was not ok: {result}")
-    return Run(seconds, {one["bytes"]: one["busbw_bytes_per_second"] for one in result["measurements"]})
+    return ProbeTiming(seconds, {each["bytes"]: each["busbw_bytes_per_second"] for each in result["measurements"]})
 
 
-def finished(agent: Agent, run: str) -> Any:
+def await_result(agent: AgentProcess, run: str) -> Any:
     while True:
         status, body = agent.ask(f"/api/v1/probes/{run}")
         if status == 200:
@@ -59,14 +59,14 @@ def finished(agent: Agent, run: str) -> Any:
         time.sleep(POLL_SECONDS)
 
 
-def bare(sizes: Sequence[int]) -> Run:
+def bare(sizes: Sequence[int]) -> ProbeTiming:
     began = boot_clock()
     ranks = [start_bare(rank, port, sizes) for port in (free_port(),) for rank in range(RANKS)]
     printed = [rank.communicate(timeout=300) for rank in ranks]
     seconds = boot_clock() - began
     if any(rank.returncode for rank in ranks):
         raise RuntimeError(f"the bare script failed: {printed}")
-    return Run(seconds, {int(size): busbw for size, busbw in json.loads(printed[0][0]).items()})
+    return ProbeTiming(seconds, {int(size): busbw for size, busbw in json.loads(printed[0][0]).items()})
 
 
 def start_bare(rank: int, port: int, sizes: Sequence[int]) -> subprocess.Popen[str]:
@@ -78,18 +78,18 @@ def start_bare(rank: int, port: int, sizes: Sequence[int]) -> subprocess.Popen[s
     return subprocess.Popen(command, env=os.environ | rendezvous | alike, start_new_session=True, **pipes)
 
 
-def by_turns(agent: Agent, runs: int) -> Iterator[tuple[Run, Run, float]]:
+def by_turns(agent: AgentProcess, runs: int) -> Iterator[tuple[ProbeTiming, ProbeTiming, float]]:
     """Yield pairs of runs in alternating order, with the resident memory of the daemon in MB."""
-    sizes = sorted(probed(agent).busbw)
+    sizes = sorted(run_probe(agent).busbw)
     for number in range(runs):
         if number % 2:
-            other, ours = bare(sizes), probed(agent)
+            other, ours = bare(sizes), run_probe(agent)
         else:
-            ours, other = probed(agent), bare(sizes)
+            ours, other = run_probe(agent), bare(sizes)
         yield ours, other, resident_megabytes(agent.process.pid)
 
 
-def measure(agent: Agent, runs: int) -> Iterator[tuple[str, str]]:
+def measure(agent: AgentProcess, runs: int) -> Iterator[tuple[str, str]]:
     runs_by_turns = list(by_turns(agent, runs))
     ours, bares = [run for run, _, _ in runs_by_turns], [run for _, run, _ in runs_by_turns]
     for size in sorted(ours[0].busbw):
@@ -109,7 +109,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder) / "gpumon.yml"
         configuration.write_text(json.dumps({"probe": {"initial_delay_seconds": 86400}}), encoding="utf-8")
-        agent = Agent(Path(folder))
+        agent = AgentProcess(Path(folder))
         agent.simulate({"idle": True})
         agent.start(f"--config.file={configuration}")
         try:

@@ -24,7 +24,7 @@ import yaml
 from agents import cpu_seconds, eventually, free_port, running
 
 from benchmarks import scale_page
-from benchmarks.scale_page import INTERVAL, LINKS_INTERVAL, Step
+from benchmarks.scale_page import INTERVAL, LINKS_INTERVAL, ScaleStep
 from dashboards.answers import Source
 from dashboards.generate import DASHBOARDS
 from gpumon.health.last_verdicts import JOB
@@ -125,7 +125,7 @@ def fleet(folder: Path, nodes: int, profile: str) -> Iterator[tuple[int, list[An
         yield process.pid, json.loads(targets.read_text(encoding="utf-8"))
 
 
-def measured(prometheus: Prometheus, pids: tuple[int, int], nodes: int) -> Step:
+def measure_step(prometheus: Prometheus, pids: tuple[int, int], nodes: int) -> ScaleStep:
     """Return what a step costs. Every node has been scraped before."""
     before, load, resident = prometheus.own(), Load(*pids), 0.0
     ends = time.monotonic() + MEASURE_SECONDS
@@ -138,7 +138,7 @@ def measured(prometheus: Prometheus, pids: tuple[int, int], nodes: int) -> Step:
     wanted = nodes * MEASURE_SECONDS * (1 / INTERVAL + 1 / LINKS_INTERVAL)
     answered = prometheus.number(f"sum(sum_over_time(up{window}))")
     board = sorted(board_times(prometheus))
-    return Step(
+    return ScaleStep(
         nodes=nodes,
         series=after["prometheus_tsdb_head_series"],
         samples=gained["prometheus_tsdb_head_samples_appended_total"] / seconds,
@@ -192,7 +192,7 @@ def main() -> int:
     with contextlib.suppress(PermissionError):
         os.nice(PRIORITY)
     numbers = [int(number) for number in args.nodes.split(",")]
-    steps: list[Step] = []
+    steps: list[ScaleStep] = []
     peak = 0.0
     end = "Larger fleets were not measured."
     with tempfile.TemporaryDirectory() as name, fleet(Path(name), numbers[-1], args.profile) as (pid, groups):
@@ -207,10 +207,10 @@ def main() -> int:
                 written.write_text(json.dumps(groups[:nodes]), encoding="utf-8")
                 written.rename(prometheus.targets)
                 time.sleep(SETTLE_SECONDS)
-                steps.append(measured(prometheus, (process.pid, pid), nodes))
+                steps.append(measure_step(prometheus, (process.pid, pid), nodes))
                 peak = prometheus.own()["process_resident_memory_bytes"]  # now with the queries of the dashboards
                 print(steps[-1].line(), flush=True)
-                if not steps[-1].kept():
+                if not steps[-1].is_sustained():
                     break
         per_node = pages(groups[-1]["targets"][0])
     args.output.write_text(scale_page.page(steps, end, per_node, args.profile, os.cpu_count() or 0), encoding="utf-8")

@@ -17,7 +17,7 @@ RULES_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScaleStep:
     """Measurement with one number of nodes."""
 
     nodes: int
@@ -41,7 +41,7 @@ class Step:
     board: tuple[float, ...]
     """Durations of the queries of the board in seconds, sorted."""
 
-    def kept(self) -> bool:
+    def is_sustained(self) -> bool:
         """Return True if every evaluation and nearly every scrape took place."""
         return self.lost <= MAX_LOST and not self.missed
 
@@ -84,7 +84,7 @@ COLUMNS = (
 )
 
 
-def page(steps: Sequence[Step], end: str, per_node: tuple[int, int], profile: str, cores: int) -> str:
+def page(steps: Sequence[ScaleStep], end: str, per_node: tuple[int, int], profile: str, cores: int) -> str:
     """Return the page. `per_node` are the series of a healthy node on /metrics and on /metrics/links.
 
     `end` is a sentence: why no larger fleet was measured.
@@ -92,8 +92,8 @@ def page(steps: Sequence[Step], end: str, per_node: tuple[int, int], profile: st
     return "\n".join(_lines(steps, end, per_node, profile, cores)) + "\n"
 
 
-def _lines(steps: Sequence[Step], end: str, per_node: tuple[int, int], profile: str, cores: int) -> Iterator[str]:
-    good = [step for step in steps if step.kept()] or list(steps[:1])
+def _lines(steps: Sequence[ScaleStep], end: str, per_node: tuple[int, int], profile: str, cores: int) -> Iterator[str]:
+    good = [step for step in steps if step.is_sustained()] or list(steps[:1])
     yield INTRODUCTION.format(cores=cores, profile=profile, metrics=per_node[0], links=per_node[1])
     yield f"| {' | '.join(COLUMNS)} |"
     yield f"|{' --- |' * len(COLUMNS)}"
@@ -115,7 +115,7 @@ def _lines(steps: Sequence[Step], end: str, per_node: tuple[int, int], profile: 
     )
 
 
-def _verdict(steps: Sequence[Step], best: Step, end: str) -> Iterator[str]:
+def _verdict(steps: Sequence[ScaleStep], best: ScaleStep, end: str) -> Iterator[str]:
     if steps[-1] is best:
         yield f"The largest fleet measured, {best.nodes:,} nodes, lost at most {MAX_LOST:.1%} of the scrapes and"
         yield f"no evaluation of the rules. {end}\n"
@@ -123,7 +123,7 @@ def _verdict(steps: Sequence[Step], best: Step, end: str) -> Iterator[str]:
         yield f"The largest fleet without loss has {best.nodes:,} nodes; with {steps[-1].nodes:,} some were lost.\n"
 
 
-def _paper(good: Sequence[Step], nodes: int, name: str, counted: tuple[int, int], both: tuple[int, int]) -> str:
+def _paper(good: Sequence[ScaleStep], nodes: int, name: str, counted: tuple[int, int], both: tuple[int, int]) -> str:
     """Return a row of the extrapolation: memory from the largest step, cores and rules from the median step."""
     best = good[-1]
     series = nodes * sum(counted)
@@ -143,7 +143,7 @@ def _paper(good: Sequence[Step], nodes: int, name: str, counted: tuple[int, int]
     return f"| {' | '.join(cells)} |"
 
 
-def _nodes_for(best: Step, memory: float) -> int:
+def _nodes_for(best: ScaleStep, memory: float) -> int:
     """Return the number of nodes for which this memory suffices, in hundreds."""
     return int(memory / (best.resident / best.nodes) // 100 * 100)
 

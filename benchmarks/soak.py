@@ -23,11 +23,11 @@ from pathlib import Path
 from random import Random
 from typing import TextIO
 
-from agents import Agent, alive, descendants
+from agents import AgentProcess, alive, descendants
 
 from benchmarks.measures import resident_megabytes
 from benchmarks.stage import GPUS, HEALED_SECONDS, Stage
-from benchmarks.turmoil import undecided
+from benchmarks.turmoil import undecided_faults
 from benchmarks.verdict import Size, verdict
 from benchmarks.witness import READING, Scraper, Witness
 from gpumon.clock import boot_clock
@@ -43,7 +43,7 @@ WEIGH_SECONDS = 5.0
 class Soak:
     """One soak run."""
 
-    agent: Agent
+    agent: AgentProcess
     seed: int
     journal: TextIO
     chance: Random = field(default_factory=Random)
@@ -147,7 +147,7 @@ class Soak:
         self.watch(1.0)
         if left := alive(children):
             self.failures.append(f"{len(left)} children outlived the daemon by a second")
-        self.witness.restarted()
+        self.witness.forget_counters()
         self.restarts += 1
         self.start()
         self.down.append((began, boot_clock()))
@@ -175,7 +175,7 @@ class Soak:
         self.note(f"agent: asleep for {seconds:.1f} s")
         self.watch(0.0)
         restarts, began = self.agent.metrics(), boot_clock()
-        with self.agent.paused():
+        with self.agent.pause():
             time.sleep(seconds)
         self.asleep.append((began, boot_clock() + 1.0))
         self.stage.slept(seconds)
@@ -187,7 +187,7 @@ class Soak:
                 for series, n in after.values.items()
                 if series[0] == "gpumon_sampler_restarts_total" and n != restarts.values.get(series)
             }
-            alerts = [one["rule"] for one in self.agent.get("/api/v1/alerts?state=firing")["alerts"]]
+            alerts = [each["rule"] for each in self.agent.get("/api/v1/alerts?state=firing")["alerts"]]
             if changed or alerts or self.problems():
                 self.failures.append(
                     f"a pause of {seconds:g} s: restarts {changed}, alerts {alerts}, {self.problems()}"
@@ -262,10 +262,10 @@ class Soak:
                     self.sizes.append(Size(boot_clock(), role, pid, resident_megabytes(pid), descriptors))
 
 
-def _uuids(agent: Agent) -> list[str]:
+def _uuids(agent: AgentProcess) -> list[str]:
     """Return uuids by index; all GPUs of the node are present at the start."""
     found = [dict(labels) for name, labels in agent.metrics().values if name == "gpumon_gpu_up"]
-    return [one["uuid"] for one in sorted(found, key=lambda one: int(one["gpu"]))]
+    return [each["uuid"] for each in sorted(found, key=lambda each: int(each["gpu"]))]
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -277,13 +277,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("SOAK_MINUTES", "10")))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     chosen = parser.parse_args()
-    if unknown := undecided():
+    if unknown := undecided_faults():
         parser.error(f"faults without a row in benchmarks/turmoil.py: {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the agent is stopped
     folder = Path(tempfile.mkdtemp(prefix="gpumon-soak-"))
     print(f"{chosen.minutes:g} minutes on a simulated h100x8, seed {chosen.seed}; log of events: {folder}/journal")
     with (folder / "journal").open("w", encoding="utf-8") as journal:
-        agent = Agent(folder)
+        agent = AgentProcess(folder)
         try:
             soak = Soak(agent, chosen.seed, journal)
             soak.run(60 * chosen.minutes)

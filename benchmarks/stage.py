@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from agents import Agent
+from agents import AgentProcess
 
 from benchmarks.turmoil import TROUBLES, XIDS, Trouble
 from gpumon.clock import boot_clock
@@ -20,8 +20,8 @@ HIDDEN_SECONDS = 20.0
 """Max time for which readings may remain after their GPU has become unreadable."""
 HEALED_SECONDS = 45.0
 """Max time until a GPU is read again: includes a trial and a replacement of the sampler."""
-NODE_TROUBLES = [one for one in TROUBLES if one.node]
-GPU_TROUBLES = [one for one in TROUBLES if not one.node]
+NODE_TROUBLES = [each for each in TROUBLES if each.node]
+GPU_TROUBLES = [each for each in TROUBLES if not each.node]
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Present:
 class Stage:
     """The current scenario. Every change is written and logged at once."""
 
-    agent: Agent
+    agent: AgentProcess
     chance: Random
     note: Callable[[str], None]
     present: dict[tuple[int, str], Present] = field(default_factory=dict)
@@ -103,8 +103,8 @@ class Stage:
 
     def slept(self, seconds: float) -> None:
         """Move start times by the time for which the agent was stopped."""
-        for one in self.present.values():
-            one.since += seconds
+        for each in self.present.values():
+            each.since += seconds
         self.unsettle(HIDDEN_SECONDS)
 
     def troubles(self, gpu: int) -> Iterator[Present]:

@@ -107,6 +107,6 @@ NOT_HERE: Mapping[str, str] = {
 XIDS = (13, 31, 43, 48, 63, 74, 79, 94, 95, 119)
 
 
-def undecided() -> set[str]:
+def undecided_faults() -> set[str]:
     """Return faults of the simulation that are not in this table."""
-    return FAULTS.keys() - {one.key for one in TROUBLES} - NOT_HERE.keys()
+    return FAULTS.keys() - {each.key for each in TROUBLES} - NOT_HERE.keys()

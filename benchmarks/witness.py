@@ -111,7 +111,7 @@ class Witness:
     """Number of times that the readings of an unreadable GPU were verified."""
     _counters: Page = field(default_factory=dict)
 
-    def restarted(self) -> None:
+    def forget_counters(self) -> None:
         """Forget counters that a restart of the daemon resets."""
         self._counters = {series: n for series, n in self._counters.items() if series.startswith(DURABLE)}
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 _SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def generated() -> Mapping[str, str]:
+def generated_files() -> Mapping[str, str]:
     """Return the contents of the generated files by path."""
     alert_rules, boards = render(rules()), dashboards()
     return {
@@ -30,10 +30,10 @@ def generated() -> Mapping[str, str]:
         "docs/health.md": health_page.markdown(),
         "docs/configuration.md": reference(),
         "docs/alerts.md": alerts_page(),
-        "docs/simulation.md": filled("docs/simulation.md", simulation_page.sections()),
-        "docs/dcgm.md": filled("docs/dcgm.md", dcgm_page.sections()),
-        "docs/doctor.md": filled("docs/doctor.md", doctor_page.sections()),
-        "docs/probe.md": filled("docs/probe.md", probe_page.sections()),
+        "docs/simulation.md": fill("docs/simulation.md", simulation_page.sections()),
+        "docs/dcgm.md": fill("docs/dcgm.md", dcgm_page.sections()),
+        "docs/doctor.md": fill("docs/doctor.md", doctor_page.sections()),
+        "docs/probe.md": fill("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),
         "alert_rules/gpumon.yml": alert_rules,
         **{f"dashboards/{name}": text for name, text in boards.items()},
@@ -41,7 +41,7 @@ def generated() -> Mapping[str, str]:
     }
 
 
-def filled(path: str, sections: Mapping[str, str]) -> str:
+def fill(path: str, sections: Mapping[str, str]) -> str:
     """Return a page with its generated sections replaced, by their names in the page."""
     page = (ROOT / path).read_text(encoding="utf-8")
     return _SECTION.sub(lambda match: match[1] + sections[match[2]] + match[3], page)
@@ -67,9 +67,9 @@ def _difference(path: str, text: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Return the exit code: 1 if --check finds a stale file."""
     if arguments != ["--check"]:
-        write(generated())
+        write(generated_files())
         return 0
-    differences = stale(generated())
+    differences = stale(generated_files())
     if differences:
         sys.stderr.write("\n".join(differences[:40]))
         sys.stderr.write("\nGenerated files are stale: run `make generate` and commit what it writes.\n")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parents[1] / "tests" / "captures"
 
 
-class Capture(NamedTuple):
+class CaptureRow(NamedTuple):
     """A capture: a profile with its scenario, and the scenario of its second half."""
 
     profile: str
@@ -21,15 +21,15 @@ class Capture(NamedTuple):
 
 
 CAPTURES = {
-    "h100x8-lost": Capture("h100x8", "{busy: true}", "{busy: true, gpus: {3: {lost: true, xids: [79]}}}"),
-    "h100migx8": Capture("h100migx8", "{busy: true}"),
-    "gb200x4": Capture("gb200x4", "{busy: true}"),
-    "t4x1": Capture("t4x1", "{jobs: [{start: 5, end: 15}]}"),
+    "h100x8-lost": CaptureRow("h100x8", "{busy: true}", "{busy: true, gpus: {3: {lost: true, xids: [79]}}}"),
+    "h100migx8": CaptureRow("h100migx8", "{busy: true}"),
+    "gb200x4": CaptureRow("gb200x4", "{busy: true}"),
+    "t4x1": CaptureRow("t4x1", "{jobs: [{start: 5, end: 15}]}"),
 }
 SECONDS = 20
 
 
-def record(name: str, capture: Capture) -> None:
+def record(name: str, capture: CaptureRow) -> None:
     """Run `gpumon record` and change the scenario in the middle. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         scenario = Path(folder) / "scenario.yml"

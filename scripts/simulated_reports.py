@@ -51,10 +51,10 @@ def gpu_rows() -> tuple[Row, ...]:
 
 def rows_by_profile() -> Mapping[str, frozenset[Row]]:
     """Return the rows for which the first GPU of each profile has a value."""
-    return {profile: frozenset(_valued(report_of(profile))) for profile in PROFILES}
+    return {profile: frozenset(_rows_with_value(report_of(profile))) for profile in PROFILES}
 
 
-def _valued(report: Report) -> Iterator[Row]:
+def _rows_with_value(report: Report) -> Iterator[Row]:
     for table, labels in report.tables():
         if dict(labels).get("gpu") == "0":
             yield from ((type(table), name) for name in rows(type(table)) if getattr(table, name) is not None)
@@ -69,7 +69,7 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
     terms = ReducerSettings()
     first = Report(started=0.0, simulated=profile, build=BUILD, probe=ProbeState(metrics=INITIAL))
     report, clock = first, [AT]
-    with _simulated(profile, scenario, clock) as node:
+    with _simulated_library(profile, scenario, clock) as node:
         library = Library(call_progress.Writer(call_progress.create()))
         status = start(library)
         parts: list[Snapshot] = []
@@ -90,7 +90,7 @@ def report_of(profile: str, scenario: Path | None = None) -> Report:
             last = poll.poll()
             for slot in poll._slots.values():  # no slot is opened again
                 slot.retry_at = max(slot.retry_at, slot.retry_at and boot_clock() + PATIENCE)
-            for seen in (_fixed((*parts, last), clock[0]), _links_snapshot(profile, scenario, clock[0])):
+            for seen in (_merge((*parts, last), clock[0]), _links_snapshot(profile, scenario, clock[0])):
                 report = reduce(report, seen, _moment(clock[0]), terms)
             time.sleep(1.1 * MIN_SECONDS)  # GPM uses the clock of this host
     return _with_verdicts(report, _moment(clock[0]), terms)
@@ -121,7 +121,7 @@ def _moment(at: float) -> Now:
     return Now(at, WALL + at - AT, at)
 
 
-def _fixed(parts: Sequence[Snapshot], at: float) -> Snapshot:
+def _merge(parts: Sequence[Snapshot], at: float) -> Snapshot:
     """Merge the parts into one snapshot that follows the one before by exactly one second."""
     last, gpus = parts[-1], tuple(_scaled_to_one_second(gpu) for part in parts for gpu in part.gpus)
     return replace(last, gpus=gpus, ended_at=at, wall=_moment(at).wall, durations=dict.fromkeys(last.durations, 0.01))
@@ -142,7 +142,7 @@ def _scaled_to_one_second(seen: GpuReading) -> GpuReading:
 
 
 @contextmanager
-def _simulated(profile: str, scenario: Path | None, clock: list[float]) -> Iterator[SimulatedNode]:
+def _simulated_library(profile: str, scenario: Path | None, clock: list[float]) -> Iterator[SimulatedNode]:
     """Replace the library below pynvml by a simulated node, and restore it."""
     before, cached = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
     node = open_node(profile, scenario=scenario, epoch=0.0, clock=lambda: clock[0])

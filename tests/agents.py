@@ -62,7 +62,7 @@ def eventually(ask: Callable[[], T | None], *, within: float = PATIENCE, every: 
         time.sleep(max(every, min(REST * (now - asked_at), LONGEST_REST)))
 
 
-class Agent:
+class AgentProcess:
     """An agent on a simulated node, in a folder that survives its restarts."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Agent:
         written.write_text(yaml.safe_dump(dict(scenario)), encoding="utf-8")
         written.rename(self.scenario)
 
-    def start(self, *flags: str) -> Agent:
+    def start(self, *flags: str) -> AgentProcess:
         """Start the agent and wait until it has polled its GPUs."""
         self.launch(*flags)
         eventually(self._has_polled)
@@ -147,7 +147,7 @@ class Agent:
         return {pid for pid in descendants(self.process.pid) if named.encode() in command_line(pid)}
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Stop all processes of the agent meanwhile, as on a suspended host. The daemon continues first."""
         self.process.send_signal(signal.SIGSTOP)
         pids = [self.process.pid, *self.children()]
@@ -199,15 +199,15 @@ class Metrics:
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the one series with this name and these labels; None if there is none."""
-        found = [value for own, value in self._named(name) if labels.items() <= own.items()]
+        found = [value for own, value in self._series(name) if labels.items() <= own.items()]
         assert len(found) <= 1, f"{name} {labels} is not one series"
         return found[0] if found else None
 
     def gpus(self, name: str) -> dict[str, float]:
         """Return the values by GPU index."""
-        return {own["gpu"]: value for own, value in self._named(name)}
+        return {own["gpu"]: value for own, value in self._series(name)}
 
-    def _named(self, name: str) -> Iterator[tuple[Mapping[str, str], float]]:
+    def _series(self, name: str) -> Iterator[tuple[Mapping[str, str], float]]:
         """Yield labels and value of each series of this name."""
         lines = [line for line in self._text.split("\n") if line.startswith((name + "{", name + " "))]
         for family in text_string_to_metric_families("\n".join([*lines, ""])):
@@ -231,7 +231,7 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def unreaped() -> set[int]:
+def unreaped_children() -> set[int]:
     """Return the children of this process that run, or have ended and are not reaped."""
     found = set[int]()
     for children in Path("/proc/self/task").glob("*/children"):

@@ -106,7 +106,7 @@ class AlertStack:
             server.shutdown()
             server.server_close()
 
-    def notified(self, alert: str) -> list[str]:
+    def notifications_of(self, alert: str) -> list[str]:
         """Return the notifications about an alert in order: firing or resolved."""
         return [status for status, labels in list(self.notifications) if labels["alertname"] == alert]
 

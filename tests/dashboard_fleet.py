@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from agents import Agent, eventually, free_port, running
+from agents import AgentProcess, eventually, free_port, running
 from receivers import http_inbox
 
 from gpumon.clock import boot_clock
@@ -81,10 +81,10 @@ class DashboardFleet:
         for name in self.agents:
             self._simulate(name, BUSY if name == "faulty" and broken else {})
 
-    def _agent(self, name: str) -> Agent:
+    def _agent(self, name: str) -> AgentProcess:
         folder = self.folder / name
         folder.mkdir()
-        agent = Agent(folder, profile="gb200x4" if name == "rack" else "h100x8")
+        agent = AgentProcess(folder, profile="gb200x4" if name == "rack" else "h100x8")
         if name in {"faulty", "rack"}:
             agent.environment |= DETAILED
         if name != "faulty":
@@ -152,7 +152,7 @@ class DashboardFleet:
     def _publish_results(self, *, runs: int) -> None:
         """Replace the results of NCCL. `runs`: number of failed runs of sim-2 in a broken fleet."""
         written = self.folder / "results.new"
-        written.write_text(_measured(broken=self.broken, runs=runs), encoding="utf-8")
+        written.write_text(_probe_results(broken=self.broken, runs=runs), encoding="utf-8")
         written.rename(self.folder / "results")
 
     def ask(self, query: str) -> list[Any]:
@@ -231,7 +231,7 @@ def _samples(metric: str, node: str, now: int, hours: Sequence[int]) -> list[str
     return [f'{metric}{{instance="{node}",job="gpumon"}} {hours[(at - first) // HOUR]} {at}' for at in times]
 
 
-def _measured(*, broken: bool, runs: int) -> str:
+def _probe_results(*, broken: bool, runs: int) -> str:
     """Return results of NCCL, which a simulated node cannot measure.
 
     `broken`: sim-1 is slower than it was and than others. The `runs` of sim-2 failed, the last with wrong elements.

@@ -33,7 +33,7 @@ class PublicQuery:
         parts = re.split(r'(\{[^}]*\}|"[^"]*")', _NO_METRIC.sub(" ", self.text))
         bare = "".join(part for part in parts if not part.startswith('"'))
         found = [(match[1], match[2] or "") for match in _SELECTOR.finditer(bare)]
-        return tuple(one for one in found if one[0] not in _WORDS and not one[0][0].isdigit())
+        return tuple(each for each in found if each[0] not in _WORDS and not each[0][0].isdigit())
 
     @property
     def foreign(self) -> tuple[str, ...]:
@@ -68,13 +68,13 @@ def public_queries(values: Mapping[str, str]) -> Iterator[PublicQuery]:
         if line.startswith("#"):
             continue
         source, kind, raw = line.split("\t")
-        text, label = _without_grafana(_filled(raw, values))
+        text, label = _without_grafana(_fill_variables(raw, values))
         if (text, label) not in seen:
             seen.add((text, label))
             yield PublicQuery(source, kind, text, label)
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def _fill_variables(text: str, values: Mapping[str, str]) -> str:
     """Replace variables of Grafana and of templates. Ranges become a minute, which is what the tests record."""
     text = re.sub(r"\[[^\]:]*:[^\]]*\]", "[1m:1s]", text).replace("[$__range]", "[1m]")
     text = text.replace("{{.PUE}}", "1").replace("{{.GPUJob}}", values["job"]).replace("<gpu_job>", values["job"])

@@ -33,7 +33,7 @@ def each_case(
                 try:
                     test(**own, **dict(zip(arguments, row, strict=True)))
                 except (Exception, pytest.fail.Exception) as failure:  # noqa: BLE001  # all offenders are reported
-                    failures.append(_named(failure, label))
+                    failures.append(_with_case_name(failure, label))
             if failures and sys.version_info < (3, 11):
                 raise failures[0]
             if failures:
@@ -65,7 +65,7 @@ def _own_directory(fixtures: dict[str, object], number: int) -> dict[str, object
     return {**fixtures, "tmp_path": directory}
 
 
-def _named(failure: BaseException, label: str) -> Exception:
+def _with_case_name(failure: BaseException, label: str) -> Exception:
     """Return the failure with the name of its case."""
     error = failure if isinstance(failure, Exception) else AssertionError(str(failure))
     if sys.version_info >= (3, 11):

@@ -74,7 +74,10 @@ def alert() -> Alert:
 def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeResult:
     """Return a run of the all-reduce probe, `number` hours ago."""
     ring = 0.766 * peak
-    measurements = *(_measured(size, peak) for size in LADDER), *(_measured(size, ring, "ring") for size in LADDER)
+    measurements = (
+        *(_measurement(size, peak) for size in LADDER),
+        *(_measurement(size, ring, "ring") for size in LADDER),
+    )
     return ProbeResult(
         id=f"allreduce-{1763640000 - 3600 * number}",
         probe="allreduce",
@@ -92,7 +95,7 @@ def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeRe
             host_gpus=8,
         ),
         measurements=measurements,
-        comparisons=tuple(_compared(one) for one in measurements if one.bytes == LADDER[-1]),
+        comparisons=tuple(_comparison(each) for each in measurements if each.bytes == LADDER[-1]),
         wrong_elements=0,
     )
 
@@ -104,7 +107,7 @@ def part(number: int, *indexes: int, outcome: str = "ok") -> ProbeResult:
     return replace(whole, ranks=len(indexes), conditions=some)
 
 
-def _compared(one: Measurement) -> Comparison:
+def _comparison(one: Measurement) -> Comparison:
     usual, source = {"default": (474e9, 480e9), "ring": (363e9, 370e9)}[one.algorithm]
     return Comparison(
         collective=one.collective,
@@ -121,7 +124,7 @@ def _compared(one: Measurement) -> Comparison:
     )
 
 
-def _measured(size: int, peak: float, algorithm: str = "default") -> Measurement:
+def _measurement(size: int, peak: float, algorithm: str = "default") -> Measurement:
     busbw = peak * size / (size + (1 << 26))
     seconds = size * 1.75 / busbw
     return Measurement(
@@ -223,7 +226,7 @@ def _node() -> Node:
     )
 
 
-def maintained() -> Report:
+def node_in_maintenance() -> Report:
     """Return the node in maintenance."""
     request = WindowRequest(kind=WindowKind.MAINTENANCE, seconds=7200, by=COMMAND, reason="new power supply")
     return _with_window(request, age=600)
@@ -235,7 +238,7 @@ def held() -> Report:
     return _with_window(request, age=60)
 
 
-def released() -> Report:
+def node_in_release() -> Report:
     """Return the node while its GPU is released."""
     return _with_window(WindowRequest(kind=WindowKind.RELEASE, seconds=300, by=COMMAND, bus_id=bus_id(0)), age=60)
 
@@ -245,7 +248,7 @@ def _with_window(request: WindowRequest, age: float) -> Report:
     return replace(report(), windows=(replace(window, id="8f1c0e5a9b27"),))
 
 
-def inventoried() -> Report:
+def node_with_inventory() -> Report:
     """Return the node with the history of the GPU and the port from its store."""
     node = report()
     one = node.gpus[0]

@@ -74,7 +74,7 @@ class Ward:
 
     def gpu(self, index: int, *, state: Mapping[str, Any] | None = None, **readings: Any) -> None:
         """Set readings of one GPU, and with `state` the rest of its state."""
-        self._change(index, lambda one: replace(one, gpu=replace(one.gpu, **readings), **dict(state or {})))
+        self._change(index, lambda each: replace(each, gpu=replace(each.gpu, **readings), **dict(state or {})))
 
     def fault(self, index: int, fault: str | None, detail: str = "") -> None:
         """Set the fault of a GPU that does not answer; None ends it."""
@@ -178,7 +178,7 @@ class Ward:
 
     def end_windows(self) -> None:
         """End all windows before their deadline."""
-        ids = frozenset(one.id for one in self.report.windows)
+        ids = frozenset(each.id for each in self.report.windows)
         message = WindowsEnded(ids=ids, by="api", wall=self.wall, at=self.at)
         self.report = replace(self.report, windows=time_window.end(self.report.windows, message))
 
@@ -222,7 +222,7 @@ class Ward:
     def look(self) -> Self:
         """Evaluate the checks once."""
         memory = self.report.internal
-        history = memory.history.add(self._remembered(), self.at)
+        history = memory.history.add(self._samples(), self.at)
         links = replace(memory.links, snapshot=self._links, read_at=self.moment.uptime)
         windows = time_window.advance(self.report.windows, self.moment, self.report.boot_id)
         memory = replace(memory, history=history, links=links)
@@ -231,7 +231,7 @@ class Ward:
         self.rule(self.report.health.due)
         return self
 
-    def _remembered(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Sample]:
         """Yield the samples for the windows of checks. Unchanged readings are not computed again."""
         before, self._made = self._made, {}
         for one, labels in self.report.tables():
@@ -254,7 +254,7 @@ class Ward:
         """Return the verdict of a GPU, or without one of the node or the only device that has it."""
         found = [verdict for verdict in self.verdicts.values() if verdict.check == check]
         if index is not None:
-            found = [one for one in found if one.device == self.report.gpus[index].uuid]
+            found = [each for each in found if each.device == self.report.gpus[index].uuid]
         assert len(found) <= 1, found
         return found[0] if found else None
 
@@ -277,14 +277,14 @@ def clear(ward: Ward, check: str) -> tuple[Verdict, ...]:
     answer = requested_clearance(ClearRequest(check=check), health, {state.uuid for state in ward.report.gpus})
     told = tuple(
         VerdictTransition(
-            verdict=one,
+            verdict=each,
             change=VerdictChange.CLEARED,
             wall=ward.wall,
             at=ward.at,
             boot_id=ward.report.boot_id,
             cleared_by=Clearance.OPERATOR,
         )
-        for one in answer.cleared
+        for each in answer.cleared
     )
     ward.rule(told)
     return answer.cleared

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from simulated import Simulation, simulated
+from simulated import SimulatedNvml, simulated_node
 
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.library import Library
@@ -20,7 +20,9 @@ from gpumon.model.snapshot import GpuReading, Snapshot
 class Poll:
     """A NodePoll with its simulated node."""
 
-    def __init__(self, simulation: Simulation, do_not_open: Collection[str], extent: Extent, patience: float) -> None:
+    def __init__(
+        self, simulation: SimulatedNvml, do_not_open: Collection[str], extent: Extent, patience: float
+    ) -> None:
         self.simulation = simulation
         self.page = call_progress.Writer(call_progress.create())
         self.library = Library(self.page)
@@ -68,7 +70,7 @@ class Poll:
 
 
 @contextmanager
-def polled(
+def open_poll(
     profile: str = "h100x8",
     text: str = "",
     *,
@@ -82,5 +84,5 @@ def polled(
     `text` is the scenario, which needs a folder. No GPU counts as slow unless the scenario makes it so.
     """
     scenario = None if folder is None else folder / "scenario.yml"
-    with simulated(profile, scenario, text=text, now=100.0, init=False) as simulation:
+    with simulated_node(profile, scenario, text=text, now=100.0, init=False) as simulation:
         yield Poll(simulation, do_not_open, extent or Extent(), patience)

@@ -68,17 +68,17 @@ def healthy(count: int = 8) -> Report:
     )
 
 
-def simulated() -> Report:
+def simulated_report() -> Report:
     report = healthy()
     return replace(report, simulated="h100x8", node=replace(report.node, simulated=1.0))
 
 
 def lost(index: int = 3) -> Report:
     """Return a node with one GPU that fell off the bus ten minutes ago; its alert fires."""
-    report = faulted(healthy(), index, "lost", "NVML: GPU is lost")
+    report = with_fault(healthy(), index, "lost", "NVML: GPU is lost")
     event = replace(example.event(), bus_id=example_parts.bus_id(index), uuid=example_parts.uuid(index))
     fired = alert("GpuLost", index, f"GPU {index} is lost.")
-    return judged(replace(report, events=(event,), alerts=(fired,)))
+    return with_verdicts(replace(report, events=(event,), alerts=(fired,)))
 
 
 def idle(index: int) -> Report:
@@ -100,10 +100,10 @@ def idle(index: int) -> Report:
 
 def stuck(index: int = 5) -> Report:
     """Return a node with a driver call on one GPU that does not return."""
-    return judged(faulted(healthy(), index, "stuck", "nvmlDeviceGetFieldValues has not returned"))
+    return with_verdicts(with_fault(healthy(), index, "stuck", "nvmlDeviceGetFieldValues has not returned"))
 
 
-def judged(report: Report) -> Report:
+def with_verdicts(report: Report) -> Report:
     """Return the same with the verdicts after ten minutes."""
     history = SampleHistory(windows=table.recorded_windows())
     report = replace(report, internal=replace(report.internal, restored=True, history=history))
@@ -116,9 +116,9 @@ def judged(report: Report) -> Report:
     return report
 
 
-def troubled() -> Report:
+def troubled_node() -> Report:
     """Return a node with a lost, a stuck and a hot GPU, failed NVLinks, a probe with wrong elements, and no store."""
-    report = faulted(lost(), 5, "stuck", "nvmlDeviceGetFieldValues has not returned")
+    report = with_fault(lost(), 5, "stuck", "nvmlDeviceGetFieldValues has not returned")
     hot = replace(
         report.gpus[1].gpu,
         temperature_celsius=86.0,
@@ -141,13 +141,13 @@ def troubled() -> Report:
         for hours in reversed(range(RUNS))
     )
     history = tuple(
-        replace(one, measurements=(), reason="busy" if one.outcome == "skipped" else "ranks")
-        if one.outcome in ("skipped", "failed")
-        else one
-        for one in history
+        replace(each, measurements=(), reason="busy" if each.outcome == "skipped" else "ranks")
+        if each.outcome in ("skipped", "failed")
+        else each
+        for each in history
     )
     last = replace(history[-1], wrong_elements=128, hint="Find the GPU that corrupts: run the probe on pairs.")
-    return judged(
+    return with_verdicts(
         replace(
             report,
             gpus=gpus,
@@ -164,7 +164,7 @@ def troubled() -> Report:
     )
 
 
-def partitioned() -> Report:
+def partitioned_node() -> Report:
     """Return a node with MIG on two of four GPUs: seven instances and two. The state of their links is unknown."""
     report = healthy(4)
     layouts = {0: ("1g.10gb",) * 7, 1: ("3g.40gb", "1c.3g.40gb")}
@@ -209,7 +209,7 @@ def grace() -> Report:
     return replace(report, gpus=gpus, ports=tuple(replace(port, link_layer="Ethernet") for port in report.ports))
 
 
-def disconnected() -> Report:
+def disconnected_node() -> Report:
     """Return a node with fabric registration pending on one GPU and failed on another, and with a port down."""
     report = healthy()
     fabrics = {
@@ -269,9 +269,9 @@ def before_any_run(report: Report) -> Report:
     return replace(report, probe=ProbeState(next_run=STAMP.wall + 7))
 
 
-def faulted(report: Report, index: int, fault: str, detail: str) -> Report:
+def with_fault(report: Report, index: int, fault: str, detail: str) -> Report:
     """Return the report with one GPU that does not answer: identity, up, fault and Xid counters remain."""
-    gpus = tuple(_faulted(gpu, fault, detail) if gpu.index == index else gpu for gpu in report.gpus)
+    gpus = tuple(_state_with_fault(gpu, fault, detail) if gpu.index == index else gpu for gpu in report.gpus)
     return replace(report, gpus=gpus)
 
 
@@ -295,7 +295,7 @@ def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Aler
     )
 
 
-def _faulted(state: GpuState, fault: str, detail: str) -> GpuState:
+def _state_with_fault(state: GpuState, fault: str, detail: str) -> GpuState:
     shown: Mapping[str, float] = dict.fromkeys(FAULTS, 0.0) | {fault: 1.0}
     gpu = Gpu(
         name=state.gpu.name,

@@ -24,12 +24,12 @@ LINE = "NodeName={name} Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1 Pa
 DRAINED = ("IDLE+DRAIN", "gpumon: GPU FAIL: GPU 3")
 
 
-class Ran(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     output: str
 
 
-class Host:
+class SlurmHost:
     """A host with Slurm's command and the system log, both of which only record their arguments."""
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,9 @@ class Host:
         others = [*drained, *[("IDLE", "")] * (size - 1 - len(drained))]
         path.write_text("".join(_line(f"n{number}", *each) for number, each in enumerate(others, 20)))
 
-    def run(self, script: Path, *arguments: str, store: Path, environment: Mapping[str, str] | None = None) -> Ran:
+    def run(
+        self, script: Path, *arguments: str, store: Path, environment: Mapping[str, str] | None = None
+    ) -> CommandResult:
         """Run a script as a daemon does: with the search path above, and without the environment of the test."""
         environ = {
             "PATH": str(self._path),
@@ -82,7 +84,7 @@ class Host:
         ran = subprocess.run(
             [script, *arguments], env=environ, capture_output=True, text=True, timeout=120, check=False
         )
-        return Ran(ran.returncode, ran.stdout + ran.stderr)
+        return CommandResult(ran.returncode, ran.stdout + ran.stderr)
 
     def calls(self, command: str) -> list[list[str]]:
         """Return the arguments of each call of this command; an empty line ends a call."""

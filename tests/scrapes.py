@@ -6,7 +6,7 @@ import http.client
 import threading
 from collections.abc import Iterable, Iterator
 
-from agents import Agent, Metrics
+from agents import AgentProcess, Metrics
 from typing_extensions import Self
 
 from gpumon.clock import boot_clock
@@ -17,7 +17,7 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 class Scrapes:
     """Scrapes an agent several times a second until stopped, and keeps every page."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentProcess) -> None:
         self._agent = agent
         self._stop = threading.Event()
         self.pages: list[tuple[float, Metrics]] = []

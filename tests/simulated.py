@@ -15,7 +15,7 @@ from gpumon.sim.library import SimulatedNode, open_node
 
 
 @dataclass
-class Simulation:
+class SimulatedNvml:
     """The node, its time (seconds after its epoch) and its scenario file."""
 
     scenario: Path | None
@@ -36,11 +36,11 @@ class Simulation:
 
 
 @contextmanager
-def simulated(
+def simulated_node(
     profile: str = "h100x8", scenario: Path | None = None, *, text: str = "", now: float = 0.0, init: bool = True
-) -> Iterator[Simulation]:
+) -> Iterator[SimulatedNvml]:
     """Install the node below pynvml during the block. With `scenario`, that file is written first."""
-    simulation = Simulation(scenario, now)
+    simulation = SimulatedNvml(scenario, now)
     if scenario is not None:
         scenario.write_text(text)
     simulation.node = open_node(profile, scenario=scenario, epoch=0.0, clock=lambda: simulation.now)

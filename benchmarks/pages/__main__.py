@@ -10,17 +10,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from benchmarks.pages.measure import Outcome, Storm, measure, newly_firing
+from benchmarks.pages.measure import NotificationOutcome, Storm, measure, newly_firing
 from benchmarks.pages.page import page
 from benchmarks.pages.stack import Notified
-from benchmarks.pages.tape import Case, Tape, cases, record
+from benchmarks.pages.tape import FaultCase, Tape, cases, record
 
 PAGE = Path(__file__).parents[2] / "docs" / "pages.md"
 LEAF, POWER, ONE = "a leaf switch fails: 32 ports down", "a power feed fails: 24 agents down", "one agent is down"
 PORT_DOWN = "a port is down"
 
 
-def tapes_of(chosen: Sequence[Case]) -> list[Tape]:
+def tapes_of(chosen: Sequence[FaultCase]) -> list[Tape]:
     """Return the tapes of these cases, recorded in processes of their own, whose clocks are replaced."""
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         return list(pool.map(record, chosen))
@@ -67,7 +67,7 @@ def main() -> int:
     return _report(outcomes, of_storms)
 
 
-def _report(outcomes: Sequence[Outcome], of_storms: dict[str, list[Notified]]) -> int:
+def _report(outcomes: Sequence[NotificationOutcome], of_storms: dict[str, list[Notified]]) -> int:
     wrong = [outcome for outcome in outcomes if not outcome.right]
     for outcome in wrong:
         print(
@@ -76,7 +76,7 @@ def _report(outcomes: Sequence[Outcome], of_storms: dict[str, list[Notified]]) -
             outcome.lacking,
         )
     for title, received in of_storms.items():
-        print(f"{title}: {len({one.notification for one in newly_firing(received)})} notification(s)")
+        print(f"{title}: {len({each.notification for each in newly_firing(received)})} notification(s)")
     delays = [delay for outcome in outcomes for delay in outcome.delays]
     exact = sum(outcome.exact for outcome in outcomes)
     print(

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agents import Agent
+from agents import AgentProcess
 
 from benchmarks.pages.stack import Notified, stack
 from benchmarks.pages.tape import TWO_NOTIFICATIONS, Place, Tape
@@ -27,7 +27,7 @@ AFTERWARDS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class NotificationOutcome:
     """What left Alertmanager because of one case."""
 
     title: str
@@ -83,7 +83,7 @@ def measure(
     apart: float = 4.0,
     settle: float = SETTLE,
     afterwards: float = AFTERWARDS,
-) -> tuple[list[Outcome], dict[str, list[Notified]]]:
+) -> tuple[list[NotificationOutcome], dict[str, list[Notified]]]:
     """Return the outcome of each tape, and the notifications of each storm by its title.
 
     `apart`: seconds between the faults of two nodes. `settle`, `afterwards`: seconds in which the fleet is healthy
@@ -118,56 +118,58 @@ def _of(received: Iterable[Notified], nodes: Sequence[str], title: str) -> list[
     """Return the notifications about these nodes, and those about the fleet."""
     instances = {f"{node}:17400" for node in nodes}
     return [
-        one
-        for one in received
-        if one.labels.get("instance") in instances
-        or (one.labels["alertname"] == "GpumonManyDown" and "agents" in title)
+        each
+        for each in received
+        if each.labels.get("instance") in instances
+        or (each.labels["alertname"] == "GpumonManyDown" and "agents" in title)
     ]
 
 
 def newly_firing(received: Iterable[Notified]) -> Iterator[Notified]:
     """Yield each alert when it first fires, and again each time that it fires after it was resolved."""
     firing = set[tuple[tuple[str, str], ...]]()
-    for one in received:
-        identity = tuple(sorted(one.labels.items()))
-        if one.status == "firing" and identity not in firing:
+    for each in received:
+        identity = tuple(sorted(each.labels.items()))
+        if each.status == "firing" and identity not in firing:
             firing.add(identity)
-            yield one
-        elif one.status == "resolved":
+            yield each
+        elif each.status == "resolved":
             firing.discard(identity)
 
 
 def served_runbooks(folder: Path, received: Iterable[Notified]) -> frozenset[str]:
     """Return the paths of runbooks in these notifications that an agent serves. Each agent serves all."""
-    paths = {urlsplit(one.annotations.get("runbook_url", "")).path for one in received}
-    agent = Agent(folder, profile="t4x1").start()
+    paths = {urlsplit(each.annotations.get("runbook_url", "")).path for each in received}
+    agent = AgentProcess(folder, profile="t4x1").start()
     try:
         return frozenset(path for path in paths if path and agent.status(path) == HTTPStatus.OK)
     finally:
         agent.stop()
 
 
-def outcome_of(name: str, tape: Tape, start: float, received: Iterable[Notified], served: frozenset[str]) -> Outcome:
+def outcome_of(
+    name: str, tape: Tape, start: float, received: Iterable[Notified], served: frozenset[str]
+) -> NotificationOutcome:
     """Return the outcome of a tape that the node `name` replayed from the time `start`."""
-    new = list(newly_firing(one for one in received if one.labels.get("instance") == f"{name}:17400"))
+    new = list(newly_firing(each for each in received if each.labels.get("instance") == f"{name}:17400"))
     first: dict[Place, Notified] = {}
-    for one in new:
-        first.setdefault(_place(one), one)
+    for each in new:
+        first.setdefault(_place(each), each)
     alerts = tuple(sorted(tape.expected, key=lambda place: tape.raised[place]))
     due = {(alert, tape.raised[alert, device]) for alert, device in alerts}  # the same alert of two GPUs is one
     notified = {alert for alert, _ in first}
     silent = {alert: _inhibitor(alert, notified) for alert, _ in alerts if alert not in notified}
-    return Outcome(
+    return NotificationOutcome(
         title=tape.case.title,
         faults=len(tape.case.names),
         alerts=alerts,
         inhibited=tuple((alert, cause) for alert, cause in silent.items() if cause),
-        pages=len({one.notification for one in new}),
+        pages=len({each.notification for each in new}),
         expected=len(due),
         delays=tuple(first[place].at - start - tape.raised[place] for place in alerts if place in first),
         others=tuple(sorted(notified - {alert for alert, _ in alerts} - set(silent.values()))),
         announced=sum(_is_announcement(other, alerts) for other in notified - {alert for alert, _ in alerts}),
-        receivers=tuple(sorted({one.receiver for one in new})),
+        receivers=tuple(sorted({each.receiver for each in new})),
         lacking=(
             *(f"{alert}: notification" for alert, cause in silent.items() if not cause),
             *_lacking(name, new, served),
@@ -196,15 +198,15 @@ def _place(one: Notified) -> Place:
 
 
 def _lacking(name: str, new: Iterable[Notified], served: frozenset[str]) -> Iterator[str]:
-    for one in new:
-        texts, alert = one.annotations, one.labels["alertname"]
+    for each in new:
+        texts, alert = each.annotations, each.labels["alertname"]
         if not texts["summary"].startswith(f"{name}: "):
             yield f"{alert}: host"
         if not texts.get("description") or "`gpumon status`" in texts["description"]:
             yield f"{alert}: reason"
         if not texts.get("action"):
             yield f"{alert}: action"
-        if "gpu" in one.labels and not texts.get("serial"):
+        if "gpu" in each.labels and not texts.get("serial"):
             yield f"{alert}: serial number"
         if urlsplit(texts.get("runbook_url", "")).path not in served:
             yield f"{alert}: runbook"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, quantiles
 
-from benchmarks.pages.measure import Outcome, newly_firing
+from benchmarks.pages.measure import NotificationOutcome, newly_firing
 from benchmarks.pages.stack import Notified
 from benchmarks.pages.tape import TWO_NOTIFICATIONS
 
@@ -28,24 +28,25 @@ the other. The column *notifications* shows "2 for 1" if one was due and two wer
 """
 
 
-def page(outcomes: Sequence[Outcome], storms: Mapping[str, Sequence[Notified]]) -> str:
+def page(outcomes: Sequence[NotificationOutcome], storms: Mapping[str, Sequence[Notified]]) -> str:
     """Return the page."""
     return "\n".join((_INTRODUCTION, *_summary(outcomes), *_storms(storms), *_example(outcomes), *_cases(outcomes)))
 
 
-def _summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _summary(outcomes: Sequence[NotificationOutcome]) -> Iterator[str]:
     delays = sorted(delay for outcome in outcomes for delay in outcome.delays)
     single = [outcome for outcome in outcomes if outcome.faults == 1]
     yield "## Summary\n"
     yield "| | |\n| --- | --- |"
     yield f"| faults and pairs of faults | {len(outcomes)} |"
-    exact, excused = sum(one.exact for one in outcomes), [one for one in outcomes if one.right and not one.exact]
-    announced = sum(bool(one.announced) for one in excused)
+    exact, excused = sum(each.exact for each in outcomes), [each for each in outcomes if each.right and not each.exact]
+    announced = sum(bool(each.announced) for each in excused)
     yield f"| exactly those due, with host, reason, action, runbook and a GPU's serial number | {exact} |"
     yield f"| one more: a milder alert was sent before, which the fault's own verdict then inhibits | {announced} |"
     yield f'| one more, for the reason in the column "also" | {len(excused) - announced} |'
-    yield f"| anything else: `make pages` fails | {sum(not one.right for one in outcomes)} |"
-    yield f"| single faults with exactly one notification | {sum(one.pages == 1 for one in single)} of {len(single)} |"
+    yield f"| anything else: `make pages` fails | {sum(not each.right for each in outcomes)} |"
+    with_one = sum(each.pages == 1 for each in single)
+    yield f"| single faults with exactly one notification | {with_one} of {len(single)} |"
     yield f"| median after the verdict | {median(delays):.0f} s |"
     yield f"| 95 of 100 after | {quantiles(delays, n=20)[-1]:.0f} s |\n"
 
@@ -55,13 +56,13 @@ def _storms(storms: Mapping[str, Sequence[Notified]]) -> Iterator[str]:
     yield "| cause | notifications | alerts in them |\n| --- | --- | --- |"
     for title, received in storms.items():
         new = list(newly_firing(received))
-        names = ", ".join(sorted({one.labels["alertname"] for one in new}))
-        yield f"| {title} | {len({one.notification for one in new})} | {len(new)} x {names} |"
+        names = ", ".join(sorted({each.labels["alertname"] for each in new}))
+        yield f"| {title} | {len({each.notification for each in new})} | {len(new)} x {names} |"
     yield ""
 
 
-def _example(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    example = next((one.example for one in outcomes if one.example and "Xid 48" in one.title), None)
+def _example(outcomes: Sequence[NotificationOutcome]) -> Iterator[str]:
+    example = next((each.example for each in outcomes if each.example and "Xid 48" in each.title), None)
     if example is not None:
         yield "## A notification\n\n```yaml"
         yield from (f"{name}: {text}" for name, text in sorted({**example.labels, **example.annotations}.items()))
@@ -72,18 +73,18 @@ def _with_inhibitor(alert: str, inhibited: Mapping[str, str]) -> str:
     return f"{alert} (inhibited by {inhibited[alert]})" if alert in inhibited else alert
 
 
-def _cases(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _cases(outcomes: Sequence[NotificationOutcome]) -> Iterator[str]:
     yield "## Faults\n"
     yield "| fault | alert | receiver | notifications | after | also |\n| --- | --- | --- | --- | --- | --- |"
-    for one in outcomes:
-        count = str(one.pages) if one.pages == one.expected else f"{one.pages} for {one.expected}"
+    for each in outcomes:
+        count = str(each.pages) if each.pages == each.expected else f"{each.pages} for {each.expected}"
         cells = (
-            one.title,
-            ", ".join(_with_inhibitor(alert, dict(one.inhibited)) for alert, _ in one.alerts),
-            ", ".join(one.receivers),
-            count + (f"; lacks {', '.join(one.lacking)}" if one.lacking else ""),
-            ", ".join(f"{delay:.0f} s" for delay in one.delays),
-            TWO_NOTIFICATIONS.get(one.title, ", ".join(one.others)),
+            each.title,
+            ", ".join(_with_inhibitor(alert, dict(each.inhibited)) for alert, _ in each.alerts),
+            ", ".join(each.receivers),
+            count + (f"; lacks {', '.join(each.lacking)}" if each.lacking else ""),
+            ", ".join(f"{delay:.0f} s" for delay in each.delays),
+            TWO_NOTIFICATIONS.get(each.title, ", ".join(each.others)),
         )
         yield f"| {' | '.join(cells)} |"
     yield ""

@@ -113,7 +113,7 @@ def _prometheus(pages: Pages, fleet: int, alertmanager: int, interval: float) ->
 
 
 def _fleet(pages: Pages) -> type[BaseHTTPRequestHandler]:
-    class Fleet(BaseHTTPRequestHandler):
+    class MonitoredFleet(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             page = pages[self.path.split("/")[1]]()
             self.send_response(503 if page is None else 200)
@@ -123,7 +123,7 @@ def _fleet(pages: Pages) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
-    return Fleet
+    return MonitoredFleet
 
 
 def webhooks(receivers: Receivers) -> type[BaseHTTPRequestHandler]:

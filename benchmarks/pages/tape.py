@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from benchmarks.truth.fault import Fault
+from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import STEP_SECONDS, Trial, deadline, device, world_of
 from benchmarks.truth.pairs import FIRST, SECOND, pairs
@@ -39,7 +39,7 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FaultCase:
     """One fault, or two faults on GPUs of one node."""
 
     names: tuple[str, ...]
@@ -51,13 +51,13 @@ class Case:
         return " and ".join(self.names) + where
 
     @property
-    def faults(self) -> list[tuple[int, Fault]]:
+    def faults(self) -> list[tuple[int, FaultRow]]:
         by_name = {fault.name: fault for fault in FAULTS}
         gpus = (FIRST, FIRST if self.same_gpu else SECOND)
         return [(gpu, by_name[name]) for gpu, name in zip(gpus, self.names, strict=False)]
 
 
-class Page(NamedTuple):
+class TapedPage(NamedTuple):
     """/metrics at one moment: seconds on the tape, virtual time in seconds since the epoch, content."""
 
     at: float
@@ -69,8 +69,8 @@ class Page(NamedTuple):
 class Tape:
     """/metrics of a node every few seconds."""
 
-    case: Case
-    pages: tuple[Page, ...]
+    case: FaultCase
+    pages: tuple[TapedPage, ...]
     raised: dict[Place, float]
     """Seconds on the tape at which each alert's verdict is first exported."""
     expected: frozenset[Place]
@@ -84,21 +84,21 @@ class Tape:
         return TIMESTAMP.sub(lambda match: f"{match[1]} {float(match[2]) + wall - page.wall:.3f}", text)
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[FaultCase]:
     """Yield one fault for each check that pages, with the shortest story, then pairs of faults.
 
     Leave out a fault of a node that was already without a GPU, because the missing GPU is notified before it.
     """
-    simplest: dict[str, Fault] = {}
+    simplest: dict[str, FaultRow] = {}
     for fault in sorted(FAULTS, key=lambda fault: len(fault.steps)):
         check = BY_NAME[fault.check]
         paging = check.levels and check.pages is not Paging.NEVER
         if paging and not fault.miss and "gpus" not in fault.before and fault.on(PROFILES[PROFILE]):
             simplest.setdefault(fault.check, fault)
-    yield from (Case((simplest[check].name,)) for check in BY_NAME if check in simplest)
+    yield from (FaultCase((simplest[check].name,)) for check in BY_NAME if check in simplest)
     named = [(one, other, same) for one, other, profile, same in pairs() if profile == PROFILE]
     for one, other, same in named[:: len(named) // PAIRS][:PAIRS]:
-        yield Case((one, other), same_gpu=same)
+        yield FaultCase((one, other), same_gpu=same)
 
 
 def places(page: str) -> Iterator[Place]:
@@ -110,7 +110,7 @@ def places(page: str) -> Iterator[Place]:
             yield rule.name, values.get("gpu") or values.get("device") or ""
 
 
-def record(case: Case) -> Tape:
+def record(case: FaultCase) -> Tape:
     """Return the tape of a case. Runs in virtual time, with the clocks of this process replaced."""
     faults = case.faults
     with world_of(PROFILE, [fault for _, fault in faults]) as world:
@@ -121,7 +121,7 @@ def record(case: Case) -> Tape:
         end = max(fault.steps[-1].at + deadline(fault) for _, fault in faults)
         pages = list[tuple[float, str]]()
         last: float | None = None
-        while trial.passed < end or (last is not None and trial.passed < last + AFTER):
+        while trial.seconds_passed < end or (last is not None and trial.seconds_passed < last + AFTER):
             pages.append((world.clock, renderer.exposition().raw.decode()))
             trial.advance(STEP_SECONDS)
             if all(key in trial.raised_after for key in keys):
@@ -130,16 +130,16 @@ def record(case: Case) -> Tape:
     return _tape(case, pages, [fault.check for _, fault in faults])
 
 
-def _tape(case: Case, pages: Sequence[tuple[float, str]], checks: Sequence[str]) -> Tape:
+def _tape(case: FaultCase, pages: Sequence[tuple[float, str]], checks: Sequence[str]) -> Tape:
     """Return the tape, without the time in which nothing happens between two verdicts."""
     raised: dict[Place, float] = {}
     for wall, page in pages:
         for place in places(page):
             raised.setdefault(place, wall)
-    kept, at, on_tape = list[Page](), 0.0, dict[float, float]()
+    kept, at, on_tape = list[TapedPage](), 0.0, dict[float, float]()
     for (wall, page), (following, _) in pairwise([*pages, (pages[-1][0] + STEP_SECONDS, "")]):
         if any(begin - BEFORE <= wall <= begin + AFTER for begin in raised.values()):
-            kept.append(Page(at, wall, gzip.compress(page.encode(), 1)))
+            kept.append(TapedPage(at, wall, gzip.compress(page.encode(), 1)))
             on_tape[wall] = at
             at += following - wall
     alerts = {BY_NAME[check].alert for check in checks}

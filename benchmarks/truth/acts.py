@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.truth import ranks
-from benchmarks.truth.fault import PORT, SWITCH_LINK_DOWN, Step
+from benchmarks.truth.fault import PORT, SWITCH_LINK_DOWN, ScenarioStep
 from benchmarks.truth.measure import scenario, target
 from benchmarks.truth.world import World
 from gpumon.model.time_window import WindowKind, in_force
@@ -20,7 +20,7 @@ WITHHELD = (0, 1)
 """GPUs that a guest or a container was not given."""
 
 
-def edit(world: World, step: Step, before: Mapping[str, Any] = BUSY) -> None:
+def edit(world: World, step: ScenarioStep, before: Mapping[str, Any] = BUSY) -> None:
     """Apply a step to the GPU that has the faults."""
     world.edit(scenario(before, [(target(world.profile), step)], world.now))
 
@@ -29,7 +29,7 @@ def recover(world: World, before: Mapping[str, Any] = BUSY) -> None:
     world.edit(scenario(before, [], world.now))
 
 
-def for_a_while(seconds: float, step: Step) -> Callable[[World], None]:
+def for_a_while(seconds: float, step: ScenarioStep) -> Callable[[World], None]:
     """Return an action that applies a step for this time."""
 
     def act(world: World) -> None:
@@ -43,7 +43,7 @@ def log_kernel_lines(*lines: str, **gpu: Any) -> Callable[[World], None]:
     """Return an action that writes lines to the kernel log and sets a scenario of the GPU for a minute."""
 
     def act(world: World) -> None:
-        for_a_while(MINUTE, Step(gpu=gpu))(world)
+        for_a_while(MINUTE, ScenarioStep(gpu=gpu))(world)
         bus_id = PROFILES[world.profile].bus_ids[target(world.profile)]
         for line in lines:
             world.log_kernel_line(line.replace("{bus}", bus_id[4:-2].lower()))
@@ -142,7 +142,7 @@ def mig(world: World) -> None:
     """Enable MIG on an idle GPU, change its layout, and disable it."""
     idle = {"idle": True}
     for seconds, layout in ((0.0, ["3g.40gb", "3g.40gb"]), (90.0, ["1g.10gb"] * 7), (180.0, [])):
-        world.after(seconds, partial(edit, world, Step(gpu={"mig": layout}), idle))
+        world.after(seconds, partial(edit, world, ScenarioStep(gpu={"mig": layout}), idle))
     world.after(270.0, partial(recover, world, idle))
 
 
@@ -195,7 +195,7 @@ def full_disk(world: World) -> None:
 def given_away(world: World) -> None:
     """Release the node, pass a GPU to a virtual machine, and take it back."""
     world.release(MINUTE)
-    world.after(15.0, partial(edit, world, Step(gpu={"bound": "vfio-pci"}), {"idle": True}))
+    world.after(15.0, partial(edit, world, ScenarioStep(gpu={"bound": "vfio-pci"}), {"idle": True}))
     world.after(5 * MINUTE, partial(recover, world, {"idle": True}))
 
 
@@ -228,8 +228,8 @@ def reset(world: World) -> None:
     """Release the node and reset a GPU, as by nvidia-smi --gpu-reset: its counters restart at 0."""
     restarted = {"value": 0, "rate": 90, "from": "now"}
     world.release(MINUTE)
-    world.after(15.0, partial(edit, world, Step(gpu={"reset_required": True}), {"idle": True}))
-    world.after(30.0, partial(edit, world, Step(gpu={"set": {"energy": restarted}}), {"idle": True}))
+    world.after(15.0, partial(edit, world, ScenarioStep(gpu={"reset_required": True}), {"idle": True}))
+    world.after(30.0, partial(edit, world, ScenarioStep(gpu={"set": {"energy": restarted}}), {"idle": True}))
 
 
 def reset_behind_switch(world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.truth import acts, ranks
 from benchmarks.truth.acts import BUSY, MINUTE, WITHHELD
-from benchmarks.truth.fault import PORT, SILENT, Disturbance, Step
+from benchmarks.truth.fault import PORT, SILENT, Disturbance, ScenarioStep
 from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
 from benchmarks.truth.world import World
 from gpumon.health.products import board_size
@@ -20,12 +20,12 @@ _COUNT_UNKNOWN = (
 )
 
 
-def _given(place: str, **withheld: Any) -> Mapping[str, Any]:
+def _withheld_gpus(place: str, **withheld: Any) -> Mapping[str, Any]:
     """Return the scenario of a guest or container without two of the GPUs."""
     return {**BUSY, "place": place, "gpus": dict.fromkeys(WITHHELD, withheld)}
 
 
-def _divided(profile: Profile) -> bool:
+def _has_gpus_left(profile: Profile) -> bool:
     """Return whether GPUs are left after two are withheld."""
     return len(profile.bus_ids) > len(WITHHELD)
 
@@ -40,11 +40,11 @@ def _has_mig(profile: Profile) -> bool:
     return bool(profile.board.mig_profiles) and not profile.mig and "H100 80GB" in profile.board.product
 
 
-def _linked(profile: Profile) -> bool:
+def _has_nvlinks(profile: Profile) -> bool:
     return bool(profile.board.links) and profile.links_active and not profile.mig
 
 
-def _managed(profile: Profile) -> bool:
+def _has_fabric_manager(profile: Profile) -> bool:
     return "fabric_manager" in profile.services
 
 
@@ -56,7 +56,7 @@ def _whole(profile: Profile) -> bool:
     return not profile.mig
 
 
-def _ported(profile: Profile) -> bool:
+def _has_ports(profile: Profile) -> bool:
     return profile.ports is not None
 
 
@@ -81,7 +81,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="none: jobs start and end", before={}),
     Disturbance(name="none: the node is idle", before={"idle": True}),
     Disturbance(name="a planned reboot", act=World.planned_reboot, every=20 * MINUTE),
-    Disturbance(name="a boot whose links train late", act=acts.late_links, every=20 * MINUTE, on=_linked),
+    Disturbance(name="a boot whose links train late", act=acts.late_links, every=20 * MINUTE, on=_has_nvlinks),
     Disturbance(
         name="the driver is unloaded and loaded, with a release", act=acts.driver_reload, before={"idle": True}
     ),
@@ -93,12 +93,12 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="MIG is turned on, changed and turned off", act=acts.mig, before={"idle": True}, on=_has_mig),
     Disturbance(
         name="PCIe of an idle GPU slows down",
-        act=acts.for_a_while(5 * MINUTE, Step(gpu={"set": {"pcie_generation": 1}})),
+        act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"set": {"pcie_generation": 1}})),
         before={"idle": True},
     ),
     Disturbance(
         name="PCIe of an idle GPU gets narrower",
-        act=acts.for_a_while(5 * MINUTE, Step(gpu={"set": {"pcie_width": 8}})),
+        act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"set": {"pcie_width": 8}})),
         before={"idle": True},
     ),
     Disturbance(
@@ -118,9 +118,9 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     ),
     Disturbance(
         name="NVLinks of an idle GPU sleep",
-        act=acts.for_a_while(5 * MINUTE, Step(gpu={"nvlinks": {"*": {"state": "sleep"}}})),
+        act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"nvlinks": {"*": {"state": "sleep"}}})),
         before={"idle": True},
-        on=_linked,
+        on=_has_nvlinks,
     ),
     Disturbance(name="a release of the node for two minutes", act=lambda world: world.release(2 * MINUTE)),
     Disturbance(name="the agent is upgraded", act=acts.stop_and_start),
@@ -139,7 +139,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="a corrected ECC error a minute",
         act=acts.for_a_while(
-            8 * MINUTE, Step(gpu={"ecc": {"corrected_dram": {"value": 40, "rate": 1 / 60, "from": "now"}}})
+            8 * MINUTE, ScenarioStep(gpu={"ecc": {"corrected_dram": {"value": 40, "rate": 1 / 60, "from": "now"}}})
         ),
         on=_whole,
     ),
@@ -173,13 +173,13 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="the fabric manager is restarted",
         act=acts.node_for(8.0, services={"fabric_manager": "stopped"}),
         every=15 * MINUTE,
-        on=_managed,
+        on=_has_fabric_manager,
     ),
     Disturbance(
         name="the fabric manager is upgraded",
         act=acts.node_for(45.0, services={"fabric_manager": "stopped"}),
         every=15 * MINUTE,
-        on=_managed,
+        on=_has_fabric_manager,
     ),
     Disturbance(
         name="a port that was never cabled",
@@ -194,33 +194,33 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         every=20 * MINUTE,
     ),
     Disturbance(
-        name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=_ported, every=20 * MINUTE
+        name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=_has_ports, every=20 * MINUTE
     ),
-    Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_ported, every=20 * MINUTE),
+    Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_has_ports, every=20 * MINUTE),
     Disturbance(name="a guest with part of a board, configured as such", on=_is("h100guestx2")),
     Disturbance(
         name="a guest that was given some of the GPUs",
-        before=_given("guest", absent=True),
-        on=lambda profile: _divided(profile) and _is_part(profile),
+        before=_withheld_gpus("guest", absent=True),
+        on=lambda profile: _has_gpus_left(profile) and _is_part(profile),
         expected_verdicts={"gpu_count_mismatch": _COUNT_UNKNOWN},
     ),
     Disturbance(
         name="a guest that was given some of the GPUs, as many as a host may have",
-        before=_given("guest", absent=True),
-        on=lambda profile: _divided(profile) and not _is_part(profile),
+        before=_withheld_gpus("guest", absent=True),
+        on=lambda profile: _has_gpus_left(profile) and not _is_part(profile),
     ),
     Disturbance(
         name="a container that was given some of the GPUs",
-        before=_given("container", uncounted=True),
+        before=_withheld_gpus("container", uncounted=True),
         act=acts.stop_and_start,
-        on=_divided,
+        on=_has_gpus_left,
         expected_verdicts={"gpu_count_mismatch": _COUNT_UNKNOWN},
     ),
     Disturbance(
         name="a container beside a GPU that fails, and was not given to it",
-        before=_given("container", uncounted=True),
+        before=_withheld_gpus("container", uncounted=True),
         act=acts.neighbour_fails,
-        on=_divided,
+        on=_has_gpus_left,
         expected_verdicts={"gpu_count_mismatch": _COUNT_UNKNOWN},
     ),
     Disturbance(
@@ -270,14 +270,14 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="the agent is not root", before={**BUSY, "root": False}),
     Disturbance(
         name="persistence mode is off for five minutes",
-        act=acts.for_a_while(5 * MINUTE, Step(gpu={"set": {"persistence_mode": 0}})),
+        act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"set": {"persistence_mode": 0}})),
     ),
     Disturbance(name="a GPU is reset, with a release", act=acts.reset, before={"idle": True}),
     Disturbance(
         name="a GPU is reset, with a release, and the NVSwitch reports its links",
         act=acts.reset_behind_switch,
         before={"idle": True},
-        on=lambda profile: _linked(profile) and bool(profile.switches),
+        on=lambda profile: _has_nvlinks(profile) and bool(profile.switches),
     ),
     Disturbance(
         name="a container runs the fabric manager, and the host's unit is stopped",
@@ -309,33 +309,33 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="an InfiniBand switch is rebooted",
         act=acts.node_for(3 * MINUTE, ports={PORT: {"state": "down", "counters": {"link_downed": 1}}}),
         every=60 * MINUTE,
-        on=_ported,
+        on=_has_ports,
         expected_verdicts={
             "ib_fatal_counter": "warns: a link that carried traffic went down outside of a maintenance window."
         },
     ),
     Disturbance(
-        name="the driver of the network adapters is restarted", act=acts.ports_restart, every=20 * MINUTE, on=_ported
+        name="the driver of the network adapters is restarted", act=acts.ports_restart, every=20 * MINUTE, on=_has_ports
     ),
     Disturbance(
         name="the firmware of a network adapter is upgraded",
         act=acts.node_for(5 * MINUTE, ports={PORT: {"absent": True}}),
         every=20 * MINUTE,
-        on=_ported,
+        on=_has_ports,
     ),
     Disturbance(
         name="functions of the fabric manager, whose counters may not be read, go down with it",
         before={**BUSY, "nics": ["limited_pf"]},
         act=acts.node_for(9 * MINUTE, nics=["limited_pf"], ports={"mlx5_20": {"state": "down"}}),
         every=20 * MINUTE,
-        on=_ported,
+        on=_has_ports,
     ),
     Disturbance(
         name="a cloud removes the virtual function of accelerated networking",
         before={**BUSY, "nics": ["azure_vf"]},
         act=acts.node_for(9 * MINUTE, nics=["azure_vf"], ports={"mlx5_an0": {"absent": True}}),
         every=20 * MINUTE,
-        on=_ported,
+        on=_has_ports,
         expected_verdicts={"ib_device_missing": "warns: an adapter that is not of the fabric is gone."},
     ),
     Disturbance(name="a job is killed: Xid 45 of each GPU", act=acts.killed_job, every=20 * MINUTE),
@@ -345,11 +345,13 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     ),
     Disturbance(
         name="a power brake for half a minute",
-        act=acts.for_a_while(30.0, Step(gpu={"set": {"clock_events": 0x88, "sm_clock": 900, "graphics_clock": 900}})),
+        act=acts.for_a_while(
+            30.0, ScenarioStep(gpu={"set": {"clock_events": 0x88, "sm_clock": 900, "graphics_clock": 900}})
+        ),
     ),
     Disturbance(
         name="a profiler uses the performance counters of a GPU",
-        act=acts.for_a_while(5 * MINUTE, Step(gpu={"gpm": {"*": None}})),
+        act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"gpm": {"*": None}})),
         on=lambda profile: profile.board.gpm,
     ),
     Disturbance(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from benchmarks.truth.host import Main, Process
+from benchmarks.truth.host import Main, VirtualProcess
 from gpumon import __version__
 from gpumon.collectors.links.__main__ import LinksChild, run, trees
 from gpumon.collectors.sampler.__main__ import Sampler
@@ -16,7 +16,7 @@ from gpumon.model.orders import LinksOrders, SamplerOrders
 from gpumon.model.snapshot import ChildMessage, Hello
 
 
-def sampler(process: Process) -> int:
+def sampler(process: VirtualProcess) -> int:
     orders = SamplerOrders.decode(process.orders)
     orders = replace(orders, page=process.page)
 
@@ -29,14 +29,14 @@ def sampler(process: Process) -> int:
     return Sampler(orders, send, await_surroundings(orders, send), process.requests).run()
 
 
-def links(process: Process) -> int:
+def links(process: VirtualProcess) -> int:
     orders = replace(LinksOrders.decode(process.orders), page=process.page)
     _send_hello(process)
     run(LinksChild(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
     return 0
 
 
-def _send_hello(process: Process) -> None:
+def _send_hello(process: VirtualProcess) -> None:
     process.write(frame.encode(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid())))
 
 

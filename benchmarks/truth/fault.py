@@ -25,7 +25,7 @@ Where = Literal["gpu", "node", "port"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScenarioStep:
     """A scenario that begins `at` seconds after the start of the fault and lasts until the next step."""
 
     at: float = 0.0
@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class FaultRow:
     """One row of the table of faults."""
 
     name: str
@@ -50,7 +50,7 @@ class Fault:
     port: str = PORT
     """Port that the verdict must name if `where` is a port."""
     action: Action = Action.INSPECT
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
     on: Callable[[Profile], bool] = lambda _: True
     """Returns whether the fault can happen on this profile."""
     within: float | None = None
@@ -82,9 +82,9 @@ class Disturbance:
     """Checks that must raise a verdict below `fail`, with the reason in one sentence."""
 
 
-def once(**gpu: Any) -> tuple[Step, ...]:
+def once(**gpu: Any) -> tuple[ScenarioStep, ...]:
     """Return one step with a permanent scenario of the GPU."""
-    return (Step(gpu=gpu),)
+    return (ScenarioStep(gpu=gpu),)
 
 
 def growing(rate: float, value: float = 0.0) -> dict[str, Any]:

@@ -29,7 +29,7 @@ PIPE_BYTES = 1 << 20
 WALL = 1.8e9
 """Seconds since the epoch when the host was first booted."""
 
-Main = Callable[["Process"], int]
+Main = Callable[["VirtualProcess"], int]
 """Runs in place of the child's module, and returns the exit code."""
 _REAL_SLEEP, _REAL_GETTIME = time.sleep, time.clock_gettime
 
@@ -46,7 +46,7 @@ class EndRequest(threading.Event):
 class _Input:
     """Standard input of a child."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: VirtualProcess) -> None:
         self._process = process
 
     def write(self, line: bytes) -> None:
@@ -56,10 +56,10 @@ class _Input:
         self._process.end(-signal.SIGKILL)
 
 
-class Process:
+class VirtualProcess:
     """A child process, with the part of Popen that the supervisor of children uses."""
 
-    def __init__(self, host: Host, main: Main) -> None:
+    def __init__(self, host: VirtualHost, main: Main) -> None:
         self.requests = DaemonRequests(end=EndRequest())
         self.orders = b""
         self.wake_at = host.at
@@ -152,7 +152,7 @@ class Process:
 class _Selector(selectors.EpollSelector):
     """A selector that lets the host's time pass instead of waiting."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: VirtualHost) -> None:
         super().__init__()
         self._host = host
 
@@ -164,7 +164,7 @@ class _Selector(selectors.EpollSelector):
         return ready
 
 
-class Host:
+class VirtualHost:
     """A host in virtual time. Entered by one thread at a time. `mains`: main functions of children, by module."""
 
     def __init__(self, mains: Mapping[str, Main], *, uptime: float = 86400.0) -> None:
@@ -182,9 +182,9 @@ class Host:
         """If True, SIGKILL does not end a child that is in a driver call."""
         self.settle: Callable[[], None] = lambda: None
         """Called before time passes, to wait for the work of real threads."""
-        self.in_call: Callable[[Process], bool] = lambda _: False
+        self.in_call: Callable[[VirtualProcess], bool] = lambda _: False
         self._mains = mains
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, VirtualProcess] = {}
         self._stack = contextlib.ExitStack()
 
     @property
@@ -227,7 +227,7 @@ class Host:
         else:
             own.wait_for(seconds)
 
-    def _running(self) -> Process | None:
+    def _running(self) -> VirtualProcess | None:
         me = threading.get_ident()
         return next((process for process in self._processes.values() if process.owns(me)), None)
 
@@ -256,8 +256,8 @@ class Host:
 
     # Processes
 
-    def _start(self, arguments: Sequence[str], **_: object) -> Process:
-        process = Process(self, self._mains[arguments[-1]])
+    def _start(self, arguments: Sequence[str], **_: object) -> VirtualProcess:
+        process = VirtualProcess(self, self._mains[arguments[-1]])
         self._processes[process.pid] = process
         return process
 
@@ -277,9 +277,9 @@ class Host:
         if own is not None:
             own.die(-number)
 
-    def forget(self, process: Process) -> None:
+    def forget(self, process: VirtualProcess) -> None:
         self._processes.pop(process.pid, None)
 
     @property
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[VirtualProcess, ...]:
         return tuple(self._processes.values())

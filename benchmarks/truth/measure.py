@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.truth.fault import NOW, Disturbance, Fault, Step
+from benchmarks.truth.fault import NOW, Disturbance, FaultRow, ScenarioStep
 from benchmarks.truth.world import World
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange
@@ -27,7 +27,7 @@ ALLOWED = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class FaultOutcome:
     """Result of one fault on one node."""
 
     fault: str
@@ -55,7 +55,7 @@ def target(profile: str) -> int:
     return min(1, len(PROFILES[profile].bus_ids) - 1)
 
 
-def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, Step]], now: float) -> str:
+def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, ScenarioStep]], now: float) -> str:
     """Return the scenario file for steps that are active at the same time, each on its GPU."""
     text: dict[str, Any] = dict(before)
     gpus: dict[int, dict[str, Any]] = {}
@@ -64,7 +64,7 @@ def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, Step]], now:
         for key, value in step.gpu.items():
             gpus.setdefault(gpu, {})[key] = _both(gpus[gpu].get(key), value) if gpu in gpus else value
     merged = {**gpus, **text.pop("gpus", {})}
-    return str(yaml.safe_dump(_dated(text | ({"gpus": merged} if merged else {}), now)))
+    return str(yaml.safe_dump(_with_time(text | ({"gpus": merged} if merged else {}), now)))
 
 
 def _both(first: Any, second: Any) -> Any:
@@ -74,15 +74,15 @@ def _both(first: Any, second: Any) -> Any:
     return {**first, **second} if isinstance(first, dict) and isinstance(second, dict) else second
 
 
-def _dated(value: Any, now: float) -> Any:
+def _with_time(value: Any, now: float) -> Any:
     if value == NOW:
         return now
     if isinstance(value, dict):
-        return {key: _dated(inner, now) for key, inner in value.items()}
-    return [_dated(inner, now) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _with_time(inner, now) for key, inner in value.items()}
+    return [_with_time(inner, now) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def before(faults: Sequence[Fault]) -> dict[str, Any]:
+def before(faults: Sequence[FaultRow]) -> dict[str, Any]:
     """Return the scenario of the node for all faults: idle if one of them needs an idle node."""
     merged = {key: value for fault in faults for key, value in fault.before.items()}
     return {key: value for key, value in merged.items() if key != "busy" or "idle" not in merged}
@@ -91,12 +91,12 @@ def before(faults: Sequence[Fault]) -> dict[str, Any]:
 class Trial:
     """One or two faults, each on its GPU, in one world."""
 
-    def __init__(self, world: World, faults: Sequence[tuple[int, Fault]]) -> None:
+    def __init__(self, world: World, faults: Sequence[tuple[int, FaultRow]]) -> None:
         self._world = world
         self._faults = faults
         self._before = before([fault for _, fault in faults])
         self._began = 0.0
-        self._in_force: dict[int, Step] = {}
+        self._in_force: dict[int, ScenarioStep] = {}
         self.raised_after: dict[Key, float] = {}
         """Seconds from the start of the fault to the verdict."""
         self.last: dict[Key, Verdict] = {}
@@ -110,7 +110,7 @@ class Trial:
             for step in fault.steps:
                 self._world.after(step.at, partial(self._take, number, gpu, step))
 
-    def _take(self, number: int, gpu: int, step: Step) -> None:
+    def _take(self, number: int, gpu: int, step: ScenarioStep) -> None:
         """Apply a step of one fault; the step of the other fault remains active."""
         world = self._world
         self._in_force[number] = step
@@ -138,11 +138,11 @@ class Trial:
         )
 
     @property
-    def passed(self) -> float:
+    def seconds_passed(self) -> float:
         return self._world.clock - self._began
 
 
-def device(world: World, fault: Fault, gpu: int) -> str:
+def device(world: World, fault: FaultRow, gpu: int) -> str:
     """Return the device as verdicts name it."""
     if fault.where == "gpu":
         bus_id = PROFILES[world.profile].bus_ids[gpu]
@@ -152,12 +152,12 @@ def device(world: World, fault: Fault, gpu: int) -> str:
     return f"{fault.port}/1" if fault.where == "port" else NODE
 
 
-def deadline(fault: Fault) -> float:
+def deadline(fault: FaultRow) -> float:
     """Return the seconds after the last step in which the verdict must be raised."""
     return ALLOWED + BY_NAME[fault.check].after if fault.within is None else fault.within
 
 
-def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcome:
+def measure(fault: FaultRow, profile: str, **settings: Mapping[str, Any]) -> FaultOutcome:
     """Measure one fault on one node."""
     gpu = target(profile)
     with world_of(profile, [fault], settings) as world:
@@ -165,20 +165,20 @@ def measure(fault: Fault, profile: str, **settings: Mapping[str, Any]) -> Outcom
         trial.begin()
         key = (fault.check, device(world, fault, gpu))
         end = fault.steps[-1].at + deadline(fault)
-        while trial.passed < end:
+        while trial.seconds_passed < end:
             trial.advance(STEP_SECONDS)
             if key in trial.raised_after:
                 break
         if key in trial.raised_after:
-            trial.advance(max(0.0, fault.steps[-1].at - trial.passed) + AFTERWARDS)
+            trial.advance(max(0.0, fault.steps[-1].at - trial.seconds_passed) + AFTERWARDS)
         return _outcome(fault, profile, key, trial, world)
 
 
-def _outcome(fault: Fault, profile: str, key: Key, trial: Trial, world: World) -> Outcome:
+def _outcome(fault: FaultRow, profile: str, key: Key, trial: Trial, world: World) -> FaultOutcome:
     own = trial.last.get(key)
     cause = None if own is None else own.inhibited_by
     others = [verdict for verdict in trial.last.values() if verdict.key not in {key, cause}]
-    return Outcome(
+    return FaultOutcome(
         fault=fault.name,
         profile=profile,
         seconds=trial.raised_after.get(key),
@@ -220,7 +220,7 @@ class _Folder:
         self._folder.cleanup()
 
 
-def world_of(profile: str, faults: Sequence[Fault], settings: Mapping[str, Any] | None = None) -> _Folder:
+def world_of(profile: str, faults: Sequence[FaultRow], settings: Mapping[str, Any] | None = None) -> _Folder:
     """Return a world for these faults."""
     own: dict[str, Any] = {section: values for fault in faults for section, values in fault.settings.items()}
     return _Folder(profile, yaml.safe_dump(before(faults)), {**own, **(settings or {})})

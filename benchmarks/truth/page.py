@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from benchmarks.truth.fault import Disturbance, Fault
-from benchmarks.truth.measure import CalmOutcome, Outcome
+from benchmarks.truth.fault import Disturbance, FaultRow
+from benchmarks.truth.measure import CalmOutcome, FaultOutcome
 from benchmarks.truth.pairs import PairOutcome
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import FAIL
@@ -38,8 +38,8 @@ MIXED = "These results come from several versions of the code"
 
 
 def page(
-    results: Iterable[Outcome | PairOutcome | CalmOutcome],
-    faults: Sequence[Fault],
+    results: Iterable[FaultOutcome | PairOutcome | CalmOutcome],
+    faults: Sequence[FaultRow],
     disturbances: Sequence[Disturbance],
     pieces: int,
     states: int = 1,
@@ -50,7 +50,7 @@ def page(
     """
     known = tuple(results)
     outcomes = {
-        fault.name: [outcome for outcome in known if isinstance(outcome, Outcome) and outcome.fault == fault.name]
+        fault.name: [outcome for outcome in known if isinstance(outcome, FaultOutcome) and outcome.fault == fault.name]
         for fault in faults
     }
     calms = {
@@ -81,7 +81,7 @@ def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
         yield ""
 
 
-def missed(outcome: Outcome) -> bool:
+def is_missed(outcome: FaultOutcome) -> bool:
     """Return whether the fault was not found, or also found on a wrong device."""
     return outcome.seconds is None or not outcome.right_device
 
@@ -101,7 +101,7 @@ def missing_verdicts(disturbance: Disturbance, calm: CalmOutcome) -> list[str]:
 
 
 def _summary(
-    outcomes: dict[str, list[Outcome]],
+    outcomes: dict[str, list[FaultOutcome]],
     both: Sequence[PairOutcome],
     disturbances: Sequence[Disturbance],
     calms: dict[str, list[CalmOutcome]],
@@ -119,7 +119,7 @@ def _summary(
     yield "| | |\n| --- | --- |"
     yield f"| faults | {len(outcomes)} |"
     yield f"| faults measured (fault and node) | {len(every)} |"
-    yield f"| found, on the right device | {sum(not missed(one) for one in every)} of {len(every)} |"
+    yield f"| found, on the right device | {sum(not is_missed(each) for each in every)} of {len(every)} |"
     right = sum(outcome.right for outcome in both)
     yield f"| pairs of faults | {len(both)}, of which {right} were both found, or one hid the other |"
     yield f"| disturbances without a fault | {len(calms)}, for {hours:g} node-hours |"
@@ -133,7 +133,7 @@ def _summary(
     )
 
 
-def _faults(faults: Sequence[Fault], outcomes: dict[str, list[Outcome]]) -> Iterator[str]:
+def _faults(faults: Sequence[FaultRow], outcomes: dict[str, list[FaultOutcome]]) -> Iterator[str]:
     yield "\n## Faults\n"
     yield "| fault | check | found | after | level | action | also raised | inhibited |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -141,8 +141,8 @@ def _faults(faults: Sequence[Fault], outcomes: dict[str, list[Outcome]]) -> Iter
         yield _row(fault, outcomes[fault.name])
 
 
-def _row(fault: Fault, found: Sequence[Outcome]) -> str:
-    right = [outcome for outcome in found if not missed(outcome)]
+def _row(fault: FaultRow, found: Sequence[FaultOutcome]) -> str:
+    right = [outcome for outcome in found if not is_missed(outcome)]
     seconds = [outcome.seconds for outcome in right if outcome.seconds is not None]
     after = f"{median(seconds):.0f} s" if seconds else ""
     cells = (
@@ -152,10 +152,10 @@ def _row(fault: Fault, found: Sequence[Outcome]) -> str:
         after,
         _alike(one.level + (f", inhibited by `{one.inhibited_by}`" if one.inhibited_by else "") for one in right),
         _actions(fault, right),
-        _counted(
+        _count(
             verdict for outcome in found for verdict in {_check(each) for each in (*outcome.others, *outcome.elsewhere)}
         ),
-        _counted(verdict for outcome in found for verdict in {_check(each) for each in outcome.folded}),
+        _count(verdict for outcome in found for verdict in {_check(each) for each in outcome.folded}),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -168,24 +168,24 @@ def _alike(words: Iterable[str]) -> str:
     return "; ".join(sorted(set(words)))
 
 
-def _actions(fault: Fault, right: Sequence[Outcome]) -> str:
+def _actions(fault: FaultRow, right: Sequence[FaultOutcome]) -> str:
     actions = {outcome.action for outcome in right}
     return _alike(actions) + (f" ({fault.action})" if actions - {fault.action.value} else "")
 
 
-def _counted(checks: Iterable[str]) -> str:
+def _count(checks: Iterable[str]) -> str:
     known = list(checks)
     return ", ".join(f"{known.count(check)} x `{check}`" for check in sorted(set(known)))
 
 
-def _misses(faults: Sequence[Fault], outcomes: dict[str, list[Outcome]]) -> Iterator[str]:
+def _misses(faults: Sequence[FaultRow], outcomes: dict[str, list[FaultOutcome]]) -> Iterator[str]:
     yield "\n## Misses\n"
-    missed_by_fault = [(fault, [outcome for outcome in outcomes[fault.name] if missed(outcome)]) for fault in faults]
+    missed_by_fault = [(fault, [outcome for outcome in outcomes[fault.name] if is_missed(outcome)]) for fault in faults]
     rows = [(fault, lost) for fault, lost in missed_by_fault if lost]
     if not rows:
         yield "None."
     for fault, lost in rows:
-        where = ", ".join(f"`{one.profile}`" for one in lost)
+        where = ", ".join(f"`{each.profile}`" for each in lost)
         yield f"- **{fault.name}** ({where}): {fault.miss or 'not explained yet.'}"
 
 
@@ -204,7 +204,7 @@ def _pairs(both: Sequence[PairOutcome]) -> Iterator[str]:
             lost = sum(not outcome.right for outcome in mine)
             yield f"| `{profile}` | {words} | {len(mine)} | {found} | {hidden} | {under} | {lost} |"
     wrong = [outcome for outcome in both if not outcome.right]
-    yield from (f"\n- not found on `{one.profile}`: {_lost(one)}" for one in wrong)
+    yield from (f"\n- not found on `{each.profile}`: {_lost(each)}" for each in wrong)
 
 
 def _lost(outcome: PairOutcome) -> str:
@@ -225,7 +225,7 @@ def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[CalmOutcom
         found = calms[disturbance.name]
         wrong = [each for calm in found for each in false(disturbance, calm)]
         pages = sum(level == FAIL.word for _, level in wrong)
-        verdicts = _counted(check for calm in found for check, _ in calm.verdicts_raised)
+        verdicts = _count(check for calm in found for check, _ in calm.verdicts_raised)
         hours = sum(calm.hours for calm in found)
         yield f"| {disturbance.name} | {len(found)} | {hours:g} | {pages} | {len(wrong) - pages} | {verdicts} |"
     reasons: dict[str, list[str]] = {}
@@ -238,14 +238,16 @@ def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[CalmOutcom
 
 
 def problems_of(
-    results: Iterable[Outcome | PairOutcome | CalmOutcome], faults: Sequence[Fault], disturbances: Sequence[Disturbance]
+    results: Iterable[FaultOutcome | PairOutcome | CalmOutcome],
+    faults: Sequence[FaultRow],
+    disturbances: Sequence[Disturbance],
 ) -> list[str]:
     """Return misses without a reason, false verdicts and missing expected verdicts."""
     reasons = {fault.name: fault.miss for fault in faults}
     rows = {disturbance.name: disturbance for disturbance in disturbances}
     wrong = []
     for result in results:
-        if isinstance(result, Outcome) and missed(result) and not reasons[result.fault]:
+        if isinstance(result, FaultOutcome) and is_missed(result) and not reasons[result.fault]:
             wrong.append(f"missed on {result.profile}: {result.fault}")
         elif isinstance(result, PairOutcome) and not result.right:
             wrong.append(f"missed on {result.profile}: {_lost(result)}")

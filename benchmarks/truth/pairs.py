@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from benchmarks.truth.fault import Fault
+from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import AFTERWARDS, STEP_SECONDS, Trial, deadline, device, world_of
 from gpumon.sim.profiles import PROFILES
@@ -66,7 +66,7 @@ def pairs() -> Iterator[tuple[str, str, str, bool]]:
                 yield one.name, other.name, profile, same
 
 
-def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> PairOutcome:
+def measure_pair(one: FaultRow, other: FaultRow, profile: str, *, same_gpu: bool) -> PairOutcome:
     """Measure two faults at once."""
     placed = [(FIRST, one), (FIRST if same_gpu else SECOND, other)]
     with world_of(profile, [one, other]) as world:
@@ -74,7 +74,7 @@ def measure_pair(one: Fault, other: Fault, profile: str, *, same_gpu: bool) -> P
         trial.begin()
         keys = [(fault.check, device(world, fault, gpu)) for gpu, fault in placed]
         end = max(fault.steps[-1].at + deadline(fault) for fault in (one, other))
-        while trial.passed < end and not all(key in trial.raised_after for key in keys):
+        while trial.seconds_passed < end and not all(key in trial.raised_after for key in keys):
             trial.advance(STEP_SECONDS)
         trial.advance(AFTERWARDS)
         last = [trial.last.get(key) for key in keys]

@@ -79,7 +79,7 @@ def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
         if skip is not None:
             world.record_result(skipped_result(PROBE, this, skip))
             return
-        plans, judge = _planned(world, now)
+        plans, judge = _plan(world, now)
         recorder = TelemetryRecorder(lambda: world.report, plans[0].gpus)
         world.deliver(ProbeStarted(id=this.id, probe=PROBE.name, gpus=plans[0].gpus))
         passes = _passes(plans, judge, behaviour)
@@ -97,12 +97,12 @@ def run(behaviour: RankBehaviour = HEALTHY) -> Callable[[World], None]:
 
 def record_good_runs(world: World) -> None:
     """Record enough good runs for a baseline; the last one a period ago."""
-    plans, judge = _planned(world, _now(world))
+    plans, judge = _plan(world, _now(world))
     for number in range(ENOUGH_RUNS, 0, -1):
-        world.record_result(_ended(_run(world.clock, -number * PERIOD), plans, judge))
+        world.record_result(_result(_run(world.clock, -number * PERIOD), plans, judge))
 
 
-def _ended(this: Run, plans: Sequence[Plan], judge: Judge) -> ProbeResult:
+def _result(this: Run, plans: Sequence[Plan], judge: Judge) -> ProbeResult:
     return conclude(this, _passes(plans, judge, HEALTHY), judge, RUN_SECONDS)
 
 
@@ -117,7 +117,7 @@ def _now(world: World) -> PreflightFacts:
     )
 
 
-def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge]:
+def _plan(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge]:
     plans = make_plans(PROBE, usable_gpus(now), python="python3", algorithms=algorithms(now))
     asked = probe_floors(world.configuration())[plans[0].setting.backend]
     return plans, make_judge(PROBE, plans[0], world.report, asked)
@@ -126,7 +126,7 @@ def _planned(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge
 def _passes(plans: Sequence[Plan], judge: Judge, behaviour: RankBehaviour) -> list[Pass]:
     """Return the passes; after a failed pass no other algorithm is measured."""
     each_ranks = [_Ranks(plan, judge, behaviour) for plan in plans]
-    return [ranks.led() for ranks in each_ranks] if behaviour.stage == "end" else [each_ranks[0].broken()]
+    return [ranks.full_pass() for ranks in each_ranks] if behaviour.stage == "end" else [each_ranks[0].broken()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,27 +144,27 @@ class _Ranks:
         accounts[BLAMED] = replace(accounts[BLAMED], error=error, status=1 if error else -9)
         return Pass(plan=self.plan, steps=self.plan.measures[:1], accounts=accounts, ending=self.behaviour.ending)
 
-    def led(self) -> Pass:
+    def full_pass(self) -> Pass:
         """Return a pass with all steps of a run."""
         attempt = Pass(plan=self.plan, accounts=[_account(rank) for rank in range(self.plan.ranks)])
         while (step := next_step(attempt, self.judge)) is not None:
-            accounts = [self._stepped(each, len(attempt.steps), step) for each in attempt.accounts]
+            accounts = [self._after_step(each, len(attempt.steps), step) for each in attempt.accounts]
             attempt = replace(attempt, steps=(*attempt.steps, step), accounts=accounts)
         return replace(attempt, ending=self.behaviour.ending)
 
-    def _stepped(self, account: Account, number: int, step: Step) -> Account:
+    def _after_step(self, account: Account, number: int, step: Step) -> Account:
         if isinstance(step, Measure):
-            sizes = {(number, size): self._sized(number, size) for size in step.sizes}
+            sizes = {(number, size): self._measured_size(number, size) for size in step.sizes}
             return replace(account, sizes={**account.sizes, **sizes})
         if isinstance(step, Pairs):
             met = [rank for together in step.rounds for pair in together if account.rank in pair for rank in pair]
             peers = {
-                (number, other): self._exchanged(account.rank, other, step) for other in met if other != account.rank
+                (number, other): self._exchange(account.rank, other, step) for other in met if other != account.rank
             }
             return replace(account, pairs={**account.pairs, **peers})
         raise ValueError(f"unsupported step: {step}")
 
-    def _sized(self, number: int, size: int) -> Sized:
+    def _measured_size(self, number: int, size: int) -> Sized:
         again = number >= len(self.plan.measures) and self.behaviour.repeated is not None
         low = self.behaviour.repeated if again else self.behaviour.share
         share = (low or 1.0) if self.plan.algorithm in self.behaviour.algorithms else 1.0
@@ -185,7 +185,7 @@ class _Ranks:
         published = self.judge.expected(asked)
         return USUAL if published is None else published[0]
 
-    def _exchanged(self, rank: int, peer: int, step: Pairs) -> Sized:
+    def _exchange(self, rank: int, peer: int, step: Pairs) -> Sized:
         bandwidth = USUAL / 4 if self.behaviour.slow(rank, peer) else USUAL
         faulty_sender = self.behaviour.faulty_sender if self.behaviour.wrong else None
         return Sized(

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import CalmOutcome, Outcome, measure, measure_disturbance
+from benchmarks.truth.measure import CalmOutcome, FaultOutcome, measure, measure_disturbance
 from benchmarks.truth.pairs import PairOutcome, measure_pair, pairs
 from gpumon.sim.profiles import PROFILES
 
@@ -28,7 +28,7 @@ FRESH = 60
 WORKERS = 1 + (os.cpu_count() or 1)
 """One more than the CPUs: each worker waits for the thread of its store a quarter of the time."""
 
-Result = Outcome | PairOutcome | CalmOutcome
+Result = FaultOutcome | PairOutcome | CalmOutcome
 _FAULTS = {fault.name: fault for fault in FAULTS}
 _CALMS = {disturbance.name: disturbance for disturbance in DISTURBANCES}
 
@@ -134,8 +134,8 @@ def _read(line: str) -> tuple[Piece, Result, str]:
     """Parse a row; a row without a version of the code counts as a separate version."""
     row = json.loads(line, object_hook=_tuples)
     piece = Piece(**row["piece"])
-    kinds: Mapping[str, type[Outcome | PairOutcome | CalmOutcome]] = {
-        "fault": Outcome,
+    kinds: Mapping[str, type[FaultOutcome | PairOutcome | CalmOutcome]] = {
+        "fault": FaultOutcome,
         "pair": PairOutcome,
         "calm": CalmOutcome,
     }

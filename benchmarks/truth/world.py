@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from typing_extensions import Self
 
 from benchmarks.truth.children import MAINS
-from benchmarks.truth.host import Host, Process
+from benchmarks.truth.host import VirtualHost, VirtualProcess
 from gpumon.bootstrap import Services
 from gpumon.clock import BOOT_ID, SIMULATED, boot_clock
 from gpumon.config.component_settings import timetable
@@ -67,7 +67,7 @@ class _SilentEndpoint(HttpEndpoint):
         pass
 
 
-class Agent(Daemon):
+class VirtualAgent(Daemon):
     """The daemon without an HTTP server and without ranks."""
 
     def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
@@ -131,7 +131,7 @@ class Agent(Daemon):
         self.services.http_endpoint.stop()
 
 
-def _in_a_call(process: Process) -> bool:
+def _in_a_call(process: VirtualProcess) -> bool:
     return process.page >= 0 and Reader(process.page).read().running
 
 
@@ -158,9 +158,9 @@ class World:
         interval: float = POLL_SECONDS,
     ) -> None:
         self.profile = profile
-        self.host = Host(MAINS, uptime=uptime)
+        self.host = VirtualHost(MAINS, uptime=uptime)
         self.host.in_call = _in_a_call
-        self.agent: Agent
+        self.agent: VirtualAgent
         self._folder = folder
         self._settings = {**dict(settings or {}), **_parts(profile, settings or {})}
         self._interval = interval
@@ -232,7 +232,7 @@ class World:
     def start(self, **settings: Mapping[str, Any]) -> None:
         """Start the agent with these settings, and keep them for later starts."""
         self._settings |= settings
-        self.agent = Agent(self.configuration(), self._read)
+        self.agent = VirtualAgent(self.configuration(), self._read)
         self.host.settle = self.agent.settle
         self.agent.start()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hardware import Host
+from benchmarks.hardware import MeasuredHost
 from gpumon.sim.capture import read
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +55,6 @@ def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_load_that_ends_early_is_an_error(tmp_path: Path) -> None:
     """A training loop that finds no GPU makes no figures of a loaded host."""
-    host = Host(folder=tmp_path, simulated=None, minutes=1, step_minutes=1, record_seconds=1)
+    host = MeasuredHost(folder=tmp_path, simulated=None, minutes=1, step_minutes=1, record_seconds=1)
     with pytest.raises(RuntimeError, match="'train' ended with exit code 1"), host.load("train", 60) as process:
         process.wait()

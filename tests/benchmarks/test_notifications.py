@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.pages.__main__ import tapes_of
 from benchmarks.pages.measure import measure
-from benchmarks.pages.tape import Case
+from benchmarks.pages.tape import FaultCase
 
 FAULTS = {
     "fell off the bus: Xid 79, and lost to NVML": "pager",
@@ -21,8 +21,8 @@ FAULTS = {
 @pytest.mark.timeout(600)  # the tapes alone take a minute on a busy machine
 def test_each_fault_is_one_notification_with_reason_and_action() -> None:
     """Each leads to one notification at its receiver, with host, reason, action, serial number and runbook."""
-    chosen = [Case((name,)) for name in FAULTS]
+    chosen = [FaultCase((name,)) for name in FAULTS]
     outcomes, _ = measure(tapes_of(chosen), interval=1.0, apart=1.0, settle=15.0, afterwards=45.0)
-    assert {one.title: (one.receivers, one.pages, one.lacking) for one in outcomes} == {
+    assert {each.title: (each.receivers, each.pages, each.lacking) for each in outcomes} == {
         title: ((receiver,), 1, ()) for title, receiver in FAULTS.items()
     }

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages.measure import Outcome, outcome_of, served_runbooks
+from benchmarks.pages.measure import NotificationOutcome, outcome_of, served_runbooks
 from benchmarks.pages.page import page
 from benchmarks.pages.stack import Notified
-from benchmarks.pages.tape import Case, Place, Tape
+from benchmarks.pages.tape import FaultCase, Place, Tape
 
 SERVED = frozenset({"/runbooks/GpuLost", "/runbooks/GpuStuck", "/runbooks/IbPortDown"})
 
 
-def notified(alert: str, **labels: str) -> Notified:
+def expected_notification(alert: str, **labels: str) -> Notified:
     """Return the notification of an alert of a GPU, unless the labels name another device."""
     texts = {"summary": "gpu-000: text", "description": "reason", "action": "reboot", "serial": "1650"}
     device = labels or {"gpu": "3"}
@@ -29,53 +29,53 @@ def notified(alert: str, **labels: str) -> Notified:
     )
 
 
-def outcome(expected: Place, *received: Notified, names: tuple[str, ...] = ("a fault",)) -> Outcome:
+def outcome(expected: Place, *received: Notified, names: tuple[str, ...] = ("a fault",)) -> NotificationOutcome:
     """Return the outcome of a fault whose alert is `expected`."""
-    tape = Tape(Case(names), (), {expected: 10.0}, frozenset({expected}))
+    tape = Tape(FaultCase(names), (), {expected: 10.0}, frozenset({expected}))
     return outcome_of("gpu-000", tape, 100.0, received, SERVED)
 
 
 def test_the_alert_of_the_fault_is_right() -> None:
     """It has all its texts, 20 s after the verdict."""
-    one = outcome(("GpuLost", "3"), notified("GpuLost"))
+    one = outcome(("GpuLost", "3"), expected_notification("GpuLost"))
     assert (one.right, one.delays, one.lacking, one.inhibited) == (True, (20.0,), (), ())
 
 
 def test_another_alert_is_not_right() -> None:
     """One notification about something else is not that of the fault."""
-    one = outcome(("NvlinkDown", "3"), notified("IbPortDown", device="mlx5_0"))
+    one = outcome(("NvlinkDown", "3"), expected_notification("IbPortDown", device="mlx5_0"))
     assert (one.right, one.lacking) == (False, ("NvlinkDown: notification",))
 
 
 def test_an_alert_that_inhibits_the_one_of_the_fault_stands_for_it() -> None:
     """The page names it."""
-    one = outcome(("GpumonChildAbandoned", ""), notified("GpuStuck"))
+    one = outcome(("GpumonChildAbandoned", ""), expected_notification("GpuStuck"))
     assert (one.right, one.inhibited) == (True, (("GpumonChildAbandoned", "GpuStuck"),))
-    two = outcome(("GpuLost", "3"), notified("GpuLost"))
+    two = outcome(("GpuLost", "3"), expected_notification("GpuLost"))
     assert "| GpumonChildAbandoned (inhibited by GpuStuck) |" in page([one, two, two], {})
 
 
 def test_what_a_notification_lacks() -> None:
     """A GPU's serial number, and a runbook that is served. A port has no serial number."""
-    without = notified("GpuLost")
+    without = expected_notification("GpuLost")
     without = replace(
         without, annotations={**without.annotations, "serial": "", "runbook_url": "http://n:1/runbooks/No"}
     )
     assert outcome(("GpuLost", "3"), without).lacking == ("GpuLost: serial number", "GpuLost: runbook")
-    port = notified("IbPortDown", device="mlx5_0", port="1")
+    port = expected_notification("IbPortDown", device="mlx5_0", port="1")
     port = replace(port, annotations={**port.annotations, "serial": ""})
     assert outcome(("IbPortDown", "mlx5_0"), port).right
 
 
 def test_a_second_notification_is_never_exact() -> None:
     """The page counts it apart, also if it is excused."""
-    first = replace(notified("GpuXidCritical"), notification=0)
+    first = replace(expected_notification("GpuXidCritical"), notification=0)
     runbooks = SERVED | {"/runbooks/GpuXidCritical", "/runbooks/GpuXidRecurring"}
     place = ("GpuXidRecurring", "3")
-    tape = Tape(Case(("a fault",)), (), {place: 10.0}, frozenset({place}))
-    two = outcome_of("gpu-000", tape, 100.0, [first, notified("GpuXidRecurring")], runbooks)
+    tape = Tape(FaultCase(("a fault",)), (), {place: 10.0}, frozenset({place}))
+    two = outcome_of("gpu-000", tape, 100.0, [first, expected_notification("GpuXidRecurring")], runbooks)
     assert (two.right, two.exact, two.pages) == (True, False, 2)
-    text = page([two, outcome(("GpuLost", "3"), notified("GpuLost"))], {})
+    text = page([two, outcome(("GpuLost", "3"), expected_notification("GpuLost"))], {})
     assert "serial number | 1 |" in text
     assert "then inhibits | 1 |" in text
     assert 'column "also" | 0 |' in text
@@ -85,8 +85,8 @@ def test_a_second_notification_is_never_exact() -> None:
 def test_pairs_are_no_single_faults() -> None:
     """Also not a pair with one alert."""
     outcomes = [
-        outcome(("GpuLost", "3"), notified("GpuLost")),
-        outcome(("GpuLost", "3"), notified("GpuLost"), names=("a fault", "another")),
+        outcome(("GpuLost", "3"), expected_notification("GpuLost")),
+        outcome(("GpuLost", "3"), expected_notification("GpuLost"), names=("a fault", "another")),
     ]
     assert "| single faults with exactly one notification | 1 of 1 |" in page(outcomes, {})
 
@@ -94,6 +94,6 @@ def test_pairs_are_no_single_faults() -> None:
 @pytest.mark.slow
 def test_an_agent_serves_the_runbooks(tmp_path: Path) -> None:
     """Of the paths in notifications those are served that exist."""
-    other = notified("GpuLost")
+    other = expected_notification("GpuLost")
     other = replace(other, annotations={"runbook_url": "http://gpu-000:17400/runbooks/No"})
-    assert served_runbooks(tmp_path, [notified("GpuStuck"), other]) == {"/runbooks/GpuStuck"}
+    assert served_runbooks(tmp_path, [expected_notification("GpuStuck"), other]) == {"/runbooks/GpuStuck"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.scale_page import GIB, Step, page
+from benchmarks.scale_page import GIB, ScaleStep, page
 
-STEP = Step(
+STEP = ScaleStep(
     nodes=1000,
     series=1.6e6,
     samples=64_000.0,

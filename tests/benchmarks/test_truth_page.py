@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from benchmarks.truth.benign import DISTURBANCES
-from benchmarks.truth.fault import Disturbance, Fault
+from benchmarks.truth.fault import Disturbance, FaultRow
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import CalmOutcome, Outcome
+from benchmarks.truth.measure import CalmOutcome, FaultOutcome
 from benchmarks.truth.page import MIXED, PARTLY, page, problems_of
 from benchmarks.truth.pairs import pairs
 from benchmarks.truth.untested import UNTESTED, UNUSED
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "truth.md"
 def test_every_simulated_fault_is_injected_or_has_a_reason() -> None:
     """Each fault of the simulation is used by `make truth` or listed with a reason."""
     used = {key for fault in FAULTS for step in fault.steps for key in (*step.gpu, *step.node)}
-    used |= {key for fault in FAULTS for key in fault.before} | {key for one in DISTURBANCES for key in one.before}
+    used |= {key for fault in FAULTS for key in fault.before} | {key for each in DISTURBANCES for key in each.before}
     assert SIMULATED.keys() - used - UNUSED.keys() == set()
     assert UNUSED.keys() & used == set()
 
@@ -41,13 +41,13 @@ def test_each_fault_applies_to_a_profile_and_has_a_unique_name() -> None:
     """Every row is measured on at least one profile."""
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
     assert all(any(fault.on(profile) for profile in PROFILES.values()) for fault in FAULTS)
-    assert len({one.name for one in DISTURBANCES}) == len(DISTURBANCES) >= 25
+    assert len({each.name for each in DISTURBANCES}) == len(DISTURBANCES) >= 25
 
 
 def test_a_miss_without_a_reason_is_a_failure() -> None:
     """A missed fault is a problem of the run."""
-    fault = Fault(name="some", check="gpu_lost", steps=())
-    outcome = Outcome(fault="some", profile="t4x1")
+    fault = FaultRow(name="some", check="gpu_lost", steps=())
+    outcome = FaultOutcome(fault="some", profile="t4x1")
     assert problems_of([outcome], [fault], ()) == ["missed on t4x1: some"]
 
 
@@ -104,7 +104,7 @@ def test_stored_results_record_the_state_of_the_code(tmp_path: Path) -> None:
 def test_a_row_that_lacks_a_profile_is_missing_from_the_page() -> None:
     """`_lacking` finds rows that lack one of their profiles."""
     everywhere = [name for name, profile in PROFILES.items() if FAULTS[0].on(profile)]
-    found = [Outcome(fault=FAULTS[0].name, profile=name, seconds=1.0) for name in everywhere]
+    found = [FaultOutcome(fault=FAULTS[0].name, profile=name, seconds=1.0) for name in everywhere]
     calms = [
         CalmOutcome(name=DISTURBANCES[0].name, profile=name, hours=1)
         for name in disturbance_profiles(DISTURBANCES[0].on)
@@ -132,7 +132,7 @@ def _lacking(text: str) -> list[str]:
     calms = dict(re.findall(r"^\| ([^|]+) \| (\d+) \| [\d.e+]+ \| \d+ \| \d+ \|", text, re.MULTILINE))
     pair_counts = re.findall(r"^\| pairs of faults \| (\d+),", text, re.MULTILINE)
     wanted = {fault.name: str(sum(map(fault.on, PROFILES.values()))) for fault in FAULTS}
-    calm_wanted = {one.name: str(len(disturbance_profiles(one.on))) for one in DISTURBANCES}
+    calm_wanted = {each.name: str(len(disturbance_profiles(each.on))) for each in DISTURBANCES}
     return [
         *(name for name, number in wanted.items() if faults.get(name) != number),
         *(name for name, number in calm_wanted.items() if calms.get(name) != number),

@@ -31,7 +31,7 @@ def outcomes(world: World, *behaviours: RankBehaviour) -> list[tuple[str, str]]:
     for behaviour in behaviours:
         run(behaviour)(world)
         world.advance(RUN_SECONDS + 1)
-    return [(one.outcome, one.reason) for one in world.report.probe.history[before:]]
+    return [(each.outcome, each.reason) for each in world.report.probe.history[before:]]
 
 
 def test_results_of_ranks_are_evaluated_as_on_a_host(world: World) -> None:
@@ -51,7 +51,7 @@ def test_results_of_ranks_are_evaluated_as_on_a_host(world: World) -> None:
     ]
     world.restart()
     world.advance(30)
-    assert [one.outcome for one in world.report.probe.history[-8:]] == [
+    assert [each.outcome for each in world.report.probe.history[-8:]] == [
         *("ok", "degraded", "ok", "wrong"),
         *("failed", "failed", "timeout", "skipped"),
     ]

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import measure, measure_disturbance
-from benchmarks.truth.page import missed
+from benchmarks.truth.page import is_missed
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +37,8 @@ DIVIDED = (
 @pytest.mark.parametrize("name", FOUND)
 def test_a_fault_is_detected_in_time_on_its_device(name: str) -> None:
     """The smallest node detects these faults."""
-    fault = next(one for one in FAULTS if one.name == name)
-    assert not missed(measure(fault, "t4x1"))
+    fault = next(each for each in FAULTS if each.name == name)
+    assert not is_missed(measure(fault, "t4x1"))
 
 
 @pytest.mark.parametrize("name", BORNE)

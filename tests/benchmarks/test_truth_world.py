@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.truth.fault import Disturbance, Fault, once
+from benchmarks.truth.fault import Disturbance, FaultRow, once
 from benchmarks.truth.measure import measure, measure_disturbance
-from benchmarks.truth.page import missed
+from benchmarks.truth.page import is_missed
 from benchmarks.truth.world import World
 
 pytestmark = pytest.mark.slow
 
 
-LOST = Fault(name="lost", check="gpu_lost", steps=once(lost=True))
+LOST = FaultRow(name="lost", check="gpu_lost", steps=once(lost=True))
 HUNG = {"hang": ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]}
 
 
@@ -39,7 +39,7 @@ def test_a_healthy_node_is_polled_in_virtual_time(world: World) -> None:
 def test_a_fault_is_detected_on_its_gpu() -> None:
     """The outcome has check, GPU, action and virtual time."""
     outcome = measure(LOST, "h100pciex2")
-    assert not missed(outcome)
+    assert not is_missed(outcome)
     assert outcome.seconds is not None
     assert outcome.seconds <= 20
     assert outcome.action == "reboot"
@@ -48,7 +48,7 @@ def test_a_fault_is_detected_on_its_gpu() -> None:
 def test_a_disabled_check_is_a_miss() -> None:
     """The measurement can fail: with its check disabled the fault is not detected."""
     outcome = measure(LOST, "h100pciex2", health={"disabled_checks": ("gpu_lost",)})
-    assert missed(outcome)
+    assert is_missed(outcome)
     assert outcome.seconds is None
 
 
@@ -62,10 +62,10 @@ def test_a_hung_call_quarantines_its_gpu_until_it_answers(world: World) -> None:
     """The real supervisor kills and replaces the sampler and readmits the GPU."""
     world.edit(f"busy: true\ngpus: {{1: {HUNG}}}")
     world.advance(40)
-    assert [one.fault for one in world.report.gpus] == [None, "stuck"]
+    assert [each.fault for each in world.report.gpus] == [None, "stuck"]
     world.edit("busy: true")
     world.advance(60)
-    assert [one.fault for one in world.report.gpus] == [None, None]
+    assert [each.fault for each in world.report.gpus] == [None, None]
 
 
 def test_a_verdict_survives_a_restart_and_a_reboot(world: World) -> None:
@@ -74,12 +74,12 @@ def test_a_verdict_survives_a_restart_and_a_reboot(world: World) -> None:
     world.advance(30)
     world.restart()
     world.advance(20)
-    assert "gpu_lost" in {one.check for one in world.verdicts}
+    assert "gpu_lost" in {each.check for each in world.verdicts}
     world.edit("busy: true")
     world.reboot()
     world.advance(60)
-    assert "gpu_lost" in {one.check for one in world.verdicts}
-    assert [one.fault for one in world.report.gpus] == [None, None]
+    assert "gpu_lost" in {each.check for each in world.verdicts}
+    assert [each.fault for each in world.report.gpus] == [None, None]
 
 
 def test_the_clocks_of_the_process_are_restored(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_ignoring_another_check_does_not_excuse_a_silent_gpu() -> None:
 
 def test_what_explains_a_silent_gpu_is_in_the_table() -> None:
     """All checks of GPUs that do not answer, except for their count, which is the node's."""
-    assert {one.name for one in gpu.CHECKS if one.gpu is not None} == SILENCE
+    assert {each.name for each in gpu.CHECKS if each.gpu is not None} == SILENCE
 
 
 def test_a_node_without_gpus_is_unknown() -> None:

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents import Agent
+from agents import AgentProcess
 from each_case import each_case
 from sample_events import error_event
 
@@ -325,7 +325,7 @@ def test_a_web_configuration_that_this_user_may_not_read_is_unknown() -> None:
 @pytest.mark.slow
 def test_a_running_agent_is_asked(alone: Path) -> None:
     """The answers are those of the agent's own report, and its store is not opened."""
-    agent = Agent(alone).start()
+    agent = AgentProcess(alone).start()
     try:
         path = alone / "support.tar.gz"
         arguments = (f"--web.listen-address=127.0.0.1:{agent.port}", f"--bundle={path}")

@@ -36,7 +36,7 @@ def test_a_live_view_ends_with_q_and_restores_the_terminal(tmp_path: Path) -> No
 def stranger(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     """Return the URL of a web server that is no Prometheus, and its answer."""
 
-    class Page(BaseHTTPRequestHandler):
+    class PageSource(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -45,7 +45,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Page)
+    server = HTTPServer(("127.0.0.1", 0), PageSource)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}", request.param
     server.shutdown()

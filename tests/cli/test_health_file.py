@@ -46,7 +46,7 @@ def test_what_the_agent_writes_is_read(path: Path) -> None:
     """Verdicts, GPUs and level survive the round trip."""
     report = sample_reports.lost()
     health = read_health(write(path, content(report)))
-    assert [verdict["check"] for verdict in health.verdicts] == [one.check for one in report.health.primary]
+    assert [verdict["check"] for verdict in health.verdicts] == [each.check for each in report.health.primary]
     assert [(gpu.number, gpu.uuid) for gpu in health.gpus] == [(state.index, state.uuid) for state in report.gpus]
     assert health.gpus[3].unwatched == "it does not answer (lost)"
     assert (health.level.word, health.stale, health.maintenance) == ("fail", "", None)

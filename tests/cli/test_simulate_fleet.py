@@ -20,7 +20,7 @@ from gpumon.cli.main import main
 NODES, BROKEN = 4, 1
 
 
-class Fleet:
+class RunningFleet:
     """A running fleet of four nodes, of which the first is broken."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,15 +41,15 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    running = Fleet(tmp_path_factory.mktemp("fleet"))
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
+    running = RunningFleet(tmp_path_factory.mktemp("fleet"))
     yield running
     running.process.terminate()
     running.process.wait(30)
 
 
 @pytest.mark.slow
-def test_each_node_is_a_target_with_its_own_gpus(fleet: Fleet) -> None:
+def test_each_node_is_a_target_with_its_own_gpus(fleet: RunningFleet) -> None:
     """Names, addresses and uuids are distinct, also on the page of the links."""
     assert list(fleet.targets) == ["sim-1", "sim-2", "sim-3", "sim-4"]
     for path in ("/metrics", "/metrics/links"):
@@ -59,7 +59,7 @@ def test_each_node_is_a_target_with_its_own_gpus(fleet: Fleet) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_nodes_are_broken(fleet: Fleet) -> None:
+def test_the_first_nodes_are_broken(fleet: RunningFleet) -> None:
     """The verdict is that of a real agent; the other nodes are healthy, and their values are live."""
     eventually(lambda: 'gpumon_health_check{check="gpu_lost"' in fleet.get("sim-1"))
     eventually(lambda: "gpumon_node_health 0" in fleet.get("sim-4").splitlines())
@@ -70,7 +70,7 @@ def test_the_first_nodes_are_broken(fleet: Fleet) -> None:
 @pytest.mark.slow
 def test_the_agents_end_with_the_fleet(tmp_path: Path) -> None:
     """SIGTERM leaves no process and no file."""
-    fleet = Fleet(tmp_path)
+    fleet = RunningFleet(tmp_path)
     agents = fleet.agents()
     assert len(agents) == 1 + BROKEN
     fleet.process.terminate()

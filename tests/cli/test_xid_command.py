@@ -77,7 +77,7 @@ def test_all_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output_of(capsys).splitlines()
     assert [int(line.split()[0]) for line in lines] == sorted(XIDS)
     assert "  79  critical  hardware     The GPU has fallen off the bus. Do: drain the node and reboot it" in lines
-    assert [one["xid"] for one in document(capsys)] == sorted(XIDS)
+    assert [each["xid"] for each in document(capsys)] == sorted(XIDS)
 
 
 def test_the_operators_file_is_in_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

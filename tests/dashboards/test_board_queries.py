@@ -33,7 +33,7 @@ def query(board: str, title: str, place: int = 0, **variables: str) -> str:
     return source.filled(panel.queries[place].expr)
 
 
-def _failed(level: float | None) -> float | None:
+def _recorded_level(level: float | None) -> float | None:
     """Return what the recording rule makes of a verdict."""
     return None if level in {None, 1.0} else float(level == 3)
 
@@ -60,7 +60,7 @@ def test_hours_between_failures_count_healthy_hours_only(tmp_path: Path) -> None
     expr = query("gpumon-fleet", "Hours between failures?")
     groups = []
     for at, hours in HISTORIES.values():
-        history = Series(FAILED, NODE, [_failed(at(step)) for step in range(WEEK)])
+        history = Series(FAILED, NODE, [_recorded_level(at(step)) for step in range(WEEK)])
         samples = [] if hours is None else [{"labels": "{}", "value": hours}]
         wanted = {"expr": expr, "eval_time": f"{STEP * (WEEK - 1)}s", "exp_samples": samples}
         groups.append(group(STEP, [history], promql_expr_test=[wanted]))

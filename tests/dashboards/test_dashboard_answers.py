@@ -16,7 +16,7 @@ from agents import eventually
 from dashboard_fleet import DashboardFleet
 from each_case import each_case
 from expectations import ACCEPTED, ALL, VIEWS, View
-from shown import WITHIN, Shown, agrees, wrong_answers
+from panel_content import WITHIN, PanelContent, agrees, wrong_answers
 
 from dashboards.answers import LETTERS, Series, Source
 from dashboards.generate import DASHBOARDS, dashboards
@@ -58,9 +58,9 @@ def test_every_panel_shows_the_state_of_the_fleet(dashboard: Dashboard, fleet: D
             for panel in dashboard.panels:
                 if panel.title in view.expected:
                     answer = answers[number, panel.title] = source.answers(panel)
-                    shown = Shown(panel, answer, STEP)
-                    if not agrees(view.expected[panel.title], shown):
-                        wrong[f"{panel.title} {dict(view.chosen)}"] = shown.lines if panel.columns else shown.values
+                    content = PanelContent(panel, answer, STEP)
+                    if not agrees(view.expected[panel.title], content):
+                        wrong[f"{panel.title} {dict(view.chosen)}"] = content.lines if panel.columns else content.values
         return not wrong
 
     try:
@@ -84,7 +84,7 @@ def _accepted_wrongly(
         rejected: dict[str, bool] = {}
         for number in asked:
             for name, answer in wrong_answers(panel, answers[number, panel.title]):
-                rejects = not agrees(views[number].expected[panel.title], Shown(panel, answer, STEP))
+                rejects = not agrees(views[number].expected[panel.title], PanelContent(panel, answer, STEP))
                 rejected[name] = rejected.get(name, False) or rejects
         for name, is_rejected in rejected.items():
             if not is_rejected and (panel.title, name) not in ACCEPTED:
@@ -112,23 +112,27 @@ def test_nothing_states_that_a_silent_node_is_good(fleet: DashboardFleet) -> Non
     def good(node: str) -> set[str]:
         source = _source(fleet, {"instance": node, "gpu": "1"})
         source = dataclasses.replace(source, start=source.end - 10 * STEP)
-        shown = [Shown(panel, source.answers(panel), STEP) for dashboard in DASHBOARDS for panel in dashboard.panels]
-        return {each.panel.title for each in shown if _is_good(each)}
+        content = [
+            PanelContent(panel, source.answers(panel), STEP) for dashboard in DASHBOARDS for panel in dashboard.panels
+        ]
+        return {each.panel.title for each in content if _is_good(each)}
 
     eventually(lambda: len(good("sim-1")) > 25, within=WITHIN, every=1)
     eventually(lambda: not good("silent") - NOT_ABOUT_THE_NODE, within=WITHIN, every=1)
     eventually(lambda: not good("driverless") & WHAT_IS_WRONG, within=WITHIN, every=1)
 
 
-def _is_good(shown: Shown) -> bool:
+def _is_good(content: PanelContent) -> bool:
     """Return whether the panel states that there is no fault: by its text, or as a number in green."""
-    if shown.panel.kind == "stat" and shown.series:
-        words, colors = shown.panel.words, shown.panel.colors
-        reached = [color for limit, color in colors.items() if limit is None or shown.number >= limit]
-        return (words[shown.number][1] if shown.number in words else reached[-1]) == "green"
-    if shown.panel.kind == "table":
-        return any(GOOD & {str(cell) for heading, cell in line.items() if heading != "action"} for line in shown.lines)
-    return bool(shown.others)
+    if content.panel.kind == "stat" and content.series:
+        words, colors = content.panel.words, content.panel.colors
+        reached = [color for limit, color in colors.items() if limit is None or content.number >= limit]
+        return (words[content.number][1] if content.number in words else reached[-1]) == "green"
+    if content.panel.kind == "table":
+        return any(
+            GOOD & {str(cell) for heading, cell in line.items() if heading != "action"} for line in content.lines
+        )
+    return bool(content.others)
 
 
 def test_variables_list_blind_nodes(fleet: DashboardFleet) -> None:

@@ -55,14 +55,14 @@ def schema() -> jsonschema.Draft7Validator:
     It writes "any value" as an object, so these parts are opened.
     """
     text = (Path(__file__).parent / "schema" / "dashboard.json").read_text(encoding="utf-8")
-    return jsonschema.Draft7Validator(_opened(json.loads(text)))
+    return jsonschema.Draft7Validator(_without_closed_objects(json.loads(text)))
 
 
-def _opened(part: Any) -> Any:
+def _without_closed_objects(part: Any) -> Any:
     if isinstance(part, dict):
         anything = part.get("type") == "object" and part.get("additionalProperties") == {} and "properties" not in part
-        return {} if anything else {name: _opened(value) for name, value in part.items()}
-    return [_opened(value) for value in part] if isinstance(part, list) else part
+        return {} if anything else {name: _without_closed_objects(value) for name, value in part.items()}
+    return [_without_closed_objects(value) for value in part] if isinstance(part, list) else part
 
 
 @each_case("dashboard", DASHBOARDS)

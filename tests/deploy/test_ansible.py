@@ -71,7 +71,7 @@ def make_package(folder: Path, release: str) -> Path:
 def root(tmp_path: Path) -> Iterator[ClonedRoot]:
     with ClonedRoot(tmp_path) as running:
         read = (ROOT, Path(sys.prefix), Path(sys.executable).resolve())
-        for path in {parent for one in read for parent in one.parents}:  # of the copy only
+        for path in {parent for each in read for parent in each.parents}:  # of the copy only
             running.run("chmod", "a+rx", str(path), check=False)
         yield running
 

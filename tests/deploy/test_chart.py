@@ -42,7 +42,7 @@ def render(**values: Any) -> Any:
     return _results()[json.dumps(values)]
 
 
-def rendered(kind: str, **values: Any) -> list[Any]:
+def rendered_resources(kind: str, **values: Any) -> list[Any]:
     return [resource for resource in render(**values)["rendered"] if resource["kind"] == kind]
 
 
@@ -86,9 +86,9 @@ def test_misspelt_values_are_refused(values: dict[str, Any]) -> None:
 
 def test_the_rules_and_dashboards_are_those_of_the_repository() -> None:
     """The chart has links to them, not a second copy."""
-    [rule] = rendered("PrometheusRule")
+    [rule] = rendered_resources("PrometheusRule")
     assert rule["spec"] == yaml.safe_load((ROOT / "alert_rules" / "gpumon.yml").read_text(encoding="utf-8"))
-    boards = {name: text for board in rendered("ConfigMap") for name, text in board["data"].items()}
+    boards = {name: text for board in rendered_resources("ConfigMap") for name, text in board["data"].items()}
     files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").glob("*.json")}
     assert {name: json.loads(boards[name]) for name in files} == {name: json.loads(files[name]) for name in files}
     assert not [path for path in CHART.rglob("*") if path.is_file() and path.suffix == ".json" and path.name in files]
@@ -96,13 +96,15 @@ def test_the_rules_and_dashboards_are_those_of_the_repository() -> None:
 
 def test_the_agent_has_no_rights_in_the_cluster_and_writes_two_folders() -> None:
     """No account, role or token; the rest of the host is mounted read-only; no capability, no root."""
-    assert {one["kind"] for one in render()["rendered"]} == {"ConfigMap", "DaemonSet", "PodMonitor", "PrometheusRule"}
-    [daemon] = rendered("DaemonSet")
+    assert {each["kind"] for each in render()["rendered"]} == {"ConfigMap", "DaemonSet", "PodMonitor", "PrometheusRule"}
+    [daemon] = rendered_resources("DaemonSet")
     pod = daemon["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     [agent] = pod["containers"]
-    written = {host[one["name"]] for one in agent["volumeMounts"] if one["name"] in host and not one.get("readOnly")}
+    written = {
+        host[each["name"]] for each in agent["volumeMounts"] if each["name"] in host and not each.get("readOnly")
+    }
     assert written == {"/var/lib/gpumon", RUNTIME_DIRECTORY}
     security = agent["securityContext"]
     assert (security["runAsNonRoot"], security["capabilities"]) == (True, {"drop": ["ALL"]})
@@ -112,9 +114,9 @@ def test_the_agent_has_no_rights_in_the_cluster_and_writes_two_folders() -> None
 @each_case("values", VALUES)
 def test_the_agent_accepts_its_configuration_and_arguments(values: dict[str, Any], tmp_path: Path) -> None:
     """`gpumon config check` with the file and the variables of the pod; the parser with its arguments."""
-    [daemon] = rendered("DaemonSet", **values)
+    [daemon] = rendered_resources("DaemonSet", **values)
     [agent] = daemon["spec"]["template"]["spec"]["containers"]
-    configs = [config for config in rendered("ConfigMap", **values) if "gpumon.yml" in config["data"]]
+    configs = [config for config in rendered_resources("ConfigMap", **values) if "gpumon.yml" in config["data"]]
     (tmp_path / "web.yml").touch()  # in the pod, it is mounted from a secret
     text = configs[0]["data"]["gpumon.yml"].replace("/etc/gpumon-web", str(tmp_path))
     (tmp_path / "gpumon.yml").write_text(text)
@@ -127,7 +129,7 @@ def test_the_agent_accepts_its_configuration_and_arguments(values: dict[str, Any
 
 def test_prometheus_gets_the_labels_that_the_rules_select() -> None:
     """The job of /metrics is that of the rules; the name of the pod, which an upgrade changes, is no label."""
-    metrics, links = [monitor["spec"]["podMetricsEndpoints"][0] for monitor in rendered("PodMonitor")]
+    metrics, links = [monitor["spec"]["podMetricsEndpoints"][0] for monitor in rendered_resources("PodMonitor")]
     assert {"targetLabel": "job", "replacement": JOB} in metrics["relabelings"]
     assert any(rule["targetLabel"] == "instance" for rule in metrics["relabelings"] if "targetLabel" in rule)
     assert {"regex": "pod|container|endpoint", "action": "labeldrop"} in metrics["relabelings"]
@@ -137,13 +139,13 @@ def test_prometheus_gets_the_labels_that_the_rules_select() -> None:
 
 def test_tls_is_used_by_probes_and_prometheus() -> None:
     """The web configuration is mounted, and each request uses https."""
-    [daemon] = rendered("DaemonSet", **TLS)
+    [daemon] = rendered_resources("DaemonSet", **TLS)
     pod = daemon["spec"]["template"]["spec"]
     [agent] = pod["containers"]
     assert {one["httpGet"]["scheme"] for name, one in agent.items() if name.endswith("Probe")} == {"HTTPS"}
     assert TLS["extraVolumeMounts"][0] in agent["volumeMounts"]
     assert TLS["extraVolumes"][0] in pod["volumes"]
-    endpoints = [monitor["spec"]["podMetricsEndpoints"][0] for monitor in rendered("PodMonitor", **TLS)]
+    endpoints = [monitor["spec"]["podMetricsEndpoints"][0] for monitor in rendered_resources("PodMonitor", **TLS)]
     assert [one["scheme"] for one in endpoints] == ["https", "https"]
     assert all(one["tlsConfig"] == TLS["podMonitor"]["endpoint"]["tlsConfig"] for one in endpoints)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from each_case import each_case
 
 from gpumon.health.last_verdicts import JOB
@@ -103,14 +103,14 @@ def test_the_runbooks_of_the_demonstration_open_on_the_host() -> None:
 @pytest.mark.slow
 def test_the_broken_node_of_the_demonstration_names_xid_and_serial_number(tmp_path: Path) -> None:
     """The GPU is lost after the agent has read it, with Xid 79."""
-    agent = Agent(tmp_path)
+    agent = AgentProcess(tmp_path)
     shutil.copy(ROOT / "deploy" / "demo" / "broken.yml", agent.scenario)
     agent.start()
     try:
         firing = "/api/v1/alerts?state=firing"
-        [lost] = eventually(lambda: [one for one in agent.get(firing)["alerts"] if one["rule"] == "GpuLost"])
+        [lost] = eventually(lambda: [each for each in agent.get(firing)["alerts"] if each["rule"] == "GpuLost"])
         assert "Xid 79" in lost["summary"]
-        assert "GpuXidCritical" not in {one["rule"] for one in agent.get("/api/v1/alerts")["alerts"]}, "one page"
+        assert "GpuXidCritical" not in {each["rule"] for each in agent.get("/api/v1/alerts")["alerts"]}, "one page"
         assert re.search(r'gpumon_gpu_info\{[^}]*gpu="3"[^}]*serial="\d+"', agent.ask("/metrics")[1].decode())
     finally:
         agent.stop()
@@ -121,7 +121,7 @@ def test_alertmanager_accepts_the_example_receivers(tmp_path: Path) -> None:
     folder = ROOT / "deploy" / "alertmanager"
     whole = yaml.safe_load((folder / "alertmanager.yml").read_text())
     examples = yaml.safe_load((folder / "receivers.yml").read_text())
-    assert [one["name"] for one in examples["receivers"]] == [one["name"] for one in whole["receivers"]]
+    assert [each["name"] for each in examples["receivers"]] == [each["name"] for each in whole["receivers"]]
     (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(whole | examples))
     shutil.copy(folder / "gpumon.tmpl", tmp_path)
     _check("amtool", "check-config", str(tmp_path / "alertmanager.yml"))
@@ -149,7 +149,7 @@ def test_alerts_are_routed_by_when_they_page(receiver: str, labels: dict[str, st
     assert routed.stdout.strip() == receiver
 
 
-def rendered(folder: Path, *alerts: dict[str, Any]) -> str:
+def rendered_notification(folder: Path, *alerts: dict[str, Any]) -> str:
     """Return title and text of a notification with these alerts, which Alertmanager has grouped by cluster."""
     data = folder / "data.json"
     common = {name: value for name, value in alerts[0]["labels"].items() if name == "cluster"}
@@ -179,7 +179,7 @@ def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> N
         "serial": "1650",
         "runbook_url": "http://gpu-17:17400/runbooks/GpuLost",
     }
-    text = rendered(tmp_path, alert("gpu-17", annotations=more), alert("gpu-17"))
+    text = rendered_notification(tmp_path, alert("gpu-17", annotations=more), alert("gpu-17"))
     assert "reboot it.\nSerial number: 1650\nRunbook: http://gpu-17:17400/runbooks/GpuLost\n" in text
     assert text.rstrip().endswith("Do: none")
 
@@ -206,12 +206,12 @@ TITLES = {
 @each_case("title, alerts", list(TITLES.items()))
 def test_the_title_names_what_fires(title: str, alerts: list[Any], tmp_path: Path) -> None:
     """One fault by its summary, several by their number and devices; what is resolved only if nothing fires."""
-    assert rendered(tmp_path, *alerts).splitlines()[0] == title
+    assert rendered_notification(tmp_path, *alerts).splitlines()[0] == title
 
 
 def test_each_alert_of_a_mail_names_its_cluster(tmp_path: Path) -> None:
     """Two clusters may have nodes of the same name."""
-    text = rendered(tmp_path, alert("n0", cluster="b"), alert("n0", cluster="b", status="resolved"))
+    text = rendered_notification(tmp_path, alert("n0", cluster="b"), alert("n0", cluster="b", status="resolved"))
     assert text.count("\nb n0: The GPU fell off the bus. Xid 79. (GpuLost, ") == 2
 
 
@@ -219,7 +219,7 @@ def test_the_newest_alert_of_a_group_is_named_first(tmp_path: Path) -> None:
     """A mail about one more lost GPU begins with that GPU, in the subject and in the text."""
     alerts = [alert(f"gpu-{number:02}", minute=minute) for number, minute in enumerate((1, 7, 3, 7))]
     resolved = alert("gpu-99", minute=9, status="resolved")
-    title, *text = rendered(tmp_path, resolved, *alerts).splitlines()
+    title, *text = rendered_notification(tmp_path, resolved, *alerts).splitlines()
     assert title == "FIRING: 4 x GpuLost: gpu-01, gpu-03, gpu-00, gpu-02"
     named = [line.partition(":")[0] for line in text if line.startswith("gpu-")]
     assert named == ["gpu-01", "gpu-03", "gpu-00", "gpu-02", "gpu-99"]

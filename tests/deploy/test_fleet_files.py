@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from agents import Agent, eventually, free_port, running
+from agents import AgentProcess, eventually, free_port, running
 from each_case import each_case
 
 from gpumon.health.last_verdicts import JOB
@@ -92,7 +92,7 @@ def test_rules_find_the_job_and_the_labels_of_the_fleet() -> None:
     assert fleet["alerting"]["alert_relabel_configs"] == [{"regex": "replica", "action": "labeldrop"}]
 
 
-def _kept(list_name: str) -> re.Pattern[str]:
+def _kept_metrics(list_name: str) -> re.Pattern[str]:
     [rule] = _yaml(PROMETHEUS / list_name)
     assert (rule["source_labels"], rule["action"]) == (["__name__"], "keep")
     return re.compile(rule["regex"])
@@ -100,7 +100,7 @@ def _kept(list_name: str) -> re.Pattern[str]:
 
 def test_the_lean_list_keeps_what_the_rules_read() -> None:
     """So that every alert works with it, and less than half of the metrics are kept."""
-    kept = {name for name in METRICS if _kept("lean.yml").fullmatch(name)}
+    kept = {name for name in METRICS if _kept_metrics("lean.yml").fullmatch(name)}
     read = set(re.findall(r"gpumon_[a-z0-9_]+", (ROOT / "alert_rules" / "gpumon.yml").read_text())) & METRICS
     assert read
     assert read <= kept
@@ -109,7 +109,7 @@ def test_the_lean_list_keeps_what_the_rules_read() -> None:
 
 def test_aggregates_are_what_the_rules_record() -> None:
     """Every recorded series and alert is sent, and no reading of a GPU; the sample of remote_write has this list."""
-    kept = _kept("aggregates.yml")
+    kept = _kept_metrics("aggregates.yml")
     assert all(kept.fullmatch(name) for name in (*RECORDED, "ALERTS"))
     assert not [name for name in METRICS if name.startswith("gpumon_gpu") and kept.fullmatch(name)]
     [sample] = _yaml(PROMETHEUS / "remote-write.yml")["remote_write"]
@@ -225,7 +225,7 @@ def test_the_collector_has_each_component_of_its_pipeline() -> None:
 @pytest.mark.slow
 def test_prometheus_scrapes_what_http_sd_serves(tmp_path: Path) -> None:
     """From a host list to a scraped agent, with the lean list: the rules evaluate, and other metrics are dropped."""
-    agent, port, served = Agent(tmp_path), free_port(), free_port()
+    agent, port, served = AgentProcess(tmp_path), free_port(), free_port()
     whole = _with_http_sd() | {"alerting": {}}
     [url] = whole["scrape_configs"][0]["http_sd_configs"]
     url["url"] = f"http://127.0.0.1:{served}/"

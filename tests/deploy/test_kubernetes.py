@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from agents import Agent, eventually
-from schedulers import Host
+from agents import AgentProcess, eventually
+from schedulers import SlurmHost
 
 from gpumon.config.default_paths import RUNTIME_DIRECTORY
 
@@ -82,7 +82,7 @@ def test_every_named_file_exists() -> None:
     rules = [rule for path in MONITORS for rule in json.loads(path.read_text())["rules"]]
     assert {rule["path"] for rule in rules} == {f"{mounts['config']}/{SCRIPT.name}"}
     taints = [taint for path in TAINTS for taint in documents(path)]
-    tainted = {one["type"] for taint in taints for one in taint["spec"]["conditions"]}
+    tainted = {each["type"] for taint in taints for each in taint["spec"]["conditions"]}
     assert tainted == {rule.get("condition") for rule in rules} - {None}
 
 
@@ -102,15 +102,17 @@ def test_nothing_is_tainted_by_default(path: Path) -> None:
     assert rule["spec"]["dryRun"] is True
     assert rule["spec"]["taint"]["effect"] == "NoSchedule"
     assert rule["spec"]["taint"]["key"].startswith("readiness.k8s.io/")
-    assert all(set(one) <= {"type", "requiredStatus", "defaultStatus"} for one in rule["spec"]["conditions"])
+    assert all(set(each) <= {"type", "requiredStatus", "defaultStatus"} for each in rule["spec"]["conditions"])
     bootstrap = rule["spec"]["enforcementMode"] == "bootstrap-only"
-    assert not bootstrap or not any("defaultStatus" in one for one in rule["spec"]["conditions"]), "the CRD refuses it"
+    assert not bootstrap or not any("defaultStatus" in each for each in rule["spec"]["conditions"]), (
+        "the CRD refuses it"
+    )
     assert set(rule["spec"]) == {"dryRun", "enforcementMode", "nodeSelector", "conditions", "taint"}
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    agent = Agent(tmp_path)
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    agent = AgentProcess(tmp_path)
     try:
         yield agent
     finally:
@@ -118,9 +120,9 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 @pytest.mark.slow
-def test_exit_codes_are_those_of_a_custom_plugin(agent: Agent) -> None:
+def test_exit_codes_are_those_of_a_custom_plugin(agent: AgentProcess) -> None:
     """The plug-in exits with 0 False, 1 True, 2 Unknown, and prints the line as message."""
-    host, store = Host(agent.folder / "host"), agent.folder / "gpumon.db"
+    host, store = SlurmHost(agent.folder / "host"), agent.folder / "gpumon.db"
 
     (agent.folder / "root" / "run" / "gpumon").mkdir(parents=True)
     (agent.folder / "root" / "run" / "gpumon" / "health.json").symlink_to(f"{store}.health.json")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 RULES = {rule.name: rule for rule in rules()}
 
 
-class Pager:
+class PagerReceiver:
     """An Alertmanager that waits less than the shipped one, and what its receiver `pager` got."""
 
     def __init__(self, url: str, receivers: Receivers) -> None:
@@ -35,7 +35,7 @@ class Pager:
             {"labels": {"alertname": name, "cluster": "a", "instance": node, **RULES[name].labels, **labels}}
             for node in instances
         ]
-        post(f"{self._url}/api/v2/alerts", [one | {"annotations": {"summary": name}} for one in body])
+        post(f"{self._url}/api/v2/alerts", [each | {"annotations": {"summary": name}} for each in body])
 
     def answers(self) -> bool:
         """Return whether Alertmanager accepts alerts."""
@@ -69,7 +69,7 @@ def quick(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @pytest.fixture
-def pager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pager]:
+def pager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PagerReceiver]:
     """Run Alertmanager with the shipped routes. A parameter replaces their line `group_by: &fault`."""
     receivers, port = Receivers(), free_port()
     shipped = ALERTMANAGER.read_text(encoding="utf-8")
@@ -84,12 +84,12 @@ def pager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pager]:
             "--cluster.listen-address=",
         ]
         with running(["prometheus-alertmanager", *flags], tmp_path / "alertmanager.log"):
-            pager = Pager(f"http://127.0.0.1:{port}", receivers)
+            pager = PagerReceiver(f"http://127.0.0.1:{port}", receivers)
             eventually(pager.answers)
             yield pager
 
 
-def test_each_switch_and_each_single_port_is_a_page_of_its_own(pager: Pager) -> None:
+def test_each_switch_and_each_single_port_is_a_page_of_its_own(pager: PagerReceiver) -> None:
     """A dead switch is one page, a second dead switch another, and a port that fails beside them one more."""
     port = {"device": "mlx5_3", "port": "1"}
     first, second = ["n0", "n1", "n2", "n3"], ["n5", "n6", "n7"]
@@ -111,14 +111,14 @@ def test_ports_that_join_an_outage_are_one_further_notification() -> None:
     assert MINUTE * int(many["group_interval"].removesuffix("m")) > JOIN_SECONDS
 
 
-def fail_two_devices_each(pager: Pager) -> None:
+def fail_two_devices_each(pager: PagerReceiver) -> None:
     """Lose two GPUs of a node, and two ports of another."""
     for device in ("3", "5"):
         pager.fire("GpuLost", "n1", uuid=f"GPU-{device}", gpu=device)
         pager.fire("IbPortDown", "n2", device=f"mlx5_{device}", port="1")
 
 
-def test_one_cause_on_a_node_is_one_page_however_many_devices_it_has(pager: Pager) -> None:
+def test_one_cause_on_a_node_is_one_page_however_many_devices_it_has(pager: PagerReceiver) -> None:
     """A page names all GPUs, or ports, of the node with the same alert."""
     fail_two_devices_each(pager)
     expected = {"GpuLost": ["n1", "n1"], "IbPortDown": ["n2", "n2"]}
@@ -126,14 +126,14 @@ def test_one_cause_on_a_node_is_one_page_however_many_devices_it_has(pager: Page
 
 
 @pytest.mark.parametrize("pager", EACH_DEVICE, indirect=True)
-def test_each_device_is_an_incident_if_the_operator_wants_it(pager: Pager) -> None:
+def test_each_device_is_an_incident_if_the_operator_wants_it(pager: PagerReceiver) -> None:
     """With the line of receivers.yml each GPU and each port has a group, which PagerDuty takes for an incident."""
     fail_two_devices_each(pager)
     expected = [("GpuLost", ["n1"])] * 2 + [("IbPortDown", ["n2"])] * 2
     eventually(lambda: pager.pages() == expected)
 
 
-def test_a_second_outage_of_agents_is_a_second_page(pager: Pager) -> None:
+def test_a_second_outage_of_agents_is_a_second_page(pager: PagerReceiver) -> None:
     """Each outage of agents is an alert of its own, by the time of its start."""
     pager.fire("GpumonManyDown", "", since="100")
     eventually(lambda: len(pager.pages()) == 1)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2] / "deploy"
 SLURM, KUBERNETES = (ROOT / folder / "gpumon-gate.sh" for folder in ("slurm", "kubernetes"))
 
 
-class Host:
+class StandInCommands:
     """Commands that print what a test sets, first in the search path."""
 
     def __init__(self, folder: Path) -> None:
@@ -23,7 +23,7 @@ class Host:
         path.write_text(f'#!/bin/sh\necho "$@" >> {path}.asked\ncat {path}.txt\nexit {code}\n')
         path.chmod(0o755)
 
-    def asked(self, command: str) -> str:
+    def recorded_arguments(self, command: str) -> str:
         return (self.folder / f"{command}.asked").read_text()
 
     def run(self, gate: Path) -> tuple[int, str]:
@@ -34,8 +34,8 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(tmp_path: Path) -> StandInCommands:
+    return StandInCommands(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -55,16 +55,16 @@ def host(tmp_path: Path) -> Host:
         ("IDLE", "squeue: warning: a parameter is deprecated\n4711\n", 1, "jobs on node n17: 4711"),
     ],
 )
-def test_an_idle_node_is_free_in_slurm(host: Host, state: str, jobs: str, code: int, words: str) -> None:
+def test_an_idle_node_is_free_in_slurm(host: StandInCommands, state: str, jobs: str, code: int, words: str) -> None:
     """A drained node is free, because no job starts there; a planned or reserved node is not."""
     host.answer("scontrol", f"NodeName=n17 Arch=x86_64 CPUAlloc=0 State={state} ThreadsPerCore=1\n")
     host.answer("squeue", jobs)
     found, line = host.run(SLURM)
     assert (found, words in line) == (code, True)
-    assert "show node n17" in host.asked("scontrol")
+    assert "show node n17" in host.recorded_arguments("scontrol")
 
 
-def test_a_node_is_not_free_if_slurm_does_not_answer(host: Host) -> None:
+def test_a_node_is_not_free_if_slurm_does_not_answer(host: StandInCommands) -> None:
     """The state of the node and the list of its jobs are both required."""
     host.answer("scontrol", "slurm_load_node error: Unable to contact slurm controller\n", code=1)
     assert host.run(SLURM)[0] == 2
@@ -91,16 +91,16 @@ def test_a_node_is_not_free_if_slurm_does_not_answer(host: Host) -> None:
         ("kube-system/dns \nml/train-0 8\nml/notebook 1 1\n", 1, "pods with GPUs on node n17: ml/train-0, ml/notebook"),
     ],
 )
-def test_a_node_without_gpu_pods_is_free_in_kubernetes(host: Host, pods: str, code: int, words: str) -> None:
+def test_a_node_without_gpu_pods_is_free_in_kubernetes(host: StandInCommands, pods: str, code: int, words: str) -> None:
     """Pods without GPUs and ended pods are ignored."""
     host.answer("kubectl", pods)
     assert host.run(KUBERNETES) == (code, words)
-    asked = host.asked("kubectl")
+    asked = host.recorded_arguments("kubectl")
     assert "spec.nodeName=n17,status.phase!=Succeeded,status.phase!=Failed" in asked
     assert r"resources.limits.nvidia\.com/gpu" in asked
 
 
-def test_a_node_is_not_free_if_the_api_server_does_not_answer(host: Host) -> None:
+def test_a_node_is_not_free_if_the_api_server_does_not_answer(host: StandInCommands) -> None:
     """The line contains the error of kubectl."""
     host.answer("kubectl", "Unable to connect to the server: i/o timeout\n", code=1)
     code, line = host.run(KUBERNETES)

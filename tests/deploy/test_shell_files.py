@@ -29,7 +29,7 @@ def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def completed(share: Path, *words: str) -> set[str]:
+def proposed_words(share: Path, *words: str) -> set[str]:
     """Return what bash proposes for the last word."""
     command = ["bash", "-c", ASK, "bash", str(share / "bash-completion" / "completions" / "gpumon"), *words]
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
@@ -37,10 +37,10 @@ def completed(share: Path, *words: str) -> set[str]:
 
 def test_bash_completes_commands_actions_and_flags(share: Path) -> None:
     """Each command, the actions of a command, and the flags of both."""
-    assert completed(share, "gpumon", "") == {command.name for command in COMMANDS}
-    assert completed(share, "gpumon", "maintenance", "s") == {"start", "show"}
-    assert completed(share, "gpumon", "maintenance", "start", "--fo") == {"--for"}
-    assert completed(share, "gpumon", "fleet", "--prom") == {"--prometheus"}
+    assert proposed_words(share, "gpumon", "") == {command.name for command in COMMANDS}
+    assert proposed_words(share, "gpumon", "maintenance", "s") == {"start", "show"}
+    assert proposed_words(share, "gpumon", "maintenance", "start", "--fo") == {"--for"}
+    assert proposed_words(share, "gpumon", "fleet", "--prom") == {"--prometheus"}
 
 
 def test_each_shell_knows_each_command(share: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from agents import Agent, eventually
-from schedulers import DRAINED, Host
+from agents import AgentProcess, eventually
+from schedulers import DRAINED, SlurmHost
 
 pytestmark = pytest.mark.slow
 
@@ -30,14 +30,14 @@ SHOW = [*LIST, "n17"]
 
 
 class Agents(NamedTuple):
-    failed: Agent
+    failed: AgentProcess
     stores: dict[str, Path]
 
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     """Yield agents on a healthy node and on one with a lost GPU, and the store of an agent that never ran."""
-    healthy, failed = (Agent(tmp_path_factory.mktemp(name)) for name in ("healthy", "failed"))
+    healthy, failed = (AgentProcess(tmp_path_factory.mktemp(name)) for name in ("healthy", "failed"))
     failed.simulate({"gpus": {LOST: {"lost": True}}})
     try:
         for agent in (healthy, failed):
@@ -57,12 +57,12 @@ def _level(store: Path) -> str:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path / "host")
+def host(tmp_path: Path) -> SlurmHost:
+    return SlurmHost(tmp_path / "host")
 
 
 @pytest.mark.parametrize("store", ["healthy", "failed", "none"])
-def test_nothing_is_changed_by_default(host: Host, agents: Agents, store: str) -> None:
+def test_nothing_is_changed_by_default(host: SlurmHost, agents: Agents, store: str) -> None:
     """No script calls Slurm or fails, and problems are in the system log."""
     for script in (HEALTHCHECK, PROLOG, EPILOG):
         ran = host.run(
@@ -76,7 +76,7 @@ def test_nothing_is_changed_by_default(host: Host, agents: Agents, store: str) -
         host.forget()
 
 
-def test_a_failed_node_is_drained_with_its_reason(host: Host, agents: Agents) -> None:
+def test_a_failed_node_is_drained_with_its_reason(host: SlurmHost, agents: Agents) -> None:
     """If enabled, a failure drains the node once, with the line as the reason."""
     ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
     shown, counted, counted_again, drained = host.calls("scontrol")
@@ -86,12 +86,12 @@ def test_a_failed_node_is_drained_with_its_reason(host: Host, agents: Agents) ->
     assert len(drained[3]) <= len("reason=") + 200
 
 
-def updates(host: Host) -> list[str]:
+def updates(host: SlurmHost) -> list[str]:
     """Return the states that scontrol set."""
     return [call[2] for call in host.calls("scontrol") if call[0] == "update"]
 
 
-def message(host: Host) -> str:
+def message(host: SlurmHost) -> str:
     """Return the last message in the system log."""
     return host.calls("logger")[-1][-1]
 
@@ -117,7 +117,7 @@ def message(host: Host) -> str:
     ],
 )
 def test_only_a_share_of_a_partition_is_drained(
-    host: Host, agents: Agents, drained: list[tuple[str, str]], settings: dict[str, str], refusal: str
+    host: SlurmHost, agents: Agents, drained: list[tuple[str, str]], settings: dict[str, str], refusal: str
 ) -> None:
     """Only drains with the script's own reason count, and at least one node may be drained unless the share is 0."""
     host.partition(*drained)
@@ -126,7 +126,7 @@ def test_only_a_share_of_a_partition_is_drained(
     assert not refusal or (message(host).startswith("node n17 is not drained: ") and refusal in message(host))
 
 
-def test_each_partition_of_a_node_has_its_limit(host: Host, agents: Agents) -> None:
+def test_each_partition_of_a_node_has_its_limit(host: SlurmHost, agents: Agents) -> None:
     """A node in a full partition is not drained, whichever partition is named first."""
     host.partition(DRAINED)
     for partitions in ("gpu,debug", "debug,gpu"):
@@ -136,7 +136,7 @@ def test_each_partition_of_a_node_has_its_limit(host: Host, agents: Agents) -> N
         assert "1 of 10 nodes of partition gpu" in message(host)
 
 
-def test_the_second_count_refuses_too(host: Host, agents: Agents) -> None:
+def test_the_second_count_refuses_too(host: SlurmHost, agents: Agents) -> None:
     """A node that is drained during the random delay counts, and so does an operator who drains this node then."""
     host.partition(DRAINED, then=True)
     assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
@@ -149,7 +149,7 @@ def test_the_second_count_refuses_too(host: Host, agents: Agents) -> None:
     assert message(host) == "node n17 is not drained: its state is IDLE+DRAIN by now"
 
 
-def test_nothing_is_drained_without_a_count(host: Host, agents: Agents, tmp_path: Path) -> None:
+def test_nothing_is_drained_without_a_count(host: SlurmHost, agents: Agents, tmp_path: Path) -> None:
     """If Slurm lists no nodes, or not this one, the node stays in service."""
     host.node("IDLE", partitions="")
     assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
@@ -161,7 +161,7 @@ def test_nothing_is_drained_without_a_count(host: Host, agents: Agents, tmp_path
     assert updates(host) == []
 
 
-def test_a_node_is_drained_once_per_failure(host: Host, agents: Agents) -> None:
+def test_a_node_is_drained_once_per_failure(host: SlurmHost, agents: Agents) -> None:
     """A node that an operator resumes while it fails is not drained again before its verdict has cleared."""
     for expected in (["state=drain"], []):
         assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN).code == 0
@@ -174,7 +174,7 @@ def test_a_node_is_drained_once_per_failure(host: Host, agents: Agents) -> None:
     assert updates(host) == ["state=drain"]
 
 
-def test_a_drained_node_is_not_changed(host: Host, agents: Agents) -> None:
+def test_a_drained_node_is_not_changed(host: SlurmHost, agents: Agents) -> None:
     """A drained node keeps its state and reason."""
     for state in ("IDLE+DRAIN", "MIXED+DRAIN", "DOWN", "DOWN*+DRAIN", "FAIL", "IDLE+MAINT+RESERVED"):
         for reason in ("gpumon: GPU FAIL: GPU 3", "new DIMMs State=IDLE"):
@@ -184,7 +184,7 @@ def test_a_drained_node_is_not_changed(host: Host, agents: Agents) -> None:
             host.forget()
 
 
-def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> None:
+def test_maintenance_drains_and_resumes_nothing(host: SlurmHost, agents: Agents) -> None:
     """During maintenance the script neither drains nor resumes the node."""
     status, _ = agents.failed.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
     assert status == 200
@@ -202,7 +202,7 @@ def test_maintenance_drains_and_resumes_nothing(host: Host, agents: Agents) -> N
         agents.failed.post("/api/v1/maintenance", method="DELETE")
 
 
-def test_an_unknown_health_drains_nothing(host: Host, agents: Agents) -> None:
+def test_an_unknown_health_drains_nothing(host: SlurmHost, agents: Agents) -> None:
     """Without an agent or without gpumon, Slurm is not called."""
     for environment in (DRAIN, {**DRAIN, "GPUMON": "/nonexistent/gpumon"}):
         assert host.run(HEALTHCHECK, store=agents.stores["none"], environment=environment).code == 0
@@ -211,7 +211,7 @@ def test_an_unknown_health_drains_nothing(host: Host, agents: Agents) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_an_exit_code_without_a_result_is_ignored(host: Host, agents: Agents, code: int) -> None:
+def test_an_exit_code_without_a_result_is_ignored(host: SlurmHost, agents: Agents, code: int) -> None:
     """A version without `check` exits 2 and a broken installation 1, which do not describe the GPUs."""
     environment = {**DRAIN, **RESUME, **host.answering("", code), "SLURM_JOB_GPUS": "3"}
     host.node("IDLE+DRAIN" if code == 0 else "IDLE", "gpumon: GPU FAIL: GPU 3")
@@ -231,7 +231,7 @@ def test_an_exit_code_without_a_result_is_ignored(host: Host, agents: Agents, co
     "settings",
     ["GPUMON_SLURM_DRAIN='fail\n", "GPUMON_SLURM_DRAIN=${no_such}\n", "if\n", "false\n", "set -e\n", "exit 0\n"],
 )
-def test_invalid_settings_fail_no_script(host: Host, agents: Agents, tmp_path: Path, settings: str) -> None:
+def test_invalid_settings_fail_no_script(host: SlurmHost, agents: Agents, tmp_path: Path, settings: str) -> None:
     """A typo in the file neither prevents slurmd from registering nor drains the node by a failed prolog."""
     (tmp_path / "host" / "bin" / "settings").write_text(settings)
     environment = {"SLURM_JOB_GPUS": str(LOST), "SLURM_JOB_ID": "7"}
@@ -241,9 +241,9 @@ def test_invalid_settings_fail_no_script(host: Host, agents: Agents, tmp_path: P
         host.forget()
 
 
-@pytest.mark.parametrize("script", [HEALTHCHECK, PROLOG, EPILOG], ids=lambda one: one.stem)
+@pytest.mark.parametrize("script", [HEALTHCHECK, PROLOG, EPILOG], ids=lambda each: each.stem)
 def test_a_script_without_its_shared_file_does_not_fail(
-    host: Host, agents: Agents, tmp_path: Path, script: Path
+    host: SlurmHost, agents: Agents, tmp_path: Path, script: Path
 ) -> None:
     """It checks nothing and logs that, because a prolog that fails would drain the node."""
     alone = tmp_path / script.name
@@ -256,7 +256,7 @@ def test_a_script_without_its_shared_file_does_not_fail(
     assert said[-1] == f"{tmp_path}/gpumon-common.sh is missing: GPUs are not checked"
 
 
-def test_a_failing_slurm_fails_no_script(host: Host, agents: Agents, tmp_path: Path) -> None:
+def test_a_failing_slurm_fails_no_script(host: SlurmHost, agents: Agents, tmp_path: Path) -> None:
     """A controller that does not answer is logged, and the next run tries again."""
     (tmp_path / "host" / "bin" / "scontrol").write_text("#!/bin/sh\nexit 1\n")
     ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
@@ -283,7 +283,7 @@ def test_a_failing_slurm_fails_no_script(host: Host, agents: Agents, tmp_path: P
     ],
 )
 def test_only_its_own_drain_is_resumed(
-    host: Host, agents: Agents, state: str, reason: str, outcome: tuple[dict[str, str], bool]
+    host: SlurmHost, agents: Agents, state: str, reason: str, outcome: tuple[dict[str, str], bool]
 ) -> None:
     """If enabled, a healthy node is resumed only if this script drained it, and its reason is unchanged."""
     environment, resumed = outcome
@@ -312,7 +312,7 @@ def test_only_its_own_drain_is_resumed(
     ],
 )
 def test_a_job_on_unfit_gpus_is_refused_if_enabled(
-    host: Host, agents: Agents, store: str, gpus: str, outcome: tuple[str, int]
+    host: SlurmHost, agents: Agents, store: str, gpus: str, outcome: tuple[str, int]
 ) -> None:
     """Only unfit GPUs of the job refuse it, an unknown health only if enabled, and a job without GPUs always starts."""
     refuse, code = outcome
@@ -320,14 +320,14 @@ def test_a_job_on_unfit_gpus_is_refused_if_enabled(
     assert host.run(PROLOG, store=agents.stores[store], environment=environment).code == code
 
 
-def test_probes_are_held_from_prolog_to_epilog(host: Host, agents: Agents) -> None:
+def test_probes_are_held_from_prolog_to_epilog(host: SlurmHost, agents: Agents) -> None:
     """Each job with GPUs has a hold of its own unless holds are disabled."""
 
     def run(script: Path, job: str, gpus: str = "3", **settings: str) -> list[str]:
         environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": job, **settings}
         assert host.run(script, store=agents.stores["failed"], environment=environment).code == 0
         held = agents.failed.get("/api/v1/probes/hold")["hold"]
-        return [one["owner"] for one in held["holders"]] if held else []
+        return [each["owner"] for each in held["holders"]] if held else []
 
     assert run(PROLOG, "7") == ["7"]
     assert run(PROLOG, "8", GPUMON_SLURM_HOLD="15m") == ["7", "8"]
@@ -339,7 +339,7 @@ def test_probes_are_held_from_prolog_to_epilog(host: Host, agents: Agents) -> No
 
 
 @pytest.mark.parametrize(("refuse", "code"), [("no", 0), ("fail", 0), ("unknown", 1)])
-def test_a_failed_hold_is_logged(host: Host, agents: Agents, refuse: str, code: int) -> None:
+def test_a_failed_hold_is_logged(host: SlurmHost, agents: Agents, refuse: str, code: int) -> None:
     """The job starts unless the prolog refuses jobs of unknown health."""
     fake = host.answering("GPU OK: 8 GPUs healthy.", 0)
     Path(fake["GPUMON"]).write_text(NOT_FREE)
@@ -349,7 +349,7 @@ def test_a_failed_hold_is_logged(host: Host, agents: Agents, refuse: str, code: 
     assert arguments[-1] == "job 7: gpumon probe hold failed (exit code 1): gpumon: Still there: rank 99 of the probe."
 
 
-def test_settings_are_read_from_their_file(host: Host, agents: Agents, tmp_path: Path) -> None:
+def test_settings_are_read_from_their_file(host: SlurmHost, agents: Agents, tmp_path: Path) -> None:
     """Settings and more arguments of the command come from /etc/default/gpumon-slurm."""
     settings = tmp_path / "host" / "bin" / "settings"
     settings.write_text("GPUMON_SLURM_DRAIN=fail\n")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from slurm_cluster import SlurmCluster
 
 from gpumon.cli.fleet_sources import slurm_drains
@@ -23,12 +23,12 @@ HEALTHCHECK, GATE = SLURM / "gpumon-healthcheck.sh", SLURM / "gpumon-gate.sh"
 NODE, OTHER, REASON = "n01", "n02", "gpumon: GPU FAIL: GPU 3: It fell off the bus"
 
 
-class Node:
+class SlurmNode:
     """Node n01 of a Slurm with 10 nodes, and agents that find its GPUs healthy or failed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._program, self._log = folder, folder / "program", folder / "messages"
-        self._agents = {name: Agent(folder / name) for name in self._folders("healthy", "failed")}
+        self._agents = {name: AgentProcess(folder / name) for name in self._folders("healthy", "failed")}
         self._agents["failed"].simulate({"gpus": {3: {"lost": True}}})
         self._command("logger", f'#!/bin/sh\nshift 3\necho "$*" >> {self._log}\n')
         self._command("gpumon", f'#!/bin/sh\nexec {sys.executable} -m gpumon "$@"\n')
@@ -100,8 +100,8 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    node = Node(tmp_path_factory.mktemp("node"))
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmNode]:
+    node = SlurmNode(tmp_path_factory.mktemp("node"))
     try:
         node.start()
         yield node
@@ -110,7 +110,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.fixture(autouse=True)
-def _healthy(node: Node) -> None:
+def _healthy(node: SlurmNode) -> None:
     """Begin each test with a healthy node in service."""
     node.become("healthy")
     node.await_runs("healthy")
@@ -119,7 +119,7 @@ def _healthy(node: Node) -> None:
     node.await_state("IDLE")
 
 
-def test_a_failed_node_is_drained_and_resumed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_node_is_drained_and_resumed(node: SlurmNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm and `gpumon fleet` show the line as the reason, and the node is idle again when its GPUs are healthy."""
     node.become("failed")
     node.await_state("IDLE+DRAIN")
@@ -133,7 +133,7 @@ def test_a_failed_node_is_drained_and_resumed(node: Node, monkeypatch: pytest.Mo
     assert node.slurm.reason(NODE) == ""
 
 
-def test_a_reason_of_an_operator_is_kept(node: Node) -> None:
+def test_a_reason_of_an_operator_is_kept(node: SlurmNode) -> None:
     """Neither a failure nor its end changes a node that an operator drained, or whose reason an operator edited."""
     node.update(NODE, "state=drain", "reason=new DIMMs")
     node.become("failed")
@@ -148,7 +148,7 @@ def test_a_reason_of_an_operator_is_kept(node: Node) -> None:
     assert (node.slurm.state(NODE), node.slurm.reason(NODE)) == ("IDLE+DRAIN", reason)
 
 
-def test_a_resumed_node_is_not_drained_again(node: Node) -> None:
+def test_a_resumed_node_is_not_drained_again(node: SlurmNode) -> None:
     """An operator who resumes a failed node keeps it in service."""
     node.become("failed")
     node.await_state("IDLE+DRAIN")
@@ -159,7 +159,7 @@ def test_a_resumed_node_is_not_drained_again(node: Node) -> None:
     assert "DRAIN" not in node.slurm.state(NODE)
 
 
-def test_a_reboot_that_an_administrator_requested_is_kept(node: Node) -> None:
+def test_a_reboot_that_an_administrator_requested_is_kept(node: SlurmNode) -> None:
     """A node that waits for the end of its job, to reboot, stays drained when its GPUs are healthy again."""
     job = node.slurm.run("sbatch", "--parsable", f"--nodelist={NODE}", "--output=/dev/null", "--wrap=sleep 600").strip()
     try:
@@ -176,7 +176,7 @@ def test_a_reboot_that_an_administrator_requested_is_kept(node: Node) -> None:
         node.slurm.run("scancel", job)
 
 
-def test_a_full_partition_is_not_drained(node: Node) -> None:
+def test_a_full_partition_is_not_drained(node: SlurmNode) -> None:
     """The node stays in service while gpumon has drained a tenth of the partition."""
     node.update(OTHER, "state=drain", f"reason={REASON}")
     node.become("failed")
@@ -187,7 +187,7 @@ def test_a_full_partition_is_not_drained(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("name", "code", "words"), [(NODE, 0, "is IDLE, and without a job"), ("n99", 2, "not found")])
-def test_an_idle_node_is_free_for_the_probe(node: Node, name: str, code: int, words: str) -> None:
+def test_an_idle_node_is_free_for_the_probe(node: SlurmNode, name: str, code: int, words: str) -> None:
     """The gate reads the state and the jobs of the node; a name that Slurm lacks is not free."""
     environment = {**node.slurm.environment, "SLURMD_NODENAME": name}
     ran = subprocess.run([GATE], env=environment, capture_output=True, text=True, timeout=60, check=False)

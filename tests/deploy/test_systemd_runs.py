@@ -73,7 +73,7 @@ def systemctl(tmp_path: Path, port: int) -> Iterator[Callable[..., str]]:
             outside.kill()
 
 
-def scraped(port: int) -> bool:
+def is_answering(port: int) -> bool:
     """Return whether the port answers; a connection waits for an agent that is about to start."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
@@ -99,24 +99,24 @@ def test_the_port_is_held_over_restarts_and_not_after_a_stop(systemctl: Callable
     """No other process can take it while the agent restarts or has crashed, and no scrape starts a stopped agent."""
     assert shutil.which("nsenter")
     systemctl("start", "gpumon")
-    assert scraped(port)
+    assert is_answering(port)
     held = held_socket(port)
 
     systemctl("restart", "gpumon")
-    assert scraped(port)
+    assert is_answering(port)
     assert held_socket(port) == held
 
     killed = main_pid(systemctl)
     systemctl("kill", "--signal=KILL", "gpumon")
-    assert scraped(port), "the scrape waits for the next agent"
+    assert is_answering(port), "the scrape waits for the next agent"
     assert main_pid(systemctl) not in {killed, "0"}
     assert held_socket(port) == held
 
     systemctl("stop", "gpumon")
     eventually(lambda: not held_socket(port))
-    assert not scraped(port)
+    assert not is_answering(port)
     assert main_pid(systemctl) == "0"
     assert systemctl("is-active", "gpumon.socket") == "inactive"
 
     systemctl("start", "gpumon")
-    assert scraped(port)
+    assert is_answering(port)

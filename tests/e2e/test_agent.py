@@ -13,36 +13,36 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, Metrics, eventually
+from agents import AgentProcess, Metrics, eventually
 from scrapes import Scrapes
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path)
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path)
     one.simulate({"idle": True})
     yield one
     if hasattr(one, "process"):
         one.stop()
 
 
-def quiet(agent: Agent, **sections: object) -> str:
+def quiet(agent: AgentProcess, **sections: object) -> str:
     """Write a configuration without scheduled probe runs, and return the flag that names it."""
     path = agent.folder / "gpumon.yml"
     path.write_text(json.dumps({"probe": {"initial_delay_seconds": 3600, "deadline_seconds": 20}} | sections))
     return f"--config.file={path}"
 
 
-def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
+def gpumon(agent: AgentProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command for this agent."""
     flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
 
 
-def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: Agent) -> None:
+def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: AgentProcess) -> None:
     """The schedule starts a gloo all-reduce of two ranks, and a command starts another one."""
     agent.start()
     assert agent.status("/probe/allreduce") in {200, 202}
@@ -50,10 +50,10 @@ def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: Agent) ->
 
     assert (last["outcome"], last["backend"], last["ranks"], last["wrong_elements"]) == ("ok", "gloo", 2, 0)
     assert last["measurements"]
-    for one in last["measurements"]:
-        algbw = one["bytes"] / one["latency_seconds"]["p50"]
-        assert one["algbw_bytes_per_second"] == pytest.approx(algbw)
-        assert one["busbw_bytes_per_second"] == pytest.approx(algbw * 2 * (2 - 1) / 2)
+    for each in last["measurements"]:
+        algbw = each["bytes"] / each["latency_seconds"]["p50"]
+        assert each["algbw_bytes_per_second"] == pytest.approx(algbw)
+        assert each["busbw_bytes_per_second"] == pytest.approx(algbw * 2 * (2 - 1) / 2)
     assert agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 1
     assert agent.status("/probe/allreduce?assert=ok&max_age=1h") == 200
 
@@ -64,7 +64,7 @@ def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: Agent) ->
 
 def test_a_new_process_on_a_gpu_ends_the_run(tmp_path: Path) -> None:
     """A process without load and memory ends the run: only the list of processes shows it."""
-    agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "sleep:1:1"})
+    agent = AgentProcess(tmp_path, environment={"GPUMON_PROBE_FAULT": "sleep:1:1"})
     agent.simulate({"idle": True})
     agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 120}))
     try:
@@ -83,7 +83,7 @@ def test_a_new_process_on_a_gpu_ends_the_run(tmp_path: Path) -> None:
 
 def test_the_command_fails_after_a_run_with_wrong_elements(tmp_path: Path) -> None:
     """A corrupted element is detected, and the exit code is 1."""
-    agent = Agent(tmp_path, environment={"GPUMON_PROBE_FAULT": "corrupt:1"})
+    agent = AgentProcess(tmp_path, environment={"GPUMON_PROBE_FAULT": "corrupt:1"})
     agent.simulate({"idle": True})
     agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 80}))
     try:
@@ -97,7 +97,7 @@ def test_the_command_fails_after_a_run_with_wrong_elements(tmp_path: Path) -> No
         agent.stop()
 
 
-def test_a_skipped_run_has_a_reason(agent: Agent) -> None:
+def test_a_skipped_run_has_a_reason(agent: AgentProcess) -> None:
     """A process on a GPU and a missing torch each skip the run, and the reason names the remedy."""
     bare = agent.folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -117,7 +117,7 @@ def test_a_skipped_run_has_a_reason(agent: Agent) -> None:
     assert "probe.python" in last["hint"]
 
 
-def test_sighup_applies_a_valid_file_and_ignores_an_invalid_one(agent: Agent) -> None:
+def test_sighup_applies_a_valid_file_and_ignores_an_invalid_one(agent: AgentProcess) -> None:
     """A reload takes effect without a restart. A mistake changes nothing and is reported with its line."""
     agent.start(quiet(agent))
     quiet(agent, gpus={"expected_count": 9})
@@ -127,7 +127,7 @@ def test_sighup_applies_a_valid_file_and_ignores_an_invalid_one(agent: Agent) ->
     (agent.folder / "gpumon.yml").write_text("gpus:\n  expected_cuont: 4\n")
     agent.process.send_signal(signal.SIGHUP)
     notice = eventually(
-        lambda: [one for one in agent.get("/api/v1/node")["notices"] if one["subject"] == "configuration"]
+        lambda: [each for each in agent.get("/api/v1/node")["notices"] if each["subject"] == "configuration"]
     )
 
     assert "gpumon.yml:2" in notice[0]["message"]
@@ -137,7 +137,7 @@ def test_sighup_applies_a_valid_file_and_ignores_an_invalid_one(agent: Agent) ->
 
 def test_sighup_does_not_apply_settings_that_need_a_restart(tmp_path: Path) -> None:
     """A new profile is logged but not used. A setting that the sampler does not use does not replace the sampler."""
-    agent = Agent(tmp_path, profile=None)
+    agent = AgentProcess(tmp_path, profile=None)
     simulate = {"profile": "h100x1", "scenario": str(agent.scenario)}
     agent.start(quiet(agent, simulate=simulate))
     try:
@@ -196,7 +196,7 @@ def test_a_node_that_cannot_be_simulated_is_a_configuration_error(
     assert "Traceback" not in ran.stderr
 
 
-def test_a_sampler_that_starts_with_an_invalid_scenario_waits_for_a_valid_one(agent: Agent) -> None:
+def test_a_sampler_that_starts_with_an_invalid_scenario_waits_for_a_valid_one(agent: AgentProcess) -> None:
     """The sampler does not crash: the agent reports file and line, and polls again when the file is valid."""
     agent.start(quiet(agent))
     agent.simulate({"gpus": {0: {"lsot": True}}})
@@ -221,7 +221,7 @@ def test_once_fails_if_its_sampler_keeps_crashing(tmp_path: Path) -> None:
     assert "gpumon: the sampler ended 3 times" in ran.stderr
 
 
-def test_the_agent_raises_its_limit_of_descriptors(agent: Agent) -> None:
+def test_the_agent_raises_its_limit_of_descriptors(agent: AgentProcess) -> None:
     """The soft limit becomes the hard limit, so that a small default does not prevent the start of children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
@@ -235,7 +235,7 @@ def test_the_agent_raises_its_limit_of_descriptors(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["corrupt", "folder"])
-def test_an_unusable_store_does_not_stop_the_agent(agent: Agent, trouble: str) -> None:
+def test_an_unusable_store_does_not_stop_the_agent(agent: AgentProcess, trouble: str) -> None:
     """A damaged file is moved and replaced. One that cannot be opened is reported, and events count in memory."""
     store = agent.folder / "gpumon.db"
     if trouble == "corrupt":
@@ -264,17 +264,17 @@ def test_an_unusable_store_does_not_stop_the_agent(agent: Agent, trouble: str) -
     else:
         eventually(lambda: agent.metrics().value("gpumon_store_up") == 0)
         notices = eventually(lambda: agent.get("/api/v1/node")["notices"])
-        assert str(store) in " ".join(one["message"] for one in notices)
+        assert str(store) in " ".join(each["message"] for each in notices)
         eventually(lambda: "gpumon_history_unread" in checks_of(agent))
 
 
-def checks_of(agent: Agent) -> list[str]:
+def checks_of(agent: AgentProcess) -> list[str]:
     """Return the checks of the open verdicts."""
     return [verdict["check"] for verdict in agent.get("/api/v1/health")["verdicts"]]
 
 
 @pytest.mark.parametrize("driver", ["absent", "not_loaded", "mismatch"])
-def test_a_driver_that_is_loaded_after_the_start(agent: Agent, driver: str) -> None:
+def test_a_driver_that_is_loaded_after_the_start(agent: AgentProcess, driver: str) -> None:
     """Until then the agent is ready with NVML down, and a notice names what is missing."""
     agent.simulate({"idle": True, "driver": driver})
     agent.start(quiet(agent))
@@ -286,7 +286,7 @@ def test_a_driver_that_is_loaded_after_the_start(agent: Agent, driver: str) -> N
     eventually(lambda: agent.metrics().gpus("gpumon_gpu_up") == {str(n): 1 for n in range(8)})
 
 
-def test_a_driver_that_is_unloaded_and_loaded_again(agent: Agent) -> None:
+def test_a_driver_that_is_unloaded_and_loaded_again(agent: AgentProcess) -> None:
     """Readings vanish and identity stays until the driver is back, and no counter decreases."""
     agent.start(quiet(agent))
     energy = agent.metrics().gpus("gpumon_gpu_energy_joules_total")
@@ -303,7 +303,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again(agent: Agent) -> None:
     assert all(after[gpu] >= energy[gpu] for gpu in energy)
 
 
-def test_a_driver_upgrade_under_the_agent_loses_no_gpu(agent: Agent) -> None:
+def test_a_driver_upgrade_under_the_agent_loses_no_gpu(agent: AgentProcess) -> None:
     """The loaded library no longer works, so NVML is down until a new sampler has loaded the new one."""
     agent.start(quiet(agent))
     with Scrapes(agent) as scrapes:
@@ -318,7 +318,7 @@ def test_a_driver_upgrade_under_the_agent_loses_no_gpu(agent: Agent) -> None:
     assert agent.metrics().value("gpumon_sampler_restarts_total", reason="mismatch") == 1
 
 
-def test_gpus_that_join_and_leave_the_bus(agent: Agent) -> None:
+def test_gpus_that_join_and_leave_the_bus(agent: AgentProcess) -> None:
     """A GPU that joins is read, one that leaves is missing, and one bound to vfio-pci is not expected."""
     agent.simulate({"idle": True, "gpus": {7: {"absent": True}}})
     agent.start(quiet(agent))
@@ -335,12 +335,12 @@ def test_gpus_that_join_and_leave_the_bus(agent: Agent) -> None:
     assert page.gpus("gpumon_gpu_up")["0"] == 1
 
 
-def _without(agent: Agent, gpu: str) -> Metrics | None:
+def _without(agent: AgentProcess, gpu: str) -> Metrics | None:
     page = agent.metrics()
     return page if gpu not in page.gpus("gpumon_gpu_up") else None
 
 
-def test_without_a_pci_bus_the_gpus_of_the_driver_are_read(agent: Agent) -> None:
+def test_without_a_pci_bus_the_gpus_of_the_driver_are_read(agent: AgentProcess) -> None:
     """Where sysfs shows no GPU, as in gVisor or WSL, those that NVML lists are read; a failing one hides no other."""
     agent.simulate({"idle": True, "place": "sandbox", "gpus": {2: {"lookup": 999}}})
     agent.start(quiet(agent, gpus={"exclude": ["00000000:DF:00.0"]}))
@@ -357,7 +357,7 @@ def test_without_a_pci_bus_the_gpus_of_the_driver_are_read(agent: Agent) -> None
     assert agent.metrics().gpus("gpumon_gpu_up")["0"] == 1
 
 
-def test_excluded_gpus_are_never_opened(agent: Agent) -> None:
+def test_excluded_gpus_are_never_opened(agent: AgentProcess) -> None:
     """GPUs excluded by index, bus id or uuid are not looked up, so a lookup that hangs does no harm."""
     bus_id, uuid = "00000000:61:00.0", "GPU-d32d5608-a5a9-2291-d10c-8bddd0823832"
     agent.simulate({"idle": True, "gpus": {key: {"hang": ["nvmlDevice*"]} for key in (0, 3, 7)}})
@@ -367,7 +367,7 @@ def test_excluded_gpus_are_never_opened(agent: Agent) -> None:
     assert agent.metrics().value("gpumon_nvml_stuck_seconds") == 0
 
 
-def test_a_hanging_initialisation_does_not_block_the_agent(agent: Agent) -> None:
+def test_a_hanging_initialisation_does_not_block_the_agent(agent: AgentProcess) -> None:
     """The agent is ready without readings, and reads all GPUs when the driver answers."""
     agent.simulate({"idle": True, "hang": ["nvmlInit*"]})
     agent.start(quiet(agent))
@@ -380,7 +380,7 @@ def test_a_hanging_initialisation_does_not_block_the_agent(agent: Agent) -> None
     eventually(lambda: len(agent.metrics().gpus("gpumon_gpu_up")) == 8)
 
 
-def test_status_shows_problems_first(agent: Agent) -> None:
+def test_status_shows_problems_first(agent: AgentProcess) -> None:
     """`gpumon status` prints the fault and its action before the table."""
     agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
     agent.start(quiet(agent))
@@ -392,7 +392,7 @@ def test_status_shows_problems_first(agent: Agent) -> None:
     assert "SIMULATED h100x8" in shown.stdout
 
 
-def test_events_are_listed_newest_first(agent: Agent) -> None:
+def test_events_are_listed_newest_first(agent: AgentProcess) -> None:
     """`gpumon events` prints a line for each error, filtered by GPU; another GPU has none."""
     agent.start(quiet(agent))
     agent.simulate({"idle": True, "gpus": {3: {"xids": [48]}, 5: {"xids": [63]}}})
@@ -406,7 +406,7 @@ def test_events_are_listed_newest_first(agent: Agent) -> None:
     assert (wrong.returncode, "RFC 3339" in wrong.stderr) == (2, True)
 
 
-def test_a_second_agent_on_the_same_address_exits(agent: Agent) -> None:
+def test_a_second_agent_on_the_same_address_exits(agent: AgentProcess) -> None:
     """The second agent reports that the address is in use and how to change it, and exits with 1."""
     agent.start(quiet(agent))
     flags = [f"--web.listen-address=127.0.0.1:{agent.port}", f"--store.path={agent.folder / 'other.db'}"]
@@ -418,7 +418,7 @@ def test_a_second_agent_on_the_same_address_exits(agent: Agent) -> None:
     assert "--web.listen-address" in second.stderr
 
 
-def test_log_messages_of_the_children_are_counted(agent: Agent) -> None:
+def test_log_messages_of_the_children_are_counted(agent: AgentProcess) -> None:
     """A warning of the sampler and one of the links child are in the log and in the counter of log messages."""
 
     def warnings() -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from alert_stack import AlertStack
 
 pytestmark = pytest.mark.slow
@@ -17,13 +17,13 @@ FIRING = 'ALERTS{alertname="GpuLost", alertstate="firing"}'
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
     yield one
     one.stop()
 
 
-def start(agent: Agent, stack: AlertStack) -> None:
+def start(agent: AgentProcess, stack: AlertStack) -> None:
     """Start the agent and wait until Prometheus has scraped it and has evaluated its rules."""
     scraped = scraped_at(stack)
     agent.start()
@@ -46,18 +46,20 @@ def firing(stack: AlertStack) -> bool:
 
 def down(stack: AlertStack, times: int) -> None:
     """Wait until GpumonDown has been notified as firing this many times."""
-    eventually(lambda: stack.notified("GpumonDown").count("firing") >= times)
+    eventually(lambda: stack.notifications_of("GpumonDown").count("firing") >= times)
     assert firing(stack)
 
 
 @pytest.mark.parametrize("before", [HEALTHY, LOST], ids=["lost later", "lost before the first start"])
-def test_no_resolved_is_sent_while_the_gpu_is_lost(agent: Agent, tmp_path: Path, before: dict[str, object]) -> None:
+def test_no_resolved_is_sent_while_the_gpu_is_lost(
+    agent: AgentProcess, tmp_path: Path, before: dict[str, object]
+) -> None:
     """One page while the agent is killed, stopped, upgraded and rebooted, and one resolved after the repair."""
     agent.simulate(before)
     agent.start()
     agent.simulate(LOST)
     with AlertStack(tmp_path, agent.port).up() as stack:
-        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
 
         agent.kill()
         down(stack, 1)
@@ -80,19 +82,19 @@ def test_no_resolved_is_sent_while_the_gpu_is_lost(agent: Agent, tmp_path: Path,
         eventually(lambda: agent.post("/api/v1/clear?check=gpu_lost&note=reseated")[0] == 200)
         # A GPU that was lost before the first start has another uuid from now on.
         eventually(lambda: all("resolved" in each for each in stack.notified_by_labels("GpuLost").values()))
-        eventually(lambda: stack.notified("GpumonDown").count("resolved") == 3)
+        eventually(lambda: stack.notifications_of("GpumonDown").count("resolved") == 3)
         by_labels = stack.notified_by_labels("GpuLost")
         assert all(statuses == ["firing", "resolved"] for statuses in by_labels.values()), by_labels
         assert len(by_labels) <= (2 if before == LOST else 1), by_labels
 
 
-def test_the_page_survives_the_removal_of_the_target(agent: Agent, tmp_path: Path) -> None:
+def test_the_page_survives_the_removal_of_the_target(agent: AgentProcess, tmp_path: Path) -> None:
     """A target that is taken out of the configuration of Prometheus resolves nothing; the repaired node does."""
     agent.simulate(HEALTHY)
     agent.start()
     agent.simulate(LOST)
     with AlertStack(tmp_path, agent.port).up() as stack:
-        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
         stack.scrape()
         stack.reload()
         eventually(lambda: stack.query("up") == [])
@@ -104,4 +106,4 @@ def test_the_page_survives_the_removal_of_the_target(agent: Agent, tmp_path: Pat
         eventually(lambda: agent.post("/api/v1/clear?check=gpu_lost&note=reseated")[0] == 200)
         stack.scrape(agent.port)
         stack.reload()
-        eventually(lambda: stack.notified("GpuLost") == ["firing", "resolved"])
+        eventually(lambda: stack.notifications_of("GpuLost") == ["firing", "resolved"])

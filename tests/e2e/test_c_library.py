@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import small_nvml
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 
 from gpumon.collectors.nvml.place import place
 from gpumon.model.snapshot import CONTAINER
@@ -35,7 +35,7 @@ def make_bus(folder: Path) -> Path:
     return folder
 
 
-class Host:
+class CLibraryAgent:
     """An agent that uses the library as the driver of real GPUs."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +46,7 @@ class Host:
         sysfs = make_bus(folder / "sys")
         (folder / "gpumon.yml").write_text(f"pci: {{sysfs: {sysfs}}}\nprobe: {{enabled: false}}\n", encoding="utf-8")
         environment = {"LD_LIBRARY_PATH": str(self.library), small_nvml.FAULTS: str(self.faults)}
-        self.agent = Agent(folder, profile=None, environment=environment)
+        self.agent = AgentProcess(folder, profile=None, environment=environment)
         self.started = False
 
     def start(self) -> None:
@@ -71,14 +71,14 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    one = Host(tmp_path)
+def host(tmp_path: Path) -> Iterator[CLibraryAgent]:
+    one = CLibraryAgent(tmp_path)
     yield one
     if one.started:
         one.agent.stop()
 
 
-def test_structs_of_a_compiled_library_are_read_correctly(host: Host) -> None:
+def test_structs_of_a_compiled_library_are_read_correctly(host: CLibraryAgent) -> None:
     """Getters, structs and batches of fields return the values that the library holds."""
     small_nvml.build(host.library)
     host.start()
@@ -101,7 +101,7 @@ IN_A_CONTAINER = place(sysfs=Path("/sys"), procfs=Path("/proc"), root=Path("/"),
 """Whether the tests run in a container, where the PCI bus is the host's and does not show which GPUs to expect."""
 
 
-def test_the_agent_waits_for_a_missing_library(host: Host) -> None:
+def test_the_agent_waits_for_a_missing_library(host: CLibraryAgent) -> None:
     """Without the library NVML is down and the log names it. After its installation the GPUs are read."""
     host.start()
     page = host.agent.metrics()
@@ -114,7 +114,7 @@ def test_the_agent_waits_for_a_missing_library(host: Host) -> None:
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
 
 
-def test_a_getter_that_hangs_in_c_affects_its_gpu_only(host: Host) -> None:
+def test_a_getter_that_hangs_in_c_affects_its_gpu_only(host: CLibraryAgent) -> None:
     """The other GPU is read while the call hangs, and the GPU is readmitted when calls return again."""
     small_nvml.build(host.library)
     host.start()
@@ -128,7 +128,7 @@ def test_a_getter_that_hangs_in_c_affects_its_gpu_only(host: Host) -> None:
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
 
 
-def test_a_library_that_crashes_on_one_gpu_affects_that_gpu_only(host: Host) -> None:
+def test_a_library_that_crashes_on_one_gpu_affects_that_gpu_only(host: CLibraryAgent) -> None:
     """After two crashes in calls on a GPU it is quarantined, and the other one is read."""
     small_nvml.build(host.library)
     host.start()
@@ -141,7 +141,7 @@ def test_a_library_that_crashes_on_one_gpu_affects_that_gpu_only(host: Host) -> 
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
 
 
-def test_a_reloaded_and_an_upgraded_driver_are_reopened(host: Host, tmp_path: Path) -> None:
+def test_a_reloaded_and_an_upgraded_driver_are_reopened(host: CLibraryAgent, tmp_path: Path) -> None:
     """The same sampler reads a reloaded driver, and a new sampler an upgraded one, because it needs another library."""
     small_nvml.build(host.library)
     host.start()
@@ -160,7 +160,7 @@ def test_a_reloaded_and_an_upgraded_driver_are_reopened(host: Host, tmp_path: Pa
     assert {reason: n for reason, n in host.restarts().items() if n} == {"mismatch": 1}
 
 
-def test_a_recording_of_a_compiled_library_replays_without_it(host: Host, tmp_path: Path) -> None:
+def test_a_recording_of_a_compiled_library_replays_without_it(host: CLibraryAgent, tmp_path: Path) -> None:
     """A file of `gpumon record` shows the same GPUs on a host without the library."""
     small_nvml.build(host.library)
     path, config = tmp_path / "host.capture", str(tmp_path / "gpumon.yml")
@@ -176,7 +176,7 @@ def test_a_recording_of_a_compiled_library_replays_without_it(host: Host, tmp_pa
     assert once["gpus"][0]["performance_state"] is None
 
 
-def test_a_crash_ends_a_recording_and_keeps_what_was_recorded(host: Host, tmp_path: Path) -> None:
+def test_a_crash_ends_a_recording_and_keeps_what_was_recorded(host: CLibraryAgent, tmp_path: Path) -> None:
     """The command survives a crash of the library, names the call and writes the file."""
     small_nvml.build(host.library)
     host.suffer("crash nvmlDeviceGetTemperatureV 1")

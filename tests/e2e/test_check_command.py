@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from stepped_clock import SteppedClock
 
 pytestmark = pytest.mark.slow
@@ -30,13 +30,13 @@ SHORT = "--max-age=8s"
 """Longer than the 5 s between evaluations, and short enough for a test."""
 
 
-class Ran(NamedTuple):
+class CheckResult(NamedTuple):
     code: int
     line: str
     errors: str
 
 
-def check(*arguments: str, environment: Mapping[str, str] | None = None) -> Ran:
+def check(*arguments: str, environment: Mapping[str, str] | None = None) -> CheckResult:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("GPUMON_", "CUDA_", "SLURM_"))}
     ran = subprocess.run(
         [sys.executable, "-m", "gpumon", "check", *arguments],
@@ -46,19 +46,19 @@ def check(*arguments: str, environment: Mapping[str, str] | None = None) -> Ran:
         timeout=60,
         check=False,
     )
-    return Ran(ran.returncode, ran.stdout.removesuffix("\n"), ran.stderr)
+    return CheckResult(ran.returncode, ran.stdout.removesuffix("\n"), ran.stderr)
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    agent = Agent(tmp_path, profile="h100x8")
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    agent = AgentProcess(tmp_path, profile="h100x8")
     try:
         yield agent
     finally:
         agent.stop()
 
 
-def test_a_hung_killed_or_stopped_agent_is_never_ok(agent: Agent) -> None:
+def test_a_hung_killed_or_stopped_agent_is_never_ok(agent: AgentProcess) -> None:
     """A healthy node is ok; a hung agent, a lost GPU, a killed agent and a stopped one are not."""
     agent.launch("--web.listen-address=:0")
     store = f"--store.path={agent.folder / 'gpumon.db'}"
@@ -101,7 +101,7 @@ def test_a_reboot_loses_no_failure(tmp_path: Path) -> None:
     """A reboot empties /run: the agent restores the file from its store before it reports READY."""
     (tmp_path / "run").mkdir()
     file = tmp_path / "run" / "health.json"
-    agent = Agent(tmp_path, environment={"RUNTIME_DIRECTORY": str(file.parent), "GPUMON_BOOT_ID": "boot-1"})
+    agent = AgentProcess(tmp_path, environment={"RUNTIME_DIRECTORY": str(file.parent), "GPUMON_BOOT_ID": "boot-1"})
     try:
         agent.simulate({"gpus": {3: {"lost": True}}})
         agent.start()
@@ -123,7 +123,7 @@ def test_a_reboot_loses_no_failure(tmp_path: Path) -> None:
 def test_a_step_of_the_wall_clock_makes_no_file_stale(tmp_path: Path) -> None:
     """A check right after the step, before the next evaluation, reports ok."""
     clock = SteppedClock(tmp_path)
-    agent = Agent(tmp_path, profile="t4x1", environment=clock.environment)
+    agent = AgentProcess(tmp_path, profile="t4x1", environment=clock.environment)
     store = f"--store.path={tmp_path / 'gpumon.db'}"
     try:
         agent.start()
@@ -138,7 +138,9 @@ def test_a_step_of_the_wall_clock_makes_no_file_stale(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     """The agent reports it in a notice, and without a file the result is unknown."""
-    agent = Agent(tmp_path, profile="t4x1", environment={"GPUMON_HEALTH__FILE": str(tmp_path / "none" / "health.json")})
+    agent = AgentProcess(
+        tmp_path, profile="t4x1", environment={"GPUMON_HEALTH__FILE": str(tmp_path / "none" / "health.json")}
+    )
     try:
         agent.start()
         notices = eventually(lambda: agent.get("/api/v1/report")["node"]["notices"])
@@ -148,7 +150,7 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         agent.stop()
 
 
-def test_the_command_imports_nothing_slow(agent: Agent) -> None:
+def test_the_command_imports_nothing_slow(agent: AgentProcess) -> None:
     """Schedulers run it often, so it imports none of the slow modules."""
     agent.start()
     command = [sys.executable, "-c", IMPORTS, "check", f"--store.path={agent.folder / 'gpumon.db'}"]

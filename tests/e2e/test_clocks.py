@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from agents import Agent, Metrics, eventually
+from agents import AgentProcess, Metrics, eventually
 from scrapes import Scrapes, falls
 from stepped_clock import SteppedClock
 
@@ -27,21 +27,21 @@ def clock(tmp_path: Path) -> SteppedClock:
 
 
 @pytest.fixture
-def agent(tmp_path: Path, clock: SteppedClock) -> Iterator[Agent]:
-    one = Agent(tmp_path, environment=clock.environment)
+def agent(tmp_path: Path, clock: SteppedClock) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path, environment=clock.environment)
     one.simulate(AT_WORK)
     one.start()
     yield one
     one.stop()
 
 
-def await_evaluation(agent: Agent) -> None:
+def await_evaluation(agent: AgentProcess) -> None:
     """Wait until the checks have been evaluated with the current readings."""
     before = agent.get("/api/v1/health")["evaluated"]
     eventually(lambda: agent.get("/api/v1/health")["evaluated"] != before)
 
 
-def assert_undisturbed(agent: Agent, scrapes: Scrapes) -> None:
+def assert_undisturbed(agent: AgentProcess, scrapes: Scrapes) -> None:
     """Check that every scrape shows all GPUs, no child was replaced, no counter decreased and no alert began."""
     pages = [page for _, page in scrapes.pages]
     assert not scrapes.failed
@@ -50,7 +50,7 @@ def assert_undisturbed(agent: Agent, scrapes: Scrapes) -> None:
         assert page.value("gpumon_nvml_up") == 1
         for reading in ("temperature_celsius", "utilization_ratio", "energy_joules_total"):
             assert len(page.gpus(f"gpumon_gpu_{reading}")) == 8
-        assert all(0 < one <= 1 for one in page.gpus("gpumon_gpu_utilization_ratio").values())
+        assert all(0 < each <= 1 for each in page.gpus("gpumon_gpu_utilization_ratio").values())
         restarts = {series: n for series, n in page.values.items() if series[0] == "gpumon_sampler_restarts_total"}
         assert not any(restarts.values()), restarts
     assert list(falls(pages)) == []
@@ -67,13 +67,13 @@ def assert_no_spike(pages: list[tuple[float, Metrics]]) -> None:
             assert gained <= later - earlier + 10.0  # a page may be as old as a reading may be
 
 
-def test_a_suspended_host_with_a_stepped_clock_has_no_fault(agent: Agent, clock: SteppedClock) -> None:
+def test_a_suspended_host_with_a_stepped_clock_has_no_fault(agent: AgentProcess, clock: SteppedClock) -> None:
     """After a pause during driver calls and steps of a day nothing is replaced, and the gap is not integrated."""
     eventually(lambda: len(agent.metrics().gpus("gpumon_gpu_busy_seconds_total")) == 8)
     began = agent.metrics().value("gpumon_snapshot_timestamp_seconds") or 0.0
     with Scrapes(agent) as scrapes:
         eventually(lambda: len(scrapes.pages) >= 3)
-        with agent.paused():
+        with agent.pause():
             threading.Event().wait(PAUSE)  # the pause itself
             clock.step(-DAY)
         eventually(lambda: _is_at(agent, began - DAY))
@@ -90,5 +90,5 @@ def test_a_suspended_host_with_a_stepped_clock_has_no_fault(agent: Agent, clock:
         assert watched - first.gpus("gpumon_gpu_observed_seconds_total")[gpu] < scrapes.age - PAUSE / 2
 
 
-def _is_at(agent: Agent, wall: float) -> bool:
+def _is_at(agent: AgentProcess, wall: float) -> bool:
     return abs((agent.metrics().value("gpumon_snapshot_timestamp_seconds") or 0.0) - wall) < DAY / 2

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from agents import Agent, eventually, free_port, running
+from agents import AgentProcess, eventually, free_port, running
 from dcgm_queries import PublicQuery, public_queries
 
 from gpumon.outputs.dcgm_fields import FIELDS
@@ -58,7 +58,7 @@ class DcgmFleet:
         for number, (instance, (profile, settings)) in enumerate(NODES.items()):
             own = folder / str(number)
             own.mkdir()
-            self._agents[instance] = Agent(own, profile=profile, environment=settings)
+            self._agents[instance] = AgentProcess(own, profile=profile, environment=settings)
             self._agents[instance].simulate({"busy": True, "seed": number})
 
     @contextlib.contextmanager
@@ -95,7 +95,7 @@ class DcgmFleet:
         except urllib.error.HTTPError as error:
             raise ValueError(f"{query}: {json.load(error)['error']}") from error
         series = [{"value": data["result"]}] if data["resultType"] in {"scalar", "string"} else data["result"]
-        return [one for one in series if not math.isnan(float(one["value"][1]))]
+        return [each for each in series if not math.isnan(float(each["value"][1]))]
 
     def answers(self, query: PublicQuery) -> bool:
         """Return whether a query has data. A filter without a result has it if each of its selectors has.
@@ -104,7 +104,7 @@ class DcgmFleet:
         """
         found = self.ask(query.text)
         if query.label:
-            return any(one["metric"].get(query.label) for one in found)
+            return any(each["metric"].get(query.label) for each in found)
         if found or not query.is_filter:
             return bool(found)
         return all(self.ask(name + ("" if "err_code" in matchers else matchers)) for name, matchers in query.selectors)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, Metrics, all_cores_busy, eventually
+from agents import AgentProcess, Metrics, all_cores_busy, eventually
 from scrapes import Scrapes, falls
 
 HEALTHY = {"0", "4", "6"}
@@ -32,9 +32,9 @@ SLOW = {"idle": True, "delay": {"nvmlInit*": 20.0, "nvmlDevice*": 0.03}}
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Scrapes]]:
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AgentProcess, Scrapes]]:
     """Yield an agent with a slow driver. It starts while the other tests run; its own test is the last."""
-    one = Agent(tmp_path_factory.mktemp("slow"))
+    one = AgentProcess(tmp_path_factory.mktemp("slow"))
     one.simulate(SLOW)
     one.launch()
     eventually(lambda: one.status("/-/healthy") == 200)
@@ -47,8 +47,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slow")]
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path)
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path)
     one.simulate({"idle": True})
     with all_cores_busy():
         one.start()
@@ -63,7 +63,7 @@ def faults(page: Metrics) -> dict[str, str]:
     return {labels["gpu"]: labels["fault"] for labels in active}
 
 
-def test_every_gpu_may_have_another_fault(agent: Agent) -> None:
+def test_every_gpu_may_have_another_fault(agent: AgentProcess) -> None:
     """Each GPU reports its own fault, all other readings continue, and everything recovers."""
     before = agent.metrics()
     with Scrapes(agent) as scrapes:
@@ -119,7 +119,7 @@ CALLS_PER_POLL = 250
 """Well above the calls of a poll of eight GPUs, and well below those of a loop without a pause."""
 
 
-def test_storms_of_events_cause_no_busy_loop(agent: Agent) -> None:
+def test_storms_of_events_cause_no_busy_loop(agent: AgentProcess) -> None:
     """Neither 500 Xids a second nor an event set that always fails at once multiplies the driver calls of a poll."""
     agent.simulate({"idle": True, **STORM})
     eventually(lambda: agent.metrics().value("gpumon_gpu_xid_errors_total", gpu="1", xid="13"))
@@ -132,18 +132,18 @@ def test_storms_of_events_cause_no_busy_loop(agent: Agent) -> None:
     assert not any(restarts(agent.metrics()).values())
 
 
-def assert_few_calls(agent: Agent) -> None:
+def assert_few_calls(agent: AgentProcess) -> None:
     """Compare the driver calls with the polls in the same time."""
     polls, calls = fast_polls(agent), driver_calls(agent)
     eventually(lambda: fast_polls(agent) >= polls + POLLS)
     assert driver_calls(agent) - calls < CALLS_PER_POLL * (fast_polls(agent) - polls)
 
 
-def fast_polls(agent: Agent) -> float:
+def fast_polls(agent: AgentProcess) -> float:
     return agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
 
 
-def driver_calls(agent: Agent) -> float:
+def driver_calls(agent: AgentProcess) -> float:
     return agent.metrics().value("gpumon_driver_calls_total") or 0.0
 
 
@@ -153,7 +153,7 @@ def restarts(page: Metrics) -> dict[str, float]:
     return {dict(labels)["reason"]: n for (name, labels), n in series if name == "gpumon_sampler_restarts_total"}
 
 
-def test_a_driver_that_is_only_slow_is_waited_for(slow: tuple[Agent, Scrapes]) -> None:
+def test_a_driver_that_is_only_slow_is_waited_for(slow: tuple[AgentProcess, Scrapes]) -> None:
     """The agent is ready during an initialisation of 20 s, kills no child, and reads all GPUs with slow calls."""
     agent, scrapes = slow
     page = eventually(lambda: _with_all_gpus(agent.metrics()))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, alive, descendants, eventually
+from agents import AgentProcess, alive, descendants, eventually
 from alert_stack import AlertStack
 from scrapes import Scrapes, not_growing
 
@@ -19,15 +19,15 @@ OTHERS = {str(gpu) for gpu in range(8)}
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path)
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path)
     one.simulate({"idle": True})
     one.start()
     yield one
     one.stop()
 
 
-def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, tmp_path: Path) -> None:
+def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: AgentProcess, tmp_path: Path) -> None:
     """GpuLost reaches Alertmanager and stays after the GPU is back, and every scrape shows the other seven GPUs."""
     with AlertStack(tmp_path, agent.port).up() as stack, Scrapes(agent) as scrapes:
         agent.simulate({"idle": True, "gpus": {int(LOST): {"lost": True}}})
@@ -54,12 +54,12 @@ def test_a_lost_gpu_fires_through_alertmanager_while_seven_report(agent: Agent, 
     assert len(set(stamps)) > 1
 
 
-def _firing_here(agent: Agent, rule: str) -> bool:
+def _firing_here(agent: AgentProcess, rule: str) -> bool:
     alerts = agent.get("/api/v1/alerts?state=firing")["alerts"]
-    return any(one["rule"] == rule for one in alerts)
+    return any(each["rule"] == rule for each in alerts)
 
 
-def test_a_hung_call_affects_one_gpu_and_resolves_no_alert(agent: Agent, tmp_path: Path) -> None:
+def test_a_hung_call_affects_one_gpu_and_resolves_no_alert(agent: AgentProcess, tmp_path: Path) -> None:
     """The readings of GPU 5 vanish, the sampler is replaced, and every scrape shows the other GPUs."""
     lost = {int(LOST): {"lost": True}}
     agent.simulate({"idle": True, "gpus": lost})
@@ -89,7 +89,7 @@ def test_a_hung_call_affects_one_gpu_and_resolves_no_alert(agent: Agent, tmp_pat
 @pytest.mark.parametrize("state", ["healthy", "hung", "probing"])
 def test_kill_9_leaves_no_process_and_a_restart_loses_no_xid(tmp_path: Path, state: str) -> None:
     """SIGKILL of the daemon ends every child, and no Xid counter is lower after a restart."""
-    agent = Agent(tmp_path)
+    agent = AgentProcess(tmp_path)
     try:
         _kill_and_restart(agent, state)
     finally:
@@ -97,7 +97,7 @@ def test_kill_9_leaves_no_process_and_a_restart_loses_no_xid(tmp_path: Path, sta
     assert not descendants(agent.process.pid)
 
 
-def _kill_and_restart(agent: Agent, state: str) -> None:
+def _kill_and_restart(agent: AgentProcess, state: str) -> None:
     agent.simulate({"idle": True})
     agent.start(*(["--config.file", str(_probing_now(agent.folder))] if state == "probing" else []))
     agent.simulate({"idle": True, "gpus": {1: {"xids": [79]}}})
@@ -122,7 +122,7 @@ def _kill_and_restart(agent: Agent, state: str) -> None:
     assert agent.stop() == 0
 
 
-def _xid_79(agent: Agent) -> float | None:
+def _xid_79(agent: AgentProcess) -> float | None:
     return agent.metrics().value("gpumon_gpu_xid_errors_total", gpu="1", xid="79")
 
 
@@ -132,7 +132,7 @@ def _probing_now(folder: Path) -> Path:
     return path
 
 
-def test_sigterm_ends_every_process_while_a_call_hangs(agent: Agent) -> None:
+def test_sigterm_ends_every_process_while_a_call_hangs(agent: AgentProcess) -> None:
     """SIGTERM, as systemd sends it, ends the agent with exit code 0 and all its children."""
     agent.simulate({"idle": True, "hang": ["nvmlDeviceGetCount*"]})
     eventually(lambda: (agent.metrics().value("gpumon_nvml_stuck_seconds") or 0) > 0)
@@ -153,7 +153,7 @@ def test_sigterm_ends_every_process_while_a_call_hangs(agent: Agent) -> None:
     ],
     ids=["slow", "lost and hanging", "driver not loaded"],
 )
-def test_no_fault_of_one_gpu_stops_the_readings_of_the_others(agent: Agent, trouble: dict[str, object]) -> None:
+def test_no_fault_of_one_gpu_stops_the_readings_of_the_others(agent: AgentProcess, trouble: dict[str, object]) -> None:
     """Every scrape shows seven GPUs up with readings, for longer than the agent keeps old readings."""
     agent.simulate({"idle": True, "gpus": {int(HUNG): {"lost": True} if "lost" in trouble else {}}})
     if "lost" in trouble:

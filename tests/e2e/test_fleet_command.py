@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from alert_stack import AlertStack
 from live_terminal import Terminal
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def agents(tmp_path: Path) -> Iterator[dict[str, Agent]]:
+def agents(tmp_path: Path) -> Iterator[dict[str, AgentProcess]]:
     """Run an agent that has lost GPU 1, and a healthy one."""
     running = {}
     for name, lost in (("broken", True), ("good", False)):
         (tmp_path / name).mkdir()
-        running[name] = Agent(tmp_path / name, profile="h100pciex2")
+        running[name] = AgentProcess(tmp_path / name, profile="h100pciex2")
         running[name].simulate({"idle": True, "seed": 2 + lost, "gpus": {1: {"lost": lost}}})
         running[name].start()
     yield running
@@ -38,54 +38,54 @@ def fleet(*arguments: str) -> dict[str, Any]:
     return dict(json.loads(shown.stdout))
 
 
-def test_a_bad_node_is_listed_by_its_agent(agents: dict[str, Agent], tmp_path: Path) -> None:
+def test_a_bad_node_is_listed_by_its_agent(agents: dict[str, AgentProcess], tmp_path: Path) -> None:
     """With reason, action and age; maintenance has an owner; an agent that is stopped does not answer."""
     addresses = {name: f"127.0.0.1:{agent.port}" for name, agent in agents.items()}
     inventory = tmp_path / "inventory"
     inventory.write_text("".join(f"{name} ansible_host={address}\n" for name, address in addresses.items()))
 
-    def listed() -> list[dict[str, Any]]:
+    def listed_problems() -> list[dict[str, Any]]:
         return list(fleet("--hosts", str(inventory))["problems"])
 
-    eventually(lambda: [each["action"] for each in listed()] == ["reboot"])
-    [problem] = listed()
+    eventually(lambda: [each["action"] for each in listed_problems()] == ["reboot"])
+    [problem] = listed_problems()
     assert (problem["node"], problem["device"], problem["level"]) == ("broken", "GPU 1", "fail")
     assert problem["reason"].startswith("It fell off the bus")
     assert problem["since"] > 1.7e9
     assert (problem["owner"], problem["drained"]) == ("", None)
     agents["broken"].post("/api/v1/maintenance?for_seconds=300&reason=riser%20ordered")
-    assert listed()[0]["owner"].endswith(": riser ordered")
+    assert listed_problems()[0]["owner"].endswith(": riser ordered")
     agents["good"].stop()
-    assert [(each["node"], each["level"]) for each in listed()] == [("broken", "fail"), ("good", "no answer")]
+    assert [(each["node"], each["level"]) for each in listed_problems()] == [("broken", "fail"), ("good", "no answer")]
 
 
-def test_a_bad_node_is_listed_by_prometheus(agents: dict[str, Agent], tmp_path: Path) -> None:
+def test_a_bad_node_is_listed_by_prometheus(agents: dict[str, AgentProcess], tmp_path: Path) -> None:
     """With the age of its alert; who silenced it is its owner; its verdict stays while its agent is away."""
     broken, good = (f"127.0.0.1:{agents[name].port}" for name in ("broken", "good"))
     stack = AlertStack(tmp_path, agents["broken"].port)
     stack.scrape(agents["broken"].port, agents["good"].port)
 
-    def listed() -> list[dict[str, Any]]:
+    def listed_problems() -> list[dict[str, Any]]:
         found = fleet("--prometheus", f"http://127.0.0.1:{stack.prometheus}")
         assert found["nodes"] == sorted([broken, good])
         return list(found["problems"])
 
     with stack.up():
-        eventually(lambda: stack.notified("GpuLost") == ["firing"])
-        eventually(lambda: [each["action"] for each in listed()] == ["reboot"])
-        [problem] = listed()
+        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
+        eventually(lambda: [each["action"] for each in listed_problems()] == ["reboot"])
+        [problem] = listed_problems()
         assert (problem["node"], problem["device"], problem["level"]) == (broken, "GPU 1", "fail")
         assert problem["reason"].startswith("It fell off the bus")
         assert problem["since"] > 1.7e9
         assert problem["owner"] == ""
         amtool = ["amtool", f"--alertmanager.url=http://127.0.0.1:{stack.alertmanager}", "silence", "add"]
         subprocess.run([*amtool, "--author=kim", "--comment=riser ordered", "alertname=GpuLost"], check=True)
-        eventually(lambda: listed()[0]["owner"] == "kim: riser ordered")
+        eventually(lambda: listed_problems()[0]["owner"] == "kim: riser ordered")
         agents["broken"].kill()
-        eventually(lambda: [each["level"] for each in listed()] == ["fail", "no answer"])
+        eventually(lambda: [each["level"] for each in listed_problems()] == ["fail", "no answer"])
 
 
-def test_a_live_view_shows_bars(agents: dict[str, Agent]) -> None:
+def test_a_live_view_shows_bars(agents: dict[str, AgentProcess]) -> None:
     """A line for each problem, a bar for each reading, and how to end."""
     url = f"http://127.0.0.1:{agents['broken'].port}"
     live = Terminal(sys.executable, "-m", "gpumon", "status", "--watch", "100ms", "--url", url)

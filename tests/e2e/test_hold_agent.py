@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from agents import Agent, alive, eventually
+from agents import AgentProcess, alive, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ RANKS = "gpumon/probe/worker"
 WINDOW = ("--for", "2h", "--reason", "new fans")
 
 
-def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
+def gpumon(agent: AgentProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
@@ -24,7 +24,7 @@ def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_hold_outlives_its_agent(tmp_path: Path) -> None:
     """No rank is left when the command returns, and no probe runs until the hold ends, over kills and restarts."""
-    agent = Agent(tmp_path, environment={"GPUMON_PROBE__INITIAL_DELAY_SECONDS": "3600"})
+    agent = AgentProcess(tmp_path, environment={"GPUMON_PROBE__INITIAL_DELAY_SECONDS": "3600"})
     agent.simulate({"idle": True})
     try:
         agent.start()
@@ -58,7 +58,7 @@ def test_a_hold_outlives_its_agent(tmp_path: Path) -> None:
 
 def test_a_job_that_begins_while_the_agent_starts_is_held(tmp_path: Path) -> None:
     """The command waits for an agent that restarts, because it must learn of the job."""
-    agent = Agent(tmp_path)
+    agent = AgentProcess(tmp_path)
     with ThreadPoolExecutor() as pool:
         began = pool.submit(gpumon, agent, "probe", "hold", "--owner", "4711")
         try:
@@ -72,7 +72,7 @@ def test_a_job_that_begins_while_the_agent_starts_is_held(tmp_path: Path) -> Non
 @pytest.mark.parametrize("command", [["probe", "hold"], ["probe", "unhold"], ["maintenance", "start", *WINDOW]])
 def test_a_command_without_an_agent_changes_nothing(tmp_path: Path, command: list[str]) -> None:
     """A command of root writes no file in the folder of the agent, which could be a link to any file."""
-    agent = Agent(tmp_path)
+    agent = AgentProcess(tmp_path)
     before = sorted(tmp_path.iterdir())
     ran = gpumon(agent, *command)
     assert ran.returncode != 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 
 from gpumon.store import gpus, ports
 
@@ -21,13 +21,13 @@ GONE = {"idle": True, "gpus": {3: {"absent": True}}}
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
     """Yield an agent that knows eight GPUs, was killed, and restarted with seven."""
-    one = Agent(tmp_path)
+    one = AgentProcess(tmp_path)
     one.simulate({"idle": True})
     one.start()
     eventually(lambda: all(gpu["last_seen"] for gpu in one.get("/api/v1/inventory")["gpus"]))
-    eventually(lambda: stored(one, "gpus"))
+    eventually(lambda: has_stored(one, "gpus"))
     one.kill()
     one.simulate(GONE)
     one.start()
@@ -35,7 +35,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     one.stop()
 
 
-def stored(agent: Agent, what: str) -> bool:
+def has_stored(agent: AgentProcess, what: str) -> bool:
     """Return whether the store has all eight GPUs or ports."""
     with tempfile.TemporaryDirectory() as folder:
         for file in agent.folder.glob("gpumon.db*"):
@@ -47,11 +47,11 @@ def stored(agent: Agent, what: str) -> bool:
     return False
 
 
-def missing(agent: Agent) -> list[dict[str, Any]]:
+def missing(agent: AgentProcess) -> list[dict[str, Any]]:
     return [gpu for gpu in agent.get("/api/v1/inventory")["gpus"] if gpu["state"] == "missing"]
 
 
-def test_a_gpu_is_missing_until_its_absence_is_accepted(agent: Agent) -> None:
+def test_a_gpu_is_missing_until_its_absence_is_accepted(agent: AgentProcess) -> None:
     """The GPU has up 0 with its uuid, index and serial, and the node is unhealthy until an operator accepts it."""
     (gone,) = eventually(lambda: missing(agent))
     page = agent.metrics()
@@ -84,7 +84,7 @@ SILENT = {"state": "down", "counters": {"port_rcv_data": 0, "port_xmit_data": 0}
 RAILS = {"idle": True, "ports": {"mlx5_2": {"absent": True}, "mlx5_5": SILENT, "mlx5_7": SILENT}}
 
 
-def of_ports(agent: Agent) -> dict[str, str]:
+def of_ports(agent: AgentProcess) -> dict[str, str]:
     """Return the state of each port that is not up."""
     inventory = agent.get("/api/v1/inventory")["ports"]
     assert len(inventory) >= 7
@@ -93,11 +93,11 @@ def of_ports(agent: Agent) -> dict[str, str]:
 
 def test_ports_are_missing_after_a_reboot_until_their_absence_is_accepted(tmp_path: Path) -> None:
     """A port that is down and one whose card is gone are reported; a port that was never connected is not."""
-    one = Agent(tmp_path, environment={"GPUMON_BOOT_ID": "boot-1"})
+    one = AgentProcess(tmp_path, environment={"GPUMON_BOOT_ID": "boot-1"})
     one.simulate({"idle": True, "ports": {"mlx5_7": SILENT}})
     one.start()
     eventually(lambda: of_ports(one) == {"mlx5_7": "unwired"})
-    eventually(lambda: stored(one, "ports"))
+    eventually(lambda: has_stored(one, "ports"))
     one.kill()
     one.environment["GPUMON_BOOT_ID"] = "boot-2"
     one.simulate(RAILS)

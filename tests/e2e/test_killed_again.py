@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from stores import read
 
 from gpumon.health.verdict import Key, VerdictChange
@@ -30,30 +30,32 @@ SCENARIOS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
     yield one
     one.stop()
 
 
-def shown(agent: Agent) -> set[tuple[str, str | None]]:
+def shown_verdicts(agent: AgentProcess) -> set[tuple[str, str | None]]:
     """Return check and device of every verdict, inhibited ones too."""
     document = agent.get("/api/v1/health")
     assert document["evaluated"]
-    found = [one for top in document["verdicts"] for one in (top, *top["consequences"])]
-    return {(one["check"], one["device"]) for one in found}
+    found = [each for top in document["verdicts"] for each in (top, *top["consequences"])]
+    return {(each["check"], each["device"]) for each in found}
 
 
-def named(key: Key) -> tuple[str, str | None]:
+def document_key(key: Key) -> tuple[str, str | None]:
     """Return the key as API documents show it: the device of the node is None."""
     return key[0], key[1] or None
 
 
-def transitions(agent: Agent) -> list[tuple[tuple[str, str | None], VerdictChange]]:
+def transitions(agent: AgentProcess) -> list[tuple[tuple[str, str | None], VerdictChange]]:
     """Return the transitions in the store of a stopped agent, oldest first, and check that they alternate."""
     with Store.open(agent.folder / "gpumon.db") as store:
-        known = [(named(one.verdict.key), one.change) for one in read(store, verdicts.read_transitions, 100_000)]
-        there = {named(one.key) for one in read(store, verdicts.read_open)}
+        known = [
+            (document_key(each.verdict.key), each.change) for each in read(store, verdicts.read_transitions, 100_000)
+        ]
+        there = {document_key(each.key) for each in read(store, verdicts.read_open)}
     alternate: set[tuple[str, str | None]] = set()
     for key, change in known:
         assert (change is VerdictChange.RAISED) == (key not in alternate), (key, change)
@@ -62,12 +64,12 @@ def transitions(agent: Agent) -> list[tuple[tuple[str, str | None], VerdictChang
     return known
 
 
-def evaluated(agent: Agent) -> set[tuple[str, str | None]]:
+def first_verdicts(agent: AgentProcess) -> set[tuple[str, str | None]]:
     """Return the verdicts at the first evaluation of the checks."""
-    return eventually(lambda: shown(agent) or {("", "")})
+    return eventually(lambda: shown_verdicts(agent) or {("", "")})
 
 
-def test_kills_at_random_moments(agent: Agent) -> None:
+def test_kills_at_random_moments(agent: AgentProcess) -> None:
     """Each verdict is there after a restart unless its clearing is recorded, and each transition is recorded once.
 
     A reboot and frequent restarts have verdicts of their own. A cleared verdict does not return.
@@ -76,9 +78,9 @@ def test_kills_at_random_moments(agent: Agent) -> None:
     for _ in range(KILLS):
         agent.simulate(RANDOM.choice(SCENARIOS))
         agent.launch()
-        now = evaluated(agent)
+        now = first_verdicts(agent)
         threading.Event().wait(RANDOM.uniform(0.0, 4.0))
-        now |= shown(agent)
+        now |= shown_verdicts(agent)
         agent.kill()
         known = transitions(agent)
         cleared = {key for key, change in known if change is VerdictChange.CLEARED}
@@ -90,7 +92,7 @@ def test_kills_at_random_moments(agent: Agent) -> None:
     agent.simulate({"gpus": {1: {"lost": True}}})
     agent.start()
     expected = before | {("node_unexpected_reboot", None)}
-    eventually(lambda: expected <= (verdicts := shown(agent)) and "gpu_lost" in str(verdicts))
+    eventually(lambda: expected <= (verdicts := shown_verdicts(agent)) and "gpu_lost" in str(verdicts))
     page = agent.metrics()
     assert page.value("gpumon_health_check", check="gpu_lost", gpu="1") == 3
     assert page.value("gpumon_health_check", check="node_unexpected_reboot") == 2
@@ -101,6 +103,6 @@ def test_kills_at_random_moments(agent: Agent) -> None:
     agent.kill()
     transitions(agent)
     agent.start()
-    after = evaluated(agent)
-    assert not [one for one in after if one[0] == "gpu_lost"]
+    after = first_verdicts(agent)
+    assert not [each for each in after if each[0] == "gpu_lost"]
     assert ("node_unexpected_reboot", None) in after

@@ -7,29 +7,29 @@ import sys
 from pathlib import Path
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 
 pytestmark = pytest.mark.slow
 
 
-def gpumon(agent: Agent, *arguments: str) -> str:
+def gpumon(agent: AgentProcess, *arguments: str) -> str:
     """Run a command at the agent's socket."""
     flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
 
 
-def firing(agent: Agent) -> set[str]:
-    return {one["rule"] for one in agent.get("/api/v1/alerts?state=firing")["alerts"]}
+def firing(agent: AgentProcess) -> set[str]:
+    return {each["rule"] for each in agent.get("/api/v1/alerts?state=firing")["alerts"]}
 
 
-def verdicts(agent: Agent) -> set[str]:
-    return {one["check"] for one in agent.get("/api/v1/health")["verdicts"]}
+def verdicts(agent: AgentProcess) -> set[str]:
+    return {each["check"] for each in agent.get("/api/v1/health")["verdicts"]}
 
 
 def test_a_fault_during_maintenance_alerts_when_it_ends(tmp_path: Path) -> None:
     """Checks are evaluated during maintenance, and kill -9 does not end it."""
-    agent = Agent(tmp_path)
+    agent = AgentProcess(tmp_path)
     agent.simulate({"idle": True})
     try:
         agent.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from alert_stack import AlertStack
 from receivers import http_inbox
 
@@ -22,8 +22,8 @@ LOST = {"idle": True, "gpus": {1: {"lost": True}}}
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path, profile="h100pciex2", environment={"GPUMON_BOOT_ID": "boot-1"})
     one.simulate({"idle": True})
     yield one
     one.stop()
@@ -48,7 +48,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def configure(agent: Agent, **notifications: object) -> str:
+def configure(agent: AgentProcess, **notifications: object) -> str:
     """Write these settings, and return the flag that names the file."""
     labels = {"instance": f"127.0.0.1:{agent.port}"}
     file = agent.folder / "gpumon.yml"
@@ -56,7 +56,7 @@ def configure(agent: Agent, **notifications: object) -> str:
     return f"--config.file={file}"
 
 
-def test_alertmanager_takes_both_alerts_for_one(agent: Agent, tmp_path: Path) -> None:
+def test_alertmanager_takes_both_alerts_for_one(agent: AgentProcess, tmp_path: Path) -> None:
     """The agent and Prometheus send the same alert, which is notified once, and resolved once after the repair."""
     stack = AlertStack(tmp_path, agent.port)
     agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
@@ -64,13 +64,13 @@ def test_alertmanager_takes_both_alerts_for_one(agent: Agent, tmp_path: Path) ->
         agent.simulate(LOST)
         eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="delivered"))
         eventually(lambda: stack.query('ALERTS{alertname="GpuLost", alertstate="firing"}'))
-        eventually(lambda: stack.notified("GpuLost"))
+        eventually(lambda: stack.notifications_of("GpuLost"))
         [labels] = stack.notified_by_labels("GpuLost")
         assert dict(labels)["instance"] == f"127.0.0.1:{agent.port}"
-        assert stack.notified("GpuLost") == ["firing"]
+        assert stack.notifications_of("GpuLost") == ["firing"]
 
 
-def test_an_alertmanager_that_comes_back_gets_what_fires(agent: Agent, tmp_path: Path) -> None:
+def test_an_alertmanager_that_comes_back_gets_what_fires(agent: AgentProcess, tmp_path: Path) -> None:
     """Without a Prometheus too. While it is away the agent reports that it fails."""
     stack = AlertStack(tmp_path, agent.port)
     agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
@@ -78,10 +78,10 @@ def test_an_alertmanager_that_comes_back_gets_what_fires(agent: Agent, tmp_path:
     eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="failed"))
     stack.scrape()
     with stack.up(prometheus=False):
-        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
 
 
-def test_an_alertmanager_that_does_not_answer_holds_up_nothing(agent: Agent, tmp_path: Path) -> None:
+def test_an_alertmanager_that_does_not_answer_holds_up_nothing(agent: AgentProcess, tmp_path: Path) -> None:
     """It takes connections and is silent: the attempt fails, readings go on, and later it gets the alert once."""
     stack = AlertStack(tmp_path, agent.port)
     stack.scrape()
@@ -93,25 +93,25 @@ def test_an_alertmanager_that_does_not_answer_holds_up_nothing(agent: Agent, tmp
         polls = agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
         eventually(lambda: (agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0) > polls)
         stack.alertmanager_process.send_signal(signal.SIGCONT)
-        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
 
 
-def test_an_alertmanager_that_restarts_notifies_once(agent: Agent, tmp_path: Path) -> None:
+def test_an_alertmanager_that_restarts_notifies_once(agent: AgentProcess, tmp_path: Path) -> None:
     """It forgets the alert and not the notification. The agent sends the alert again."""
     stack = AlertStack(tmp_path, agent.port)
     stack.scrape()
     agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
     with stack.up(prometheus=False):
         agent.simulate(LOST)
-        eventually(lambda: stack.notified("GpuLost") == ["firing"])
+        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
     with stack.up(prometheus=False):
         assert eventually(stack.firing, within=120) == {("GpuLost", "1")}
         agent.simulate({"idle": True, "gpus": {0: {"lost": True}, 1: {"lost": True}}})
         eventually(lambda: len(stack.notified_by_labels("GpuLost")) == 2)
-    assert stack.notified("GpuLost") == ["firing", "firing"], "one for each GPU"
+    assert stack.notifications_of("GpuLost") == ["firing", "firing"], "one for each GPU"
 
 
-def test_a_restarted_agent_neither_repeats_nor_resolves_an_alert(agent: Agent) -> None:
+def test_a_restarted_agent_neither_repeats_nor_resolves_an_alert(agent: AgentProcess) -> None:
     """A webhook gets one message for an alert that fires before and after a restart."""
     with http_inbox() as inbox:
         flag = configure(agent, webhook_url=inbox.url)
@@ -131,7 +131,7 @@ def test_a_restarted_agent_neither_repeats_nor_resolves_an_alert(agent: Agent) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_an_agent_with_a_full_disk_sends_and_later_stores_what_it_sent(agent: Agent, disk: Path) -> None:
+def test_an_agent_with_a_full_disk_sends_and_later_stores_what_it_sent(agent: AgentProcess, disk: Path) -> None:
     """Whether the disk is full at the start or later: after space is freed, a restart repeats no message."""
     database = disk / "gpumon.db"
     with http_inbox() as inbox:

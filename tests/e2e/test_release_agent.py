@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agents import Agent, Metrics, alive, eventually
+from agents import AgentProcess, Metrics, alive, eventually
 from stores import read, write
 from typing_extensions import Self
 from unkillable import build, held
@@ -28,31 +28,31 @@ EVERY = {str(gpu) for gpu in range(8)}
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    one = Agent(tmp_path)
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    one = AgentProcess(tmp_path)
     one.simulate({"idle": True})
     configure(one)
     yield one
     one.stop()
 
 
-def configure(agent: Agent, **settings: object) -> None:
+def configure(agent: AgentProcess, **settings: object) -> None:
     release = {"marker": str(agent.folder / "release"), "max_seconds": 600} | settings
     configuration = {"probe": {"initial_delay_seconds": 3600}, "release": release}
     (agent.folder / "gpumon.yml").write_text(json.dumps(configuration), encoding="ascii")
 
 
-def started(agent: Agent) -> Agent:
+def start_agent(agent: AgentProcess) -> AgentProcess:
     return agent.start(f"--config.file={agent.folder / 'gpumon.yml'}")
 
 
-def gpumon(agent: Agent, *arguments: str) -> subprocess.CompletedProcess[str]:
+def gpumon(agent: AgentProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
     command = [sys.executable, "-m", "gpumon", *arguments, *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
 
 
-def all_up(agent: Agent) -> bool:
+def all_up(agent: AgentProcess) -> bool:
     up = agent.metrics().gpus("gpumon_gpu_up")
     return set(up) == EVERY and set(up.values()) == {1}
 
@@ -60,7 +60,7 @@ def all_up(agent: Agent) -> bool:
 class Watch:
     """Scrapes until stopped, and records each fault on any page."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentProcess) -> None:
         self._agent = agent
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._scrape)
@@ -92,9 +92,9 @@ class Watch:
                 self.wrong.append(f"{name} {dict(labels)}")
 
 
-def test_a_released_node_is_reopened_when_the_release_ends(agent: Agent) -> None:
+def test_a_released_node_is_reopened_when_the_release_ends(agent: AgentProcess) -> None:
     """No process holds a GPU during the release, over a reload and a kill -9, and a new sampler reads all after it."""
-    started(agent)
+    start_agent(agent)
     eventually(lambda: all_up(agent))
     with Watch(agent) as watch:
         asked = gpumon(agent, "release", "--for", "5m")
@@ -121,7 +121,7 @@ def test_a_released_node_is_reopened_when_the_release_ends(agent: Agent) -> None
         assert agent.children(SAMPLER) == set()
         agent.kill()
         configure(agent)
-        started(agent)
+        start_agent(agent)
         assert agent.children(SAMPLER) == set()
         assert agent.metrics().value("gpumon_release_end_timestamp_seconds") == end
         assert agent.status("/-/ready") == 200
@@ -137,9 +137,9 @@ def test_a_released_node_is_reopened_when_the_release_ends(agent: Agent) -> None
     assert "ended_by=command" in logged[2]
 
 
-def test_a_process_that_cannot_be_killed_fails_the_command(agent: Agent) -> None:
+def test_a_process_that_cannot_be_killed_fails_the_command(agent: AgentProcess) -> None:
     """The command names the process and exits with 1, and the marker's `.done` file waits for its end."""
-    started(agent)
+    start_agent(agent)
     eventually(lambda: all_up(agent))
     (sampler,) = agent.children(SAMPLER)
     marker, done = agent.folder / "release", agent.folder / "release.done"
@@ -151,7 +151,7 @@ def test_a_process_that_cannot_be_killed_fails_the_command(agent: Agent) -> None
         assert f"Still held by sampler {sampler} in nvmlDeviceGetUtilizationRates on" in asked.stderr
         assert "reboot it" in asked.stderr
         marker.touch()
-        eventually(lambda: any(one["subject"] == "release" for one in agent.get("/api/v1/node")["notices"]))
+        eventually(lambda: any(each["subject"] == "release" for each in agent.get("/api/v1/node")["notices"]))
         assert not done.exists()
         agent.simulate({"idle": True})
     eventually(done.exists)
@@ -165,23 +165,23 @@ def test_a_process_that_cannot_be_killed_fails_the_command(agent: Agent) -> None
     assert not done.exists()
 
 
-def test_a_release_ends_while_no_agent_runs(agent: Agent) -> None:
+def test_a_release_ends_while_no_agent_runs(agent: AgentProcess) -> None:
     """A stored release ends at its deadline, and no request without a token starts or ends one."""
-    started(agent)
+    start_agent(agent)
     eventually(lambda: all_up(agent))
     assert agent.ask("/api/v1/release?for_seconds=5", method="POST")[0] == 401
     assert agent.post("/api/v1/release?for_seconds=300&gpu=3")[0] == 200
     assert agent.ask("/api/v1/release", method="DELETE")[0] == 401
     agent.kill()
     let_pass(agent.folder / "gpumon.db", 301.0)
-    started(agent)
+    start_agent(agent)
     eventually(lambda: all_up(agent))
 
 
 def let_pass(path: Path, seconds: float) -> None:
     """Shift the stored windows as if no agent had run for this time."""
     with Store.open(path) as store:
-        for one in read(store, windows.read):
-            start_at, deadline = one.start_at - seconds, one.deadline - seconds
-            earlier = replace(one, until=one.until - seconds, deadline=deadline, start_at=start_at)
+        for each in read(store, windows.read):
+            start_at, deadline = each.start_at - seconds, each.deadline - seconds
+            earlier = replace(each, until=each.until - seconds, deadline=deadline, start_at=start_at)
             write(store, windows.put, [earlier])

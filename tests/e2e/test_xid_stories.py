@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 
 from gpumon.clock import boot_clock
 
@@ -23,7 +23,7 @@ BEFORE = "nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 22013, Non-fatal, Link 60 M
 """A record from before the installation of the agent."""
 
 
-class Node:
+class NodeWithKernelLog:
     """An agent and a kernel log of this boot."""
 
     def __init__(self, folder: Path) -> None:
@@ -32,7 +32,7 @@ class Node:
         self.overrides = folder / "xids.yml"
         self.overrides.write_text("")
         named = {"GPUMON_KERNEL_LOG__PATH": str(self._log), "GPUMON_XIDS__FILE": str(self.overrides)}
-        self.agent = Agent(folder, environment=named)
+        self.agent = AgentProcess(folder, environment=named)
         self.agent.simulate({"idle": True})
         self.log(BEFORE)
 
@@ -61,21 +61,21 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    one = Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[NodeWithKernelLog]:
+    one = NodeWithKernelLog(tmp_path)
     one.agent.start()
     eventually(lambda: one.events("sxid=22013"))  # later records are new
     yield one
     one.agent.stop()
 
 
-def test_each_error_counts_once_over_a_restart(node: Node) -> None:
+def test_each_error_counts_once_over_a_restart(node: NodeWithKernelLog) -> None:
     """Errors from both sources, and errors logged while no agent ran, are counted once."""
     assert eventually(lambda: node.count(79, 3) == 0.0)
     node.agent.simulate({"idle": True, "gpus": {3: {"xids": [79]}}})
     eventually(lambda: node.count(79, 3) == 1)
     node.xid(3, FALLEN)
-    (event,) = eventually(lambda: [one for one in node.events("xid=79") if one["text"]])
+    (event,) = eventually(lambda: [each for each in node.events("xid=79") if each["text"]])
     assert (event["count"], event["gpu"], event["sources"]) == (1, 3, ["nvml", "kmsg"])
     assert (event["text"], event["severity"]) == ("GPU has fallen off the bus.", "critical")
     assert node.agent.metrics().value("gpumon_kernel_log_up") == 1
@@ -94,7 +94,7 @@ def test_each_error_counts_once_over_a_restart(node: Node) -> None:
     assert not any(b"secret-job" in page or b"4242" in page for page in pages)
 
 
-def test_an_xid_of_the_kernel_log_alone_quarantines_a_gpu(node: Node) -> None:
+def test_an_xid_of_the_kernel_log_alone_quarantines_a_gpu(node: NodeWithKernelLog) -> None:
     """A GSP timeout is often no NVML event: the GPU is not called until a trial succeeds."""
     node.xid(2, TIMED_OUT)
     restarts = "gpumon_sampler_restarts_total"
@@ -104,7 +104,7 @@ def test_an_xid_of_the_kernel_log_alone_quarantines_a_gpu(node: Node) -> None:
     assert node.count(119, 2) == 1
 
 
-def test_the_table_of_the_operator_applies_after_a_reload(node: Node) -> None:
+def test_the_table_of_the_operator_applies_after_a_reload(node: NodeWithKernelLog) -> None:
     """Zero counters, severity and action follow the file. An invalid file is reported and changes nothing."""
     node.overrides.write_text("13: {severity: critical, action: call the owner of the job}\n")
     node.agent.process.send_signal(signal.SIGHUP)

@@ -35,19 +35,19 @@ def group(step: int, series: Iterable[Series], **tests: list[dict[str, Any]]) ->
     return {"interval": f"{step}s", "input_series": written} | tests
 
 
-def packed(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def pack_groups(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same tests in fewer groups, each of which costs Prometheus every rule: none has two courses of one series."""
     packs: list[tuple[dict[str, str], dict[str, Any]]] = []
-    for one in groups:
-        courses = {row["series"]: row["values"] for row in one["input_series"]}
+    for each in groups:
+        courses = {row["series"]: row["values"] for row in each["input_series"]}
         for known, pack in packs:
             if all(known.get(name, values) == values for name, values in courses.items()):
-                pack["input_series"] += [row for row in one["input_series"] if row["series"] not in known]
-                pack["alert_rule_test"] += one["alert_rule_test"]
+                pack["input_series"] += [row for row in each["input_series"] if row["series"] not in known]
+                pack["alert_rule_test"] += each["alert_rule_test"]
                 known.update(courses)
                 break
         else:
-            packs.append((courses, one))
+            packs.append((courses, each))
     return [pack for _, pack in packs]
 
 

@@ -14,7 +14,7 @@ TARGET = (("instance", "node-1:17400"), ("job", "gpumon"))
 """What Prometheus adds to each series that it scrapes."""
 
 
-def recorded() -> list[Sample]:
+def recorded_samples() -> list[Sample]:
     """The series as Prometheus would store them, with the `up` that it makes itself."""
     families = text_string_to_metric_families(RECORDING.read_text())
     scraped = [

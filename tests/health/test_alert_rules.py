@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from each_case import each_case
-from promtool_run import Series, Values, check, group, packed
-from recorded_scrape import TARGET, recorded
+from promtool_run import Series, Values, check, group, pack_groups
+from recorded_scrape import TARGET, recorded_samples
 
 from gpumon.health.alert_rules import (
     CHECK_UNKNOWN,
@@ -45,7 +45,7 @@ PORT = (("device", "mlx5_3"), ("port", "1"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class RuleCase:
     """A rule that fires from minute `firing` until minute END for one series."""
 
     rule: str
@@ -59,7 +59,7 @@ class Case:
         return Series(self.metric, (*self.labels, *TARGET), self.values)
 
 
-def of_check(check: Check, level: Level, rule: str, firing: int = START) -> Case:
+def of_check(check: Check, level: Level, rule: str, firing: int = START) -> RuleCase:
     """Return a case in which the check has another level, then this one, then none."""
     device = GPU if check.gpu is not None else PORT if check.port is not None else ()
     other = WARN if level is FAIL else FAIL
@@ -67,12 +67,12 @@ def of_check(check: Check, level: Level, rule: str, firing: int = START) -> Case
         float(other) if 5 <= minute < START else float(level) if START <= minute < END else None
         for minute in range(MINUTES)
     ]
-    return Case(rule=rule, metric=VERDICT, labels=(("check", check.name), *device), values=values, firing=firing)
+    return RuleCase(rule=rule, metric=VERDICT, labels=(("check", check.name), *device), values=values, firing=firing)
 
 
-def kinds() -> list[Case]:
+def kinds() -> list[RuleCase]:
     """Return one case for each kind of rule: what the check judges, and severity."""
-    found: dict[tuple[bool, bool, str], Case] = {}
+    found: dict[tuple[bool, bool, str], RuleCase] = {}
     for row in CHECKS:
         for name, (level, severity) in zip(alert_names(row), sorted(row.severities, reverse=True), strict=True):
             kind = (row.gpu is not None, row.port is not None, severity)
@@ -83,14 +83,14 @@ def kinds() -> list[Case]:
 CASES = (
     *kinds(),
     of_check(BY_NAME["gpu_denied"], UNKNOWN, CHECK_UNKNOWN.name, START + 10),
-    Case(
+    RuleCase(
         rule="GpumonDown",
         metric="up",
         labels=(),
         values=[float(not START <= minute < END) for minute in range(MINUTES)],
         firing=START + 7,
     ),
-    Case(
+    RuleCase(
         rule="GpumonStale",
         metric="gpumon_snapshot_timestamp_seconds",
         labels=(),
@@ -121,7 +121,7 @@ def texts(rule: AlertRule, labels: Labels, value: str = "", info: Mapping[str, s
     return text
 
 
-def expected(case: Case, minute: int, *, fires: bool) -> dict[str, Any]:
+def expected_alerts(case: RuleCase, minute: int, *, fires: bool) -> dict[str, Any]:
     rule = RULES[case.rule]
     alert = {
         "exp_labels": {**dict((*case.labels, *TARGET)), **rule.labels},
@@ -137,9 +137,9 @@ def test_each_kind_of_rule_fires_and_resolves(tmp_path: Path) -> None:
             60,
             [case.series, Series(MAINTENANCE_END, TARGET, [0.0] * MINUTES)],
             alert_rule_test=[
-                expected(case, START - 1, fires=False),
-                expected(case, case.firing, fires=True),
-                expected(case, END + 1, fires=False),
+                expected_alerts(case, START - 1, fires=False),
+                expected_alerts(case, case.firing, fires=True),
+                expected_alerts(case, END + 1, fires=False),
             ],
         )
         for case in CASES
@@ -235,7 +235,7 @@ def without_agent(values: Values, *, since: int = AWAY, until: int = BACK) -> Va
     return [None if since <= minute < until else value for minute, value in enumerate(values)]
 
 
-def scraped(case: Case, *, away: Values, maintenance: float = 0.0, present: bool = True) -> list[Series]:
+def series_with_gap(case: RuleCase, *, away: Values, maintenance: float = 0.0, present: bool = True) -> list[Series]:
     """Return the series of a case whose agent cannot be scraped for a while. `present`: the target is configured."""
     up = [float(value is not None) if present or value is not None else None for value in away]
     ends = [None if value is None else maintenance for value in away]
@@ -257,17 +257,17 @@ def test_an_alert_survives_an_agent_that_cannot_be_scraped(tmp_path: Path, *, pr
     groups = [
         group(
             60,
-            scraped(case, away=without_agent(ALWAYS, until=until), present=present),
+            series_with_gap(case, away=without_agent(ALWAYS, until=until), present=present),
             alert_rule_test=[
-                *[expected(case, minute, fires=True) for minute in range(START, min(until, END))],
-                expected(case, until, fires=until < END),
-                expected(case, max(until, END), fires=False),
+                *[expected_alerts(case, minute, fires=True) for minute in range(START, min(until, END))],
+                expected_alerts(case, until, fires=until < END),
+                expected_alerts(case, max(until, END), fires=False),
             ],
         )
         for case in CHECK_CASES
         for until in (AWAY + 1, BACK, END + 5)  # restarted, upgraded, and repaired while the host was off
     ]
-    check(tmp_path, render(RULES.values()), packed(groups))
+    check(tmp_path, render(RULES.values()), pack_groups(groups))
 
 
 def test_a_verdict_that_ended_before_the_agent_does_not_fire_again(tmp_path: Path) -> None:
@@ -275,12 +275,12 @@ def test_a_verdict_that_ended_before_the_agent_does_not_fire_again(tmp_path: Pat
     groups = [
         group(
             60,
-            scraped(case, away=without_agent(ALWAYS, since=END + 1, until=MINUTES)),
-            alert_rule_test=[expected(case, minute, fires=minute < END) for minute in range(END - 1, MINUTES)],
+            series_with_gap(case, away=without_agent(ALWAYS, since=END + 1, until=MINUTES)),
+            alert_rule_test=[expected_alerts(case, minute, fires=minute < END) for minute in range(END - 1, MINUTES)],
         )
         for case in CHECK_CASES
     ]
-    check(tmp_path, render(RULES.values()), packed(groups))
+    check(tmp_path, render(RULES.values()), pack_groups(groups))
 
 
 def test_the_verdicts_of_an_agent_that_stays_away_end_after_the_limit(tmp_path: Path) -> None:
@@ -288,16 +288,19 @@ def test_the_verdicts_of_an_agent_that_stays_away_end_after_the_limit(tmp_path: 
     away = without_agent(ALWAYS, until=MINUTES)
     [case, *_] = CHECK_CASES
     none = [{"expr": f"{LAST_VERDICT} or {LAST_SEEN}", "eval_time": f"{AWAY + 7}m", "exp_samples": []}]
-    alerts = [expected(case, AWAY + 3, fires=True), *[expected(case, minute, fires=False) for minute in (26, 39)]]
-    only = group(60, scraped(case, away=away, present=False), alert_rule_test=alerts, promql_expr_test=none)
+    alerts = [
+        expected_alerts(case, AWAY + 3, fires=True),
+        *[expected_alerts(case, minute, fires=False) for minute in (26, 39)],
+    ]
+    only = group(60, series_with_gap(case, away=away, present=False), alert_rule_test=alerts, promql_expr_test=none)
     check(tmp_path, render(RULES.values(), keep_seconds=300), [only])
 
 
 def test_a_pause_of_prometheus_keeps_the_verdicts(tmp_path: Path) -> None:
     """What Prometheus recorded before a pause that is longer than its lookback of five minutes still counts."""
     case = next(case for case in CHECK_CASES if case.labels[1:])
-    series = scraped(case, away=without_agent(ALWAYS, since=START + 1, until=MINUTES))
-    alerts = [expected(case, minute, fires=minute >= START) for minute in (0, 10, 20, 30)]
+    series = series_with_gap(case, away=without_agent(ALWAYS, since=START + 1, until=MINUTES))
+    alerts = [expected_alerts(case, minute, fires=minute >= START) for minute in (0, 10, 20, 30)]
     check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=alerts)], step=600)
 
 
@@ -307,15 +310,15 @@ def test_maintenance_mutes_the_verdicts_of_an_agent_that_is_stopped(tmp_path: Pa
     groups = [
         group(
             60,
-            scraped(case, away=away, maintenance=1560.0),
+            series_with_gap(case, away=away, maintenance=1560.0),
             alert_rule_test=[
-                expected(case, BACK, fires=RULES[case.rule].severity not in PAGING),
-                expected(case, BACK + 2, fires=True),
+                expected_alerts(case, BACK, fires=RULES[case.rule].severity not in PAGING),
+                expected_alerts(case, BACK + 2, fires=True),
             ],
         )
         for case in CHECK_CASES
     ]
-    check(tmp_path, render(RULES.values()), packed(groups))
+    check(tmp_path, render(RULES.values()), pack_groups(groups))
 
 
 @pytest.mark.slow
@@ -327,8 +330,8 @@ def test_maintenance_mutes_what_pages(tmp_path: Path) -> None:
             60,
             [case.series, ends],
             alert_rule_test=[
-                expected(case, 24, fires=RULES[case.rule].severity not in PAGING),
-                *([] if RULES[case.rule].for_seconds else [expected(case, 26, fires=True)]),
+                expected_alerts(case, 24, fires=RULES[case.rule].severity not in PAGING),
+                *([] if RULES[case.rule].for_seconds else [expected_alerts(case, 26, fires=True)]),
             ],
         )
         for case in CASES
@@ -351,7 +354,7 @@ def test_nothing_fires_on_a_healthy_node_or_during_a_release(tmp_path: Path) -> 
                 for minute in range(60)
             ],
         )
-        for sample in recorded()
+        for sample in recorded_samples()
         if sample.name in names
     ]
     quiet = [

@@ -128,7 +128,7 @@ def verdict(check: str, level: Level, device: str, ward: Ward, **changes: object
     return row._replace(**changes)  # type: ignore[arg-type]
 
 
-def fixed(*verdicts: Verdict, ward: Ward, after: float = 0.0, maintenance: bool = False) -> dict[str, str]:
+def alert_states(*verdicts: Verdict, ward: Ward, after: float = 0.0, maintenance: bool = False) -> dict[str, str]:
     """Return the states of alerts for these verdicts, so many seconds after they were raised."""
     health = replace(ward.report.health, open={each.key: each for each in verdicts}, pending={})
     now = replace(ward.moment, at=ward.at + after, wall=ward.wall + after)
@@ -140,15 +140,15 @@ def fixed(*verdicts: Verdict, ward: Ward, after: float = 0.0, maintenance: bool 
 def test_information_is_not_muted_by_maintenance() -> None:
     ward = Ward(gpus=2)
     row = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward)
-    assert fixed(row, ward=ward, maintenance=True) == {"GpuIdle": FIRING}
+    assert alert_states(row, ward=ward, maintenance=True) == {"GpuIdle": FIRING}
 
 
 def test_unknown_fires_after_ten_minutes() -> None:
     """A check that has returned unknown for 10 minutes is an alert of its own."""
     ward = Ward(gpus=2)
     row = verdict("gpu_denied", Level.UNKNOWN, ward.report.gpus[1].uuid, ward)
-    assert fixed(row, ward=ward) == {"GpumonCheckUnknown": PENDING}
-    assert fixed(row, ward=ward, after=10 * MINUTE) == {"GpumonCheckUnknown": FIRING}
+    assert alert_states(row, ward=ward) == {"GpumonCheckUnknown": PENDING}
+    assert alert_states(row, ward=ward, after=10 * MINUTE) == {"GpumonCheckUnknown": FIRING}
 
 
 def test_an_inhibited_verdict_is_no_alert() -> None:
@@ -156,4 +156,4 @@ def test_an_inhibited_verdict_is_no_alert() -> None:
     ward = Ward(gpus=2)
     cause = verdict("allreduce_failing", Level.FAIL, NODE, ward)
     inhibited = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward, inhibited_by=cause.key)
-    assert fixed(cause, inhibited, ward=ward) == {"AllReduceFailing": FIRING}
+    assert alert_states(cause, inhibited, ward=ward) == {"AllReduceFailing": FIRING}

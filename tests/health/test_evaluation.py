@@ -82,7 +82,7 @@ def test_a_lost_gpu_inhibits_link_verdicts_of_its_peers() -> None:
     ward.fault(0, "lost")
     ward.link(1, 4, up=0.0)
     ward.go_on(180)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
     assert ward.active_checks() == ["gpu_lost", "nvlink_down"]
 
 

@@ -98,9 +98,9 @@ def test_each_node_is_compared_with_the_median_of_its_hardware(tmp_path: Path) -
 def test_nodes_of_two_clusters_with_one_name_have_each_their_ratio(tmp_path: Path) -> None:
     """Four nodes of two clusters have one median, and the alert of a slow one has the labels of its cluster."""
     fleet = [
-        one
+        each
         for number, (cluster, rate) in enumerate((("a", 400e9), ("b", 200e9), ("a", 400e9), ("b", 400e9)))
-        for one in node(f"n{number // 2}", {GIB: rate}, cluster=cluster)
+        for each in node(f"n{number // 2}", {GIB: rate}, cluster=cluster)
     ]
     slow = {(("bytes", str(GIB)), ("cluster", "b"), ("instance", "n0"), JOB_LABEL): 0.5}
     exact = {"expr": ratio_at_best_size(condition=" < 0.85"), "eval_time": "2m", "exp_samples": [*samples(RATIO, slow)]}
@@ -109,12 +109,12 @@ def test_nodes_of_two_clusters_with_one_name_have_each_their_ratio(tmp_path: Pat
 
 def test_three_nodes_have_no_median(tmp_path: Path) -> None:
     """A median needs four nodes with the same hardware."""
-    few = [one for one in FLEET if dict(one.labels)["instance"] in {"a", "b", "low"}]
+    few = [each for each in FLEET if dict(each.labels)["instance"] in {"a", "b", "low"}]
     wanted = [{"expr": f"{MEDIAN} or {RATIO}", "eval_time": "2m", "exp_samples": []}]
     check(tmp_path, render(rules()), [group(60, few, promql_expr_test=wanted)])
 
 
-def counted(instance: str, healths: list[float], away: int | None = None, busy: int = 0) -> list[Series]:
+def node_series(instance: str, healths: list[float], away: int | None = None, busy: int = 0) -> list[Series]:
     """Return the series of a node with these verdicts by GPU. `away`: the minute from which it cannot be scraped."""
     target = (("instance", instance), ("job", "gpumon"))
 
@@ -145,7 +145,7 @@ def value_of(name: str, value: float | None, instance: str = "", minute: int = 9
 
 def test_gpus_are_counted_by_state(tmp_path: Path) -> None:
     """A warning is healthy, a failure is not, and every GPU of a node that cannot be scraped is unknown."""
-    fleet = [*counted("a", [0, 2, 3, 1], busy=2), *counted("gone", [0, 0, 0, 0], away=3)]
+    fleet = [*node_series("a", [0, 2, 3, 1], busy=2), *node_series("gone", [0, 0, 0, 0], away=3)]
     gpus, fleet_gpus = "instance:gpumon_gpus", "cluster:gpumon_gpus"
     states = {"expected": (4, 4, 8), "up": (3, None, 3), "healthy": (2, None, 2), "unknown": (1, 4, 5)}
     states["failed"] = (1, None, 1)
@@ -169,7 +169,7 @@ def test_gpus_are_counted_by_state(tmp_path: Path) -> None:
 
 def test_shares_over_days(tmp_path: Path) -> None:
     """The share of healthy GPUs counts those of an absent node as not healthy; fault time is that of node failures."""
-    fleet = [*counted("a", [0, 2, 3, 1]), *counted("gone", [3, 3, 3, 3], away=1)]
+    fleet = [*node_series("a", [0, 2, 3, 1]), *node_series("gone", [3, 3, 3, 3], away=1)]
     target = (("instance", "a"), ("job", "gpumon"))
     fleet.append(Series("gpumon_node_health", target, [3.0] * 11))
     fleet += [
@@ -192,8 +192,8 @@ def test_a_cluster_that_cannot_be_scraped_has_no_healthy_gpu(tmp_path: Path) -> 
     """The share over a day counts the hours in which the cluster was dark, and no GPU of it is up, healthy or busy."""
     dark, end = 12 * 2, 23 * 2
     fleet = [
-        Series(one.name, one.labels, [one.values[0] if at < dark else None for at in range(end + 1)])
-        for one in counted("a", [0, 0, 0, 0])
+        Series(each.name, each.labels, [each.values[0] if at < dark else None for at in range(end + 1)])
+        for each in node_series("a", [0, 0, 0, 0])
     ]
     ups = [float(at < dark) for at in range(end + 1)]
     fleet.append(Series("up", (("instance", "a"), ("job", "gpumon")), ups))
@@ -298,12 +298,12 @@ def test_many_agents_down_are_one_alert(tmp_path: Path) -> None:
     names = [f"n{index}" for index in range(10)]
     ups = agents(dict.fromkeys(names[:3], (1, 40)), names[3:])
     muted = [
-        Series(one.name, one.labels, [1e6, *[None] * 39])
-        if "maintenance" in one.name and dict(one.labels)["instance"] == "n0"
-        else one
-        for one in ups
+        Series(each.name, each.labels, [1e6, *[None] * 39])
+        if "maintenance" in each.name and dict(each.labels)["instance"] == "n0"
+        else each
+        for each in ups
     ]
-    fewer = [one for one in ups if dict(one.labels)["instance"] != "n0"]
+    fewer = [each for each in ups if dict(each.labels)["instance"] != "n0"]
     groups = [
         group(60, ups, alert_rule_test=[outage(5), outage(8, "n0", "n1", "n2")]),
         group(60, muted, alert_rule_test=[outage(8)]),
@@ -371,9 +371,9 @@ def test_without_a_web_server_for_runbooks_links_lead_to_an_agent_that_answers(t
 def test_ten_agents_down_page_in_a_fleet_of_any_size(tmp_path: Path) -> None:
     """A rack of a large fleet is less than a tenth of it. Each cluster is counted by itself."""
     fleet = [
-        one
+        each
         for cluster, count in (("a", 10), ("b", 9))
-        for one in agents(
+        for each in agents(
             {f"{cluster}{n:03}": (1, 10) for n in range(count)},
             [f"{cluster}{n:03}" for n in range(count, 200)],
             10,
@@ -397,10 +397,10 @@ def test_an_agent_that_dies_again_after_an_outage_has_its_own_alert(tmp_path: Pa
     names = [f"n{index:02}" for index in range(20)]
     fleet = agents(dict.fromkeys(names[:3], (5, 15)), names[3:])
     again = [
-        Series(one.name, one.labels, [*one.values[:25], *([0.0 if one.name == "up" else None] * 15)])
-        if dict(one.labels)["instance"] == "n00"
-        else one
-        for one in fleet
+        Series(each.name, each.labels, [*each.values[:25], *([0.0 if each.name == "up" else None] * 15)])
+        if dict(each.labels)["instance"] == "n00"
+        else each
+        for each in fleet
     ]
     alerts = [outage(12, "n00", "n01", "n02"), outage(20), outage(35)]
     checked = group(60, again, alert_rule_test=alerts, promql_expr_test=[single(24), single(35, "n00")])
@@ -492,13 +492,13 @@ def test_outages_of_one_hour_differ_also_if_the_first_is_over(tmp_path: Path) ->
     down = {*range(5, 15), *range(20, 30), *range(100, 120)}
     again = [
         Series(
-            one.name,
-            one.labels,
-            [(0.0 if one.name == "up" else None) if at in down else float(one.name == "up") for at in range(150)],
+            each.name,
+            each.labels,
+            [(0.0 if each.name == "up" else None) if at in down else float(each.name == "up") for at in range(150)],
         )
-        if dict(one.labels)["instance"] in {"n0", "n1", "n2"}
-        else one
-        for one in fleet
+        if dict(each.labels)["instance"] in {"n0", "n1", "n2"}
+        else each
+        for each in fleet
     ]
     nodes = ("n0", "n1", "n2")
     alerts = [outage(12, *nodes, since=1), outage(18), outage(27, *nodes, since=2), outage(110, *nodes, since=3601)]
@@ -508,10 +508,10 @@ def test_outages_of_one_hour_differ_also_if_the_first_is_over(tmp_path: Path) ->
 def test_ports_of_nodes_in_maintenance_are_no_outage(tmp_path: Path) -> None:
     """Two ports are down and a third one, which is muted."""
     ports = [
-        Series(one.name, one.labels, [1e6] * len(one.values))
-        if "maintenance" in one.name and dict(one.labels)["instance"] == "n2"
-        else one
-        for one in ports_down(dict.fromkeys(("n0", "n1", "n2"), 5))
+        Series(each.name, each.labels, [1e6] * len(each.values))
+        if "maintenance" in each.name and dict(each.labels)["instance"] == "n2"
+        else each
+        for each in ports_down(dict.fromkeys(("n0", "n1", "n2"), 5))
     ]
     check(tmp_path, render(rules(), runbooks="https://wiki"), [group(60, ports, alert_rule_test=[ports_out(8, {})])])
 
@@ -523,8 +523,8 @@ def test_ports_that_were_down_before_are_no_outage_for_a_new_prometheus(tmp_path
 
     def away(begin: int) -> list[Series]:
         return [
-            Series(one.name, one.labels, [*one.values[:5], *[None] * (begin - 5), *one.values[begin:]])
-            for one in ports_down(dict.fromkeys(("n0", "n1", "n2"), 90 if begin == 90 else 1), begin + 10)
+            Series(each.name, each.labels, [*each.values[:5], *[None] * (begin - 5), *each.values[begin:]])
+            for each in ports_down(dict.fromkeys(("n0", "n1", "n2"), 90 if begin == 90 else 1), begin + 10)
         ]
 
     groups = [

@@ -15,7 +15,7 @@ from gpumon.state.health_reducer import facts, take
 from gpumon.state.messages import VerdictTransitions
 
 
-class Node(Ward):
+class NodeWithLives(Ward):
     """With lives of the agent."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Node(Ward):
 
 def test_an_unexpected_reboot_is_a_warning_for_a_day() -> None:
     """The warning survives restarts and clock steps, and is not raised again after a day."""
-    node = Node()
+    node = NodeWithLives()
     node.go_on(60)
     node.boot()
     verdict = node.verdict("node_unexpected_reboot")
@@ -87,7 +87,7 @@ def test_an_unexpected_reboot_is_a_warning_for_a_day() -> None:
 )
 def test_the_reason_of_an_unexpected_reboot_has_the_downtime(down: float, words: str) -> None:
     """The downtime is shown also for a quick reset, and is unknown if the clock was set back."""
-    node = Node()
+    node = NodeWithLives()
     node.go_on(60)
     node.boot(down=down)
     verdict = node.verdict("node_unexpected_reboot")
@@ -99,7 +99,7 @@ def test_the_reason_of_an_unexpected_reboot_has_the_downtime(down: float, words:
 @pytest.mark.parametrize("how", [{"stopped": True}, {"planned": True}])
 def test_a_planned_reboot_raises_no_verdict(how: dict[str, bool]) -> None:
     """A reboot after an orderly stop of the agent, or in maintenance, raises no verdict."""
-    node = Node()
+    node = NodeWithLives()
     node.go_on(60)
     node.boot(**how)
     assert not node.go_on(HOUR, every=60).verdicts
@@ -107,7 +107,7 @@ def test_a_planned_reboot_raises_no_verdict(how: dict[str, bool]) -> None:
 
 def test_three_crashes_of_the_agent_are_a_warning() -> None:
     """Three crashes within ten minutes raise a warning, which clears after an hour."""
-    node = Node()
+    node = NodeWithLives()
     for _ in range(2):
         node.crash()
         assert not node.verdicts
@@ -119,7 +119,7 @@ def test_three_crashes_of_the_agent_are_a_warning() -> None:
 
 def test_upgrades_and_orderly_restarts_are_not_crashes() -> None:
     """An orderly stop, or a start with another version, does not count as a crash."""
-    node = Node()
+    node = NodeWithLives()
     for number in range(6):
         node.crash(stopped=True)
         node.crash(version=f"1.{number + 1}")

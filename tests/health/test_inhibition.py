@@ -30,7 +30,7 @@ def devices(check: str) -> list[str]:
 
 @st.composite
 def verdicts(draw: st.DrawFn) -> Verdict:
-    check = draw(st.sampled_from([one.name for one in CHECKS]))
+    check = draw(st.sampled_from([each.name for each in CHECKS]))
     ago = draw(st.sampled_from((5.0, 60.0, 250.0, 400.0, 4000.0, 80000.0)))
     seen = draw(st.floats(0.0, ago))
     return Verdict(
@@ -49,8 +49,8 @@ def verdicts(draw: st.DrawFn) -> Verdict:
     )
 
 
-def folded(found: list[Verdict]) -> Health:
-    known = {one.key: one for one in found}
+def inhibited_health(found: list[Verdict]) -> Health:
+    known = {each.key: each for each in found}
     return Health(open=inhibition.with_causes(known, FACTS), evaluated=True)
 
 
@@ -67,29 +67,29 @@ def primary_above(one: Verdict, known: dict[Key, Verdict]) -> Verdict:
 @given(st.lists(verdicts(), max_size=25))
 def test_invariants(found: list[Verdict]) -> None:
     """A verdict is inhibited only by a primary one at least as severe, and becomes primary when that clears."""
-    health = folded(found)
+    health = inhibited_health(found)
     known = dict(health.open)
-    for one in known.values():
-        above = primary_above(one, known)
-        assert above.level >= one.level
-        if one.inhibited_by is not None:
-            lead = inhibition._lead(known[one.inhibited_by])
-            assert known[one.inhibited_by].since <= one.since + lead or BY_NAME[one.check].inhibited_if is not None
-            row = BY_NAME[one.check]
-            assert row.inhibited_by[one.inhibited_by[0]]
-            assert asks_for_no_less(one, above) or row.latch is None or row.inhibited_if is not None
-    assert health.level == max((one.level for one in known.values()), default=Level.OK)
-    assert health.level == max((one.level for one in health.primary), default=Level.OK)
+    for each in known.values():
+        above = primary_above(each, known)
+        assert above.level >= each.level
+        if each.inhibited_by is not None:
+            lead = inhibition._lead(known[each.inhibited_by])
+            assert known[each.inhibited_by].since <= each.since + lead or BY_NAME[each.check].inhibited_if is not None
+            row = BY_NAME[each.check]
+            assert row.inhibited_by[each.inhibited_by[0]]
+            assert asks_for_no_less(each, above) or row.latch is None or row.inhibited_if is not None
+    assert health.level == max((each.level for each in known.values()), default=Level.OK)
+    assert health.level == max((each.level for each in health.primary), default=Level.OK)
 
-    causes = [one for one in known.values() if any(other.inhibited_by == one.key for other in known.values())]
+    causes = [each for each in known.values() if any(other.inhibited_by == each.key for other in known.values())]
     for cause in causes[:3]:
         over = VerdictTransition(
             verdict=cause, change=VerdictChange.CLEARED, wall=NOW.wall, cleared_by=Clearance.RECOVERED
         )
         after = apply_transitions(health, (over,))
-        assert all(one.inhibited_by in after.open for one in after.open.values() if one.inhibited_by is not None)
-        shown = {one.key for one in after.primary}
-        assert {one.key for one in known.values() if one.inhibited_by == cause.key} <= shown
+        assert all(each.inhibited_by in after.open for each in after.open.values() if each.inhibited_by is not None)
+        shown = {each.key for each in after.primary}
+        assert {each.key for each in known.values() if each.inhibited_by == cause.key} <= shown
 
 
 @settings(max_examples=150)
@@ -97,11 +97,11 @@ def test_invariants(found: list[Verdict]) -> None:
 def test_verdicts_from_before_a_reboot_make_no_circle(found: list[tuple[Verdict, bool]]) -> None:
     """Verdicts from before a reboot cause neither a circle nor a lower level."""
     ages = [one._replace(since_boot="boot-0", boot_id="boot-0", active=False) if old else one for one, old in found]
-    known = dict(folded(ages).open)
+    known = dict(inhibited_health(ages).open)
     assert all(primary_above(one, known).level >= one.level for one in known.values())
 
 
-LATCHED = [one for one in CHECKS if one.latch is not None and one.inhibited_if is None and one.inhibited_by]
+LATCHED = [each for each in CHECKS if each.latch is not None and each.inhibited_if is None and each.inhibited_by]
 
 
 @each_case("row", LATCHED, ids=[row.name for row in LATCHED])
@@ -126,7 +126,7 @@ def test_a_verdict_that_needs_a_reset_is_not_inhibited_by_a_milder_one(row: Chec
         device = next(device for device in reversed(devices(name)) if where != "same" or device == one.device)
         for action in Action:
             cause = one._replace(check=name, device=device, action=action)
-            under = folded([one, cause]).open[one.key].inhibited_by
+            under = inhibited_health([one, cause]).open[one.key].inhibited_by
             assert under in {None, cause.key}
             assert under is None or asks_for_no_less(one, cause), (name, action)
 
@@ -141,7 +141,7 @@ def test_a_stopped_fabric_manager_does_not_inhibit_a_failed_link_training() -> N
     ward.link(0, 4, up=0.0, recoveries_total={"failed": 1.0})
     ward.go_on(300)
     assert {"fabric_manager_down", "nvlink_down", "nvlink_recovery_failed"} <= set(ward.active_checks())
-    assert "nvlink_recovery_failed" in {one.check for one in ward.report.health.primary}
+    assert "nvlink_recovery_failed" in {each.check for each in ward.report.health.primary}
 
 
 def test_a_latched_verdict_does_not_inhibit_later_faults() -> None:
@@ -159,7 +159,7 @@ def test_a_latched_verdict_does_not_inhibit_later_faults() -> None:
     assert ward.active_checks() == ["gpu_lost"]
     ward.link(1, 4, up=0.0)
     ward.go_on(180)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost", "nvlink_down"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost", "nvlink_down"]
 
 
 def test_an_inhibited_verdict_does_not_lower_the_score() -> None:
@@ -186,7 +186,7 @@ def test_an_inhibited_verdict_is_primary_as_soon_as_its_cause_clears() -> None:
         cleared_by=Clearance.OPERATOR,
     )
     ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(over,)))
-    assert [one.check for one in ward.report.health.primary] == ["gpu_xid_critical"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_xid_critical"]
 
 
 def test_verdicts_from_before_a_reboot_do_not_inhibit_other_devices() -> None:
@@ -197,10 +197,10 @@ def test_verdicts_from_before_a_reboot_do_not_inhibit_other_devices() -> None:
     ward.event(3, 79)
     ward.fault(3, "lost")
     ward.go_on(600)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
     ward.fault(3, None)
     ward.reboot()
     ward.go_on(500)
-    primary = {one.key for one in ward.report.health.primary}
+    primary = {each.key for each in ward.report.health.primary}
     assert ("gpu_lost", ward.report.gpus[3].uuid) in primary
     assert ("nvlink_down", ward.report.gpus[2].uuid) in primary

@@ -40,14 +40,14 @@ BUS = {f"00000000:{n:02X}:00.0": "nvidia" for n in range(2)}
 OTHER = "00000000:01:00.0"
 
 
-def bridged(number: int, up: float = 1.0) -> GpuReading:
+def bridged_gpu(number: int, up: float = 1.0) -> GpuReading:
     """Eleven of twelve links lead to the other GPU of the pair."""
     peers = {str(link): NvlinkPeer(peer_type="gpu", peer=f"00000000:{1 - number:02X}:00.0") for link in range(11)}
     return replace(gpu(number, PCIE, (up,) * 12), peers=peers)
 
 
 def poll(*gpus: GpuReading) -> Snapshot:
-    present = tuple(one.bus_id for one in gpus)
+    present = tuple(each.bus_id for each in gpus)
     return Snapshot(ended_at=0.0, wall=0.0, durations={"fast": 0.01}, gpus=gpus, present=present)
 
 
@@ -56,7 +56,7 @@ def node(count: int, name: str, up: tuple[float, ...], *, given_away: int = 0, m
     return reduce_all(bus(count, given_away=given_away), gpus, gpus)
 
 
-def shown(state: GpuState) -> set[float | None]:
+def link_states(state: GpuState) -> set[float | None]:
     return {link.up for link in state.links.values()}
 
 
@@ -77,7 +77,7 @@ def test_on_a_whole_board_every_link_should_be_up(name: str, links: int, count: 
     """All of them down, from the first look on, is a fault of every GPU."""
     report = node(count, name, (0.0,) * links)
 
-    assert [shown(state) for state in report.gpus] == [{0.0}] * count
+    assert [link_states(state) for state in report.gpus] == [{0.0}] * count
     assert {state.gpu.nvlinks_active for state in report.gpus} == {0.0}
 
 
@@ -98,24 +98,24 @@ def test_elsewhere_links_that_never_came_up_are_not_known(name: str, links: int,
     """Cases: a guest with a part of the board, a board without a bridge, an unknown product."""
     report = node(count, name, (0.0,) * links)
 
-    assert [shown(state) for state in report.gpus] == [{None}] * count
+    assert [link_states(state) for state in report.gpus] == [{None}] * count
     assert {state.gpu.nvlinks_active for state in report.gpus} == {None}
     assert {state.gpu.nvlinks for state in report.gpus} == {float(links)}
 
 
 def test_a_board_of_which_virtual_machines_have_a_part_is_divided() -> None:
     """Four GPUs are left of eight, which looks like a board of four."""
-    assert [shown(state) for state in node(4, SXM, (0.0,) * 18, given_away=4).gpus] == [{None}] * 4
+    assert [link_states(state) for state in node(4, SXM, (0.0,) * 18, given_away=4).gpus] == [{None}] * 4
 
 
 def test_a_guest_may_have_been_given_a_part_of_the_fabric() -> None:
     """Four GPUs of eight look like a board of four: what was never up is no fault there, what went down is."""
     dark = reduce_all(bus(4), poll(*(gpu(n, SXM, (0.0,) * 18, guest=True) for n in range(4))))
-    assert [shown(state) for state in dark.gpus] == [{None}] * 4
+    assert [link_states(state) for state in dark.gpus] == [{None}] * 4
 
     lit = reduce_all(poll(*(gpu(n, SXM, (1.0,) * 18, guest=True) for n in range(4))), report=dark)
     one = reduce_all(poll(*(gpu(n, SXM, (0.0,) + (1.0,) * 17, guest=True) for n in range(4))), report=lit)
-    assert [shown(state) for state in one.gpus] == [{0.0, 1.0}] * 4
+    assert [link_states(state) for state in one.gpus] == [{0.0, 1.0}] * 4
 
 
 @pytest.mark.parametrize("down", [(3,), (3, 4)])
@@ -128,10 +128,10 @@ def test_a_bridge_that_carries_some_links_should_carry_all(down: tuple[int, ...]
 
 def test_a_bridge_to_a_gpu_of_a_virtual_machine_carries_nothing() -> None:
     """Before the other was given away its links were up; what leads elsewhere is missed all the same."""
-    both = reduce_all(bus(2), poll(bridged(0), bridged(1)))
-    assert shown(both.gpus[0]) == {1.0}
-    given = reduce_all(poll(bridged(0, up=0.0)), PciBus(functions={**BUS, OTHER: "vfio-pci"}), report=both)
-    alone = reduce_all(poll(bridged(0, up=0.0)), report=given)
+    both = reduce_all(bus(2), poll(bridged_gpu(0), bridged_gpu(1)))
+    assert link_states(both.gpus[0]) == {1.0}
+    given = reduce_all(poll(bridged_gpu(0, up=0.0)), PciBus(functions={**BUS, OTHER: "vfio-pci"}), report=both)
+    alone = reduce_all(poll(bridged_gpu(0, up=0.0)), report=given)
     assert {link: one.up for link, one in alone.gpus[0].links.items()} == {str(link): None for link in range(11)} | {
         "11": 0.0
     }
@@ -143,8 +143,8 @@ def test_with_mig_on_no_link_is_known_to_be_down() -> None:
     on = reduce_all(poll(*(gpu(n, SXM, (0.0,) * 18, mig=1.0) for n in range(8))), report=report)
     off = reduce_all(poll(*(gpu(n, SXM, (0.0,) * 18) for n in range(8))), report=on)
 
-    assert [shown(state) for state in on.gpus] == [{None}] * 8
-    assert [shown(state) for state in off.gpus] == [{0.0}] * 8
+    assert [link_states(state) for state in on.gpus] == [{None}] * 8
+    assert [link_states(state) for state in off.gpus] == [{0.0}] * 8
 
 
 def test_a_link_that_was_up_is_missed_on_any_board() -> None:
@@ -192,4 +192,4 @@ def test_no_two_products_share_a_name() -> None:
     ]
     names += ["NVIDIA GB200", "NVIDIA GB300", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"]
     names += ["NVIDIA A30", "NVIDIA L40S", "NVIDIA L4", "Tesla T4", "NVIDIA H800", "NVIDIA A800-SXM4-80GB"]
-    assert [sum(bool(re.fullmatch(one.names, name)) for one in PRODUCTS) for name in names] == [1] * len(names)
+    assert [sum(bool(re.fullmatch(each.names, name)) for each in PRODUCTS) for name in names] == [1] * len(names)

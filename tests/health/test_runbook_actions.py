@@ -6,7 +6,7 @@ import re
 
 from each_case import each_case
 
-from benchmarks.truth.fault import Fault
+from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
 from gpumon.health.check_row import Check
 from gpumon.health.table import BY_NAME, CHECKS
@@ -27,6 +27,6 @@ def test_first_step_names_no_second_repair(check: Check) -> None:
 
 
 @each_case("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_runbook_names_the_action_of_its_verdict(fault: Fault) -> None:
+def test_runbook_names_the_action_of_its_verdict(fault: FaultRow) -> None:
     steps = BY_NAME[fault.check].steps.lower()
     assert fault.action not in WORDS or WORDS[fault.action] in steps or OF_VERDICT in steps

@@ -114,9 +114,9 @@ def test_storing_only_changes_loses_nothing(points: list[tuple[float, int | None
         assert history.times == tuple(when for when, _ in plain)
         stored = [point for _, point in plain if point is not None]
         windows = list(history.series(GAUGE, 300.0, at))
-        assert [repeated(series.values, series.counts) for series in windows] == ([stored] if stored else [])
+        assert [repeat(series.values, series.counts) for series in windows] == ([stored] if stored else [])
         assert [series.mean for series in windows] == ([pytest.approx(sum(stored) / len(stored))] if stored else [])
 
 
-def repeated(values: list[float], counts: list[int]) -> list[float]:
+def repeat(values: list[float], counts: list[int]) -> list[float]:
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]

@@ -26,7 +26,7 @@ from gpumon.store.store import Store
 XID = 95
 
 
-class Node(Ward):
+class NodeWithStore(Ward):
     """A node with a real store between due transitions and the Report."""
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class Node(Ward):
         self.seen_open: set[Key] = set()
         """Verdicts that were shown and not cleared."""
 
-    def look(self) -> Node:
+    def look(self) -> NodeWithStore:
         """Evaluate, and update the stored verdicts as the daemon does."""
         super().look()
         write(self._store, verdicts.update, [tuple(self.report.health.open.values())])
@@ -80,14 +80,14 @@ class Node(Ward):
             self.rule(
                 tuple(
                     VerdictTransition(
-                        verdict=one,
+                        verdict=each,
                         change=VerdictChange.CLEARED,
                         wall=self.wall,
                         at=self.at,
                         boot_id=self.report.boot_id,
                         cleared_by=Clearance.OPERATOR,
                     )
-                    for one in answer.cleared
+                    for each in answer.cleared
                 )
             )
 
@@ -101,7 +101,7 @@ class Node(Ward):
             key = row.verdict.key
             assert (row.change is VerdictChange.RAISED) == (key not in there), f"{row} after {there}"
             there = there - {key} if row.change is VerdictChange.CLEARED else there | {key}
-        assert {one.key for one in read(self._store, verdicts.read_open)} == there
+        assert {each.key for each in read(self._store, verdicts.read_open)} == there
         assert set(self.verdicts) == there
         assert self.seen_open - {row.verdict.key for row in rows if row.change is VerdictChange.CLEARED} <= there
 
@@ -110,9 +110,9 @@ class Node(Ward):
 
 
 @contextmanager
-def node() -> Iterator[Node]:
+def node() -> Iterator[NodeWithStore]:
     with tempfile.TemporaryDirectory() as folder:
-        one = Node(Path(folder) / "gpumon.db")
+        one = NodeWithStore(Path(folder) / "gpumon.db")
         yield one
         one.close()
 
@@ -136,7 +136,7 @@ STEPS = st.one_of(
 )
 
 
-def take(one: Node, what: str, number: int, boots: Iterator[int]) -> None:  # noqa: PLR0912 - one case a step
+def take(one: NodeWithStore, what: str, number: int, boots: Iterator[int]) -> None:  # noqa: PLR0912 - one case a step
     match what:
         case "event":
             one.event(number, XID)

@@ -19,7 +19,7 @@ def test_numbers_set_to_null_take_back_what_was_found_by_them() -> None:
     """Disabling any threshold clears its verdicts within half an hour of a restart, before any window of an hour."""
     ward = Ward(policy=Policy(thresholds=dict.fromkeys(LIMITS)))
     found = [_verdict(check, ward) for check in CHECKS if check.limits and check.name not in _OF_HISTORY]
-    ward.report = replace(ward.report, health=replace(ward.report.health, open={one.key: one for one in found}))
+    ward.report = replace(ward.report, health=replace(ward.report.health, open={each.key: each for each in found}))
     ward.restart()
     ward.go_on(1800.0, every=60.0)
     assert {verdict.check for verdict in ward.verdicts.values()} == set()

@@ -278,10 +278,10 @@ def test_a_clearing_includes_inhibited_verdicts() -> None:
     ward.event(1, 79)
     ward.fault(1, "lost")
     ward.go_on()
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
     ward.fault(1, None)
     ward.go_on()
-    assert [one.check for one in clear(ward, "gpu_lost")] == ["gpu_lost", "gpu_xid_critical"]
+    assert [each.check for each in clear(ward, "gpu_lost")] == ["gpu_lost", "gpu_xid_critical"]
     assert not ward.go_on(60).verdicts
 
 
@@ -360,7 +360,7 @@ def rebooted_after_a_lost_gpu(slow: bool) -> Ward:  # noqa: FBT001 - a test case
     ward.event(1, 79)
     ward.fault(1, "lost")
     ward.go_on()
-    assert [one.action for one in ward.report.health.primary] == [Action.REBOOT]
+    assert [each.action for each in ward.report.health.primary] == [Action.REBOOT]
     ward.reboot()
     if slow:
         ward.pause(500)
@@ -397,9 +397,9 @@ def test_a_gpu_missing_before_and_after_the_reboot_is_raised_after_ten_minutes()
     ward.go_on(90)
     ward.reboot()
     ward.go_on(500)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
     ward.go_on(200)
-    assert [(one.check, one.action) for one in ward.report.health.primary] == [("gpu_missing", Action.INSPECT)]
+    assert [(each.check, each.action) for each in ward.report.health.primary] == [("gpu_missing", Action.INSPECT)]
 
 
 def test_a_gpu_that_returns_after_a_reboot_clears_after_ten_minutes() -> None:
@@ -407,6 +407,6 @@ def test_a_gpu_that_returns_after_a_reboot_clears_after_ten_minutes() -> None:
     ward = rebooted_after_a_lost_gpu(slow=False)
     ward.fault(1, None)
     ward.go_on(590)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
     assert not ward.go_on(20).verdicts
     assert clearances(ward, "gpu_lost") == [Clearance.REBOOT]

@@ -166,8 +166,8 @@ def test_malformed_lines_are_explained_without_an_error(code: int, text: str) ->
     start = {74: "link 1(0x1", 154: "to 0x", 45: "caused by previous Xid "}.get(
         code, "RLW_CTRL Fatal XC0 i0 Link 1 (0x3 "
     )
-    for one in (text, start + text, start + text + ")"):
-        assert explain(XIDS[code], one).action
+    for each in (text, start + text, start + text + ")"):
+        assert explain(XIDS[code], each).action
 
 
 # What follows, what is over, and what is no Xid

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from polled import polled as simulated_poll
+from polled import open_poll as simulated_poll
 from reduced_reports import gpu_reading, lost_reading, snapshot
 
 from gpumon.model import call_progress

@@ -53,9 +53,9 @@ def after(seconds: float, *, stepped: float = 0.0, booted: float | None = None) 
     return Now(at=at, wall=START + seconds + stepped, uptime=at)
 
 
-def ended(windows: Windows, seconds: float) -> Windows:
+def end_all(windows: Windows, seconds: float) -> Windows:
     """End all windows by request, so long after START."""
-    ids = frozenset(one.id for one in windows)
+    ids = frozenset(each.id for each in windows)
     return end(windows, WindowsEnded(ids=ids, by="api", wall=START + seconds, at=UPTIME + seconds))
 
 
@@ -131,7 +131,7 @@ def test_a_reboot_ends_a_release_only() -> None:
     """The driver was unloaded by the reboot."""
     windows = (hour(), hour(kind=HOLD), hour(kind=RELEASE))
     after_reboot = advance(windows, after(REBOOTED + 5, booted=REBOOTED), "b")
-    assert [one.kind for one in in_force(after_reboot)] == [MAINTENANCE, HOLD]
+    assert [each.kind for each in in_force(after_reboot)] == [MAINTENANCE, HOLD]
     assert (after_reboot[2].ended, after_reboot[2].ended_by) == (START + REBOOTED + 5, REBOOT)
 
 
@@ -149,10 +149,10 @@ def test_a_new_window_replaces_the_one_in_its_slot() -> None:
 
 def test_a_window_ends_once_and_not_after_its_deadline() -> None:
     """On both clocks."""
-    early = ended((hour(),), 100)
-    assert [(one.ended, one.deadline, one.ended_by) for one in early] == [(START + 100, UPTIME + 100, "api")]
-    assert ended(early, 200) == early
-    (late,) = ended((hour(),), HOUR + 9)
+    early = end_all((hour(),), 100)
+    assert [(each.ended, each.deadline, each.ended_by) for each in early] == [(START + 100, UPTIME + 100, "api")]
+    assert end_all(early, 200) == early
+    (late,) = end_all((hour(),), HOUR + 9)
     assert (late.ended, late.deadline) == (START + HOUR, UPTIME + HOUR)
 
 
@@ -161,8 +161,8 @@ def test_the_scopes_and_the_last_end_of_releases() -> None:
     windows = (hour(kind=RELEASE, bus_id="a"), hour(START + 9, RELEASE), hour(START + 50, HOLD))
     assert released_scopes(windows) == {"a", NODE}
     assert last_to_end(windows, RELEASE) == windows[1]
-    assert released_scopes(ended(windows, 10)) == frozenset()
-    assert last_to_end(ended(windows, 10), RELEASE) is None
+    assert released_scopes(end_all(windows, 10)) == frozenset()
+    assert last_to_end(end_all(windows, 10), RELEASE) is None
 
 
 def test_a_selection_matches_what_it_names_and_never_the_marker() -> None:

@@ -54,7 +54,9 @@ def test_a_hopper_has_all_default_metrics() -> None:
     """Each GPU has the 25 metrics that dcgm-exporter exports without configuration."""
     page = page_of("h100x8")
     assert len(DEFAULTS) == 25
-    assert {field.legacy: len(series(page, field.legacy)) for field in DEFAULTS} == {one.legacy: 8 for one in DEFAULTS}
+    assert {field.legacy: len(series(page, field.legacy)) for field in DEFAULTS} == {
+        each.legacy: 8 for each in DEFAULTS
+    }
 
 
 def test_labels_are_those_of_the_exporter() -> None:
@@ -157,7 +159,7 @@ def test_health_has_the_worst_verdict_of_each_watch() -> None:
     assert {value for _, value in series(LEGACY.render(samples.healthy()), "DCGM_EXP_GPU_HEALTH_STATUS")} == {0.0}
     found = series(LEGACY.render(samples.lost(3)), "DCGM_EXP_GPU_HEALTH_STATUS")
     failed = [labels for labels, value in found if value]
-    assert [(one["gpu"], one["health_watch"], one["health_error_code"]) for one in failed] == [
+    assert [(each["gpu"], each["health_watch"], each["health_error_code"]) for each in failed] == [
         ("3", "DRIVER", "gpu_lost"),
         ("3", "ALL", "gpu_xid_critical"),
     ]
@@ -185,7 +187,7 @@ def test_mig_instances_have_their_labels() -> None:
     divided = {one["gpu"] for one, _ in found if "GPU_I_ID" in one}
     assert {(one["GPU_I_ID"], one["GPU_I_PROFILE"]) for one, _ in found if one["gpu"] in divided} >= {("1", "3g.40gb")}
     assert all("GPU_I_ID" in one for one, _ in found if one["gpu"] in divided)
-    report = samples.partitioned()
+    report = samples.partitioned_node()
     state = report.gpus[1]
     shared = tuple(replace(mig, gpu_instance_id=1) for mig in state.migs)
     page = LEGACY.render(replace(report, gpus=(replace(state, migs=shared),)))
@@ -197,7 +199,9 @@ def test_every_name_is_unique_and_every_series_too() -> None:
     for page in (LEGACY, CANONICAL):
         names = [field.canonical if page.canonical else field.legacy for field in FIELDS]
         assert len(set(names)) == len(names)
-        lines = [line.rpartition(" ")[0] for line in page.render(samples.troubled()).splitlines() if line[0] != "#"]
+        lines = [
+            line.rpartition(" ")[0] for line in page.render(samples.troubled_node()).splitlines() if line[0] != "#"
+        ]
         assert len(set(lines)) == len(lines)
 
 

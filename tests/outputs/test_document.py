@@ -71,16 +71,16 @@ def in_words(health: dict[str, Any], sample: Sample, labels: dict[str, str]) -> 
     """Verdicts are words in the documents, and numbers in the metrics."""
     if sample.name == "gpumon_node_health":
         return float(Level[health["level"].upper()])
-    return max(float(Level[one["level"].upper()]) for one in verdicts_of(health, labels))
+    return max(float(Level[each["level"].upper()]) for each in verdicts_of(health, labels))
 
 
 def verdicts_of(health: dict[str, Any], labels: dict[str, str]) -> list[dict[str, Any]]:
     """Return the verdicts of a series' check and device."""
     device = f"{labels['device']}/{labels['port']}" if "port" in labels else labels.get("uuid")
-    return [one for one in health["verdicts"] if one["check"] == labels["check"] and one["device"] == device]
+    return [each for each in health["verdicts"] if each["check"] == labels["check"] and each["device"] == device]
 
 
-def shown(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
+def document_value(whole: dict[str, Any], table: type[Table], sample: Sample) -> Any:
     """What the documents have for a series of Prometheus."""
     labels = dict(sample.labels)
     if table is HealthMetrics:
@@ -111,7 +111,7 @@ def test_every_series_is_in_the_documents(name: str) -> None:
     seen = 0
     for table, labels in report.tables():
         for sample in readings(table, labels):
-            assert shown(documents, type(table), sample) == pytest.approx(sample.value, rel=1e-12), sample
+            assert document_value(documents, type(table), sample) == pytest.approx(sample.value, rel=1e-12), sample
             seen += 1
     assert seen > 300
 
@@ -163,8 +163,8 @@ def test_events_are_newest_first_and_name_their_gpu() -> None:
     report = samples.healthy()
     known = replace(example.event(), bus_id=example_parts.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
     strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, last_wall=STAMP.wall - 9)
-    shown = [one.document() for one in newest_first(report, (strange, known))]
-    assert [(one["gpu"], one["uuid"], one["pci_bus_id"]) for one in shown] == [
+    document_value = [each.document() for each in newest_first(report, (strange, known))]
+    assert [(each["gpu"], each["uuid"], each["pci_bus_id"]) for each in document_value] == [
         (2, example_parts.uuid(2), example_parts.bus_id(2)),
         (None, None, "0000:FF:00.0"),
     ]
@@ -193,7 +193,7 @@ def test_links_are_listed_with_their_gpu() -> None:
 
 def test_links_of_a_lost_gpu_are_unknown() -> None:
     """They stay listed with their peers; their state is null, not 0."""
-    links = [one for one in whole(samples.lost(3))["links"] if one["gpu"] == 3]
+    links = [each for each in whole(samples.lost(3))["links"] if each["gpu"] == 3]
     assert [link["link"] for link in links] == list(range(18))
     assert {link["up"] for link in links} == {None}
     assert links[0]["peer"] == example_parts.switch(0)
@@ -220,11 +220,11 @@ def test_host_without_expected_gpus_is_ok() -> None:
 
 def test_the_worst_problem_is_the_first() -> None:
     """Critical before warning before information, and among equals the older one."""
-    found = problems(samples.troubled())
-    severities = [one.severity for one in found]
+    found = problems(samples.troubled_node())
+    severities = [each.severity for each in found]
     assert severities == sorted(severities, key=SEVERITIES.index)
     assert {"critical", "warning"} <= set(severities)
-    assert whole(samples.troubled())["node"]["state"] == "critical"
+    assert whole(samples.troubled_node())["node"]["state"] == "critical"
 
 
 def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
@@ -238,36 +238,36 @@ def test_fault_its_verdict_and_its_alert_are_one_problem() -> None:
 
 
 def test_fault_without_a_verdict_yet_has_action_and_runbook() -> None:
-    (problem,) = problems(samples.faulted(samples.healthy(), 5, "stuck", "nvmlDeviceGetTemperature"))
+    (problem,) = problems(samples.with_fault(samples.healthy(), 5, "stuck", "nvmlDeviceGetTemperature"))
     assert problem.action.startswith("Drain the node and reboot it. After Xid 119 or 120")
     assert problem.runbook_url.endswith("/runbooks/GpuStuck")
 
 
 def test_no_second_reboot_while_the_first_is_verified() -> None:
     """The problem shows that a reboot is being verified and for how long."""
-    report = rebooted(samples.lost(3))
+    report = after_reboot(samples.lost(3))
 
     (problem,) = problems(report)
     assert problem.action.startswith("If it recurs, drain the node and reboot it. ")
-    told, before = whole(report)["health"]["verdicts"][0], whole(samples.lost(3))["health"]["verdicts"][0]
-    assert (told["action"], told["action_text"], told["repair"]) == (
+    instructions, before = whole(report)["health"]["verdicts"][0], whole(samples.lost(3))["health"]["verdicts"][0]
+    assert (instructions["action"], instructions["action_text"], instructions["repair"]) == (
         "none",
         "if it recurs, drain the node and reboot it",
         "reboot",
     )
-    assert told["repaired_at"] == whole(report)["node"]["booted"]
+    assert instructions["repaired_at"] == whole(report)["node"]["booted"]
     assert (before["action"], before["repair"], before["repaired_at"]) == ("reboot", None, None)
-    assert {one["verdict"]["action"] for one in whole(report)["health"]["transitions"]} == {"reboot"}
+    assert {each["verdict"]["action"] for each in whole(report)["health"]["transitions"]} == {"reboot"}
     assert "until it has been ok for 10 minutes: the node was rebooted since; `gpumon clear gpu_lost" in problem.detail
 
 
-def rebooted(report: Report) -> Report:
+def after_reboot(report: Report) -> Report:
     """Return the report after a reboot, with verdicts whose faults are over."""
     over = {key: one._replace(active=False) for key, one in report.health.open.items()}
     return replace(report, boot_id="another", health=replace(report.health, open=over))
 
 
-@each_case("report", [samples.lost(3), samples.stuck(), samples.idle(3), rebooted(samples.lost(3))])
+@each_case("report", [samples.lost(3), samples.stuck(), samples.idle(3), after_reboot(samples.lost(3))])
 def test_a_page_has_the_action_that_the_status_shows(report: Report) -> None:
     """The agent's alert has it, and the info series, from which Prometheus takes the text of a page."""
     (problem,) = problems(report)
@@ -288,34 +288,39 @@ def test_no_second_reset_while_the_first_is_verified() -> None:
     (key,) = {one.key for one in report.health.primary}
     asking = report.health.open[key]._replace(action=Action.RESET, active=False)
 
-    def told(**changed: Any) -> tuple[Any, ...]:
+    def instructions(**changed: Any) -> tuple[Any, ...]:
         after = replace(report, health=replace(report.health, open={key: asking._replace(**changed)}))
         one, (problem,) = whole(after)["health"]["verdicts"][0], problems(after)
         return one["action"], one["repair"], one["repaired_at"], problem.action.partition(".")[0]
 
     later = asking.seen_at + 1
     booted = samples.STAMP.wall - samples.STAMP.boot
-    assert told(reset_at=later) == (
+    assert instructions(reset_at=later) == (
         "none",
         "reset",
         rfc3339(round(booted + later)),
         "If it recurs, drain the GPU and reset it",
     )
     not_yet = ("reset", None, None, "Drain the GPU and reset it")
-    assert told() == told(reset_at=asking.seen_at - 1) == told(reset_at=later, active=True) == not_yet
-    assert told(reset_at=later, action=Action.REBOOT)[:2] == ("reboot", None), "a reset is less than a reboot"
-    assert told(reset_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet
+    assert (
+        instructions()
+        == instructions(reset_at=asking.seen_at - 1)
+        == instructions(reset_at=later, active=True)
+        == not_yet
+    )
+    assert instructions(reset_at=later, action=Action.REBOOT)[:2] == ("reboot", None), "a reset is less than a reboot"
+    assert instructions(reset_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet
 
 
 def test_fault_without_a_verdict_is_a_problem() -> None:
     """A fault is shown before its verdict is raised."""
-    (problem,) = problems(samples.faulted(samples.healthy(), 5, "stuck", "nvmlDeviceGetName has not returned"))
+    (problem,) = problems(samples.with_fault(samples.healthy(), 5, "stuck", "nvmlDeviceGetName has not returned"))
     assert (problem.gpu, problem.title, problem.severity) == (5, "GPU 5: stuck", "critical")
 
 
 def test_latched_verdict_shows_how_to_clear_it() -> None:
     """The problem names the command that clears it."""
-    (problem, *_) = problems(samples.judged(replace(samples.lost(3), gpus=samples.healthy().gpus)))
+    (problem, *_) = problems(samples.with_verdicts(replace(samples.lost(3), gpus=samples.healthy().gpus)))
     assert problem.title == "GPU 3: The GPU fell off the bus"
     assert "`gpumon clear gpu_lost --gpu 3` clears it" in problem.detail
 
@@ -329,7 +334,7 @@ def test_missing_driver_is_one_problem() -> None:
     base = samples.without_driver()
     (early,) = problems(replace(base, gpus=gone))
     assert (early.title, early.severity) == ("The NVIDIA driver cannot be used", "critical")
-    (problem,) = problems(samples.judged(replace(base, gpus=gone)))
+    (problem,) = problems(samples.with_verdicts(replace(base, gpus=gone)))
     assert problem.title.startswith("The NVIDIA driver does not respond")
     assert "Consequences: GPU 0: " in problem.detail
     assert problem.detail.endswith("and 4 more.")
@@ -353,7 +358,7 @@ def test_information_does_not_change_the_state() -> None:
 
 def test_detail_of_a_fault_is_a_sentence_of_its_own() -> None:
     """The meaning of the fault comes first, then what the agent found."""
-    missing = samples.faulted(samples.healthy(), 3, "missing", "no longer on the PCI bus")
+    missing = samples.with_fault(samples.healthy(), 3, "missing", "no longer on the PCI bus")
     detail = whole(missing)["gpus"][3]["detail"]
     assert detail == f"{ADVICE['missing'].meaning} No longer on the PCI bus."
 
@@ -361,7 +366,7 @@ def test_detail_of_a_fault_is_a_sentence_of_its_own() -> None:
 def test_every_fault_has_advice() -> None:
     """Each fault of the table has a meaning and an action."""
     assert set(ADVICE) == set(FAULTS)
-    assert all(one.meaning and one.action for one in ADVICE.values())
+    assert all(each.meaning and each.action for each in ADVICE.values())
 
 
 def test_age_of_the_evaluation_grows() -> None:

@@ -119,7 +119,7 @@ def test_skip_is_shown_with_reason_and_hint() -> None:
 def test_history_is_a_line_a_run() -> None:
     """Outcome, bandwidth of the largest size by algorithm, its ratio to the median at that time, and the reason."""
     default = replace(OK, id="one", measurements=OK.measurements[:4], comparisons=())
-    lines = history([run_document(one) for one in (SKIP, OK, default, SOME)]).splitlines()
+    lines = history([run_document(each) for each in (SKIP, OK, default, SOME)]).splitlines()
     assert [line.split("  ") for line in lines] == [line.rstrip().split("  ") for line in lines]
     assert [" ".join(line.split()) for line in lines] == [
         "STARTED PROBE OUTCOME RANKS DEFAULT OF MEDIAN RING OF MEDIAN REASON ID",
@@ -133,7 +133,7 @@ def test_history_is_a_line_a_run() -> None:
 def test_a_run_that_did_not_measure_to_its_end_has_no_bandwidth_in_the_history() -> None:
     """Its largest size is not comparable with that of the other runs."""
     ended = [replace(OK, outcome=outcome, measurements=OK.measurements[:1]) for outcome in OUTCOMES]
-    lines = history([run_document(one) for one in ended]).splitlines()
+    lines = history([run_document(each) for each in ended]).splitlines()
     shown = {outcome: "B/s" in line for outcome, line in zip(OUTCOMES, lines[1:], strict=True)}
     assert shown == {outcome: outcome in ("ok", "degraded", "wrong") for outcome in OUTCOMES}
 

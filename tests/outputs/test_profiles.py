@@ -13,7 +13,7 @@ from scripts.metric_facts import kind
 from scripts.missing_metrics import ALL, MISSING_METRICS, missing
 from scripts.simulated_reports import gpu_rows, rows_by_profile
 
-KINDS = tuple(dict.fromkeys(kind(one) for one in PROFILES))
+KINDS = tuple(dict.fromkeys(kind(each) for each in PROFILES))
 METRICS = {table.PREFIX + name for table, name in gpu_rows()}
 
 
@@ -37,4 +37,4 @@ def test_every_absence_is_valid() -> None:
         assert absence.kinds
         assert set(absence.kinds) <= set(KINDS)
         for metric in absence.metrics:
-            assert [one for one in METRICS if fnmatchcase(one, f"gpumon_{metric}")], metric
+            assert [each for each in METRICS if fnmatchcase(each, f"gpumon_{metric}")], metric

@@ -38,7 +38,7 @@ RESERVE = 50
 """Series of a budget for verdicts, results of the probe and metrics of the running agent."""
 
 
-def rendered(report: Report) -> dict[Page, str]:
+def render_pages(report: Report) -> dict[Page, str]:
     return {page: Renderer(lambda: report, page).render(report) for page in Page}
 
 
@@ -49,7 +49,7 @@ def series_of(page: str) -> int:
 @each_case("profile", sorted(PROFILES.keys() - {"h100x1", "h100x16"}))
 def test_the_pages_of_a_healthy_node_are_the_golden_ones(profile: str) -> None:
     """Compare bytes; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
-    page = "".join(rendered(report_of(profile)).values())
+    page = "".join(render_pages(report_of(profile)).values())
     golden = GOLDEN / f"{profile}.metrics"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(page, encoding="utf-8")
@@ -60,7 +60,7 @@ def test_the_pages_of_a_healthy_node_are_the_golden_ones(profile: str) -> None:
 def test_the_client_library_reads_every_family() -> None:
     """Names, types, help, labels and values agree with the Report."""
     report = report_of("h100x8")
-    page = "".join(rendered(replace(report, detailed=True)).values())
+    page = "".join(render_pages(replace(report, detailed=True)).values())
     expected: Families = defaultdict(dict)
     for sample in replace(report, detailed=True).samples():
         if sample.value or sample.name not in SPARSE:
@@ -68,9 +68,9 @@ def test_the_client_library_reads_every_family() -> None:
 
     parsed: Families = defaultdict(dict)
     for family in text_string_to_metric_families(page):
-        for one in family.samples:
-            parsed[one.name][frozenset(one.labels.items())] = one.value
-            assert metric_type(one.name) == family.type
+        for each in family.samples:
+            parsed[each.name][frozenset(each.labels.items())] = each.value
+            assert metric_type(each.name) == family.type
             assert family.documentation
 
     assert expected == parsed
@@ -78,7 +78,7 @@ def test_the_client_library_reads_every_family() -> None:
 
 def test_promtool_accepts_the_page() -> None:
     """`promtool check metrics` lints names, units and help texts."""
-    page = "".join(rendered(report_of("h100x8")).values())
+    page = "".join(render_pages(report_of("h100x8")).values())
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=page.encode(), capture_output=True, check=False, timeout=30
     )
@@ -156,7 +156,7 @@ def test_caches_do_not_grow() -> None:
     """After many processes and MIG instances the caches are as small as the page."""
     renderer = Renderer(lambda: Report(started=0.0))
     for number in range(200):
-        gpu = Gpu(process_memory_bytes={f"{number}{one},python": 1.0 for one in range(8)})
+        gpu = Gpu(process_memory_bytes={f"{number}{each},python": 1.0 for each in range(8)})
         state = GpuState(bus_id="", uuid=f"u{number // 100}", index=0, gpu=gpu)
         page = renderer.render(Report(started=0.0, gpus=(state,)))
 
@@ -177,7 +177,7 @@ def test_series_stay_within_the_budget(profile: str) -> None:
 def test_metrics_stay_within_the_series_budget(profile: str) -> None:
     """A healthy node has fewer series on /metrics than its budget, and the agent reports their number."""
     report = report_of(profile)
-    series = series_of(rendered(report)[Page.METRICS])
+    series = series_of(render_pages(report)[Page.METRICS])
     assert series + RESERVE <= BUDGETS.get(profile, BUDGET)
     assert series == report.count_series()
 
@@ -185,7 +185,7 @@ def test_metrics_stay_within_the_series_budget(profile: str) -> None:
 def test_each_link_is_on_its_page_and_its_sum_on_metrics() -> None:
     """Sums and counts per GPU on /metrics, each link on /metrics/links even without detailed metrics."""
     report = report_of("b200x8")
-    pages = rendered(report)
+    pages = render_pages(report)
     assert [page.count('link="') for page in pages.values()] == [0, sum(map(len, map(links_of, report.gpus)))]
     assert pages[Page.METRICS].count("gpumon_gpu_nvlinks_expected{") == 8
     errors = [sum((link.errors_total or {}).values()) for state in report.gpus for link in state.links.values()]
@@ -201,7 +201,7 @@ def test_an_xid_that_did_not_occur_has_no_series() -> None:
     known = GpuRecord(bus_id="b", uuid="GPU-0", index=0)
     counts = {"79": (0.0, 0.0), "48": (2.0, 5.0), "13": (1.0, 5.0)}
     gpu = readings(known, counts, None, critical=frozenset({79, 48}))
-    page = rendered(Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu),)))[Page.METRICS]
+    page = render_pages(Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu),)))[Page.METRICS]
     shown = [line for line in page.splitlines() if line.startswith("gpumon_gpu_xid_") and "timestamp" not in line]
     assert [line.split("GPU-0")[1] for line in shown] == ['",xid="48"} 2', '",xid="13"} 1', '"} 2']
 

@@ -23,11 +23,11 @@ from gpumon.state.report import Report
 
 ALL = {
     "healthy": samples.healthy(),
-    "troubled": samples.troubled(),
+    "troubled": samples.troubled_node(),
     "without_driver": samples.without_driver(),
-    "partitioned": samples.partitioned(),
+    "partitioned": samples.partitioned_node(),
     "grace": samples.grace(),
-    "disconnected": samples.disconnected(),
+    "disconnected": samples.disconnected_node(),
     "excluding": samples.excluding(3),
     "without_gpus": samples.without_gpus(),
     "before_any_run": samples.before_any_run(samples.healthy()),
@@ -65,7 +65,7 @@ def test_status_shows_missing_gpus_before_the_verdict() -> None:
     assert "1 expected GPU not reported by the driver" in status(seven)
     assert "The driver counts 7; 8 are expected, as on other hosts with this product." in status(seven)
     assert "No problems." not in status(seven)
-    named = replace(seven, gpus=samples.faulted(whole, 7, "missing", "not listed").gpus)
+    named = replace(seven, gpus=samples.with_fault(whole, 7, "missing", "not listed").gpus)
     assert "that should be here" not in status(named)
 
 
@@ -83,8 +83,8 @@ def test_status_is_unknown_before_the_first_evaluation() -> None:
 
 def test_first_line_names_a_simulated_node() -> None:
     """Simulated GPUs cannot be mistaken for real ones."""
-    assert "SIMULATED h100x8" in status(samples.simulated()).splitlines()[0]
-    assert "SIMULATED h100x8" in table(samples.simulated()).splitlines()[0]
+    assert "SIMULATED h100x8" in status(samples.simulated_report()).splitlines()[0]
+    assert "SIMULATED h100x8" in table(samples.simulated_report()).splitlines()[0]
 
 
 def test_missing_driver_is_named() -> None:
@@ -111,7 +111,7 @@ def test_stuck_gpu_has_its_line() -> None:
 
 def test_instances_are_below_their_gpu() -> None:
     """Each MIG instance is shown with its readings."""
-    lines = table(samples.partitioned(), 160).splitlines()
+    lines = table(samples.partitioned_node(), 160).splitlines()
     (first,) = (number for number, line in enumerate(lines) if "MIG 1/0 1g.10gb" in line)
     assert lines[first - 1].startswith("0 ")
     assert "SM 81 %" in lines[first]
@@ -122,13 +122,13 @@ def test_instances_are_below_their_gpu() -> None:
 def test_links_are_summarized_and_faults_are_named() -> None:
     """There is one summary, and a sentence for each GPU, fabric and port with a fault."""
     assert "\nNVLinks: 144 of 144 up.\nInfiniBand and RoCE: 8 of 8 ports up.\n" in status(samples.healthy())
-    assert "\nNVLinks: 36 of 36 up, 36 unknown.\n" in status(samples.partitioned())
-    bad = status(samples.disconnected())
+    assert "\nNVLinks: 36 of 36 up, 36 unknown.\n" in status(samples.partitioned_node())
+    bad = status(samples.disconnected_node())
     assert "GPU 2: the fabric registration is in progress." in bad
     assert "GPU 4: the fabric registration failed with NVML error 999." in bad
     assert "GPU 6: fabric unhealthy: route unhealthy." in bad
     assert "7 of 8 ports up.\nmlx5_3/1 (InfiniBand) is down." in bad
-    assert "GPU 1: NVLinks 4, 5 down; NVLink 4 has 3 recovery errors;" in status(samples.troubled(), 200)
+    assert "GPU 1: NVLinks 4, 5 down; NVLink 4 has 3 recovery errors;" in status(samples.troubled_node(), 200)
     assert "NVLink" not in table(samples.without_gpus())
 
 

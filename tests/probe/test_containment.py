@@ -93,7 +93,7 @@ def group() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["subreaper", "cgroup"])
-def contained(request: pytest.FixtureRequest) -> Path | None:
+def delegated_cgroup(request: pytest.FixtureRequest) -> Path | None:
     """Return the delegated cgroup, or None for an agent without one."""
     return request.getfixturevalue("group") if request.param == "cgroup" else None
 
@@ -126,26 +126,26 @@ def leftover_pids(folder: Path) -> list[int]:
     [("time.sleep(600)", "timeout"), ("os.kill(os.getpid(), signal.SIGSEGV)", "failed"), ("sys.exit(0)", "failed")],
 )
 def test_a_process_in_another_session_is_killed_when_the_run_ends(
-    contained: Path | None, tmp_path: Path, script: str, outcome: str
+    delegated_cgroup: Path | None, tmp_path: Path, script: str, outcome: str
 ) -> None:
     """The agent kills a rank's processes in other sessions and deletes the cgroup, however the rank ends."""
     deadline = STARTED if outcome == "timeout" else 60.0
-    if contained is not None:
-        (contained / "probe-4711").mkdir()  # left by a killed agent
-    with agent(contained, tmp_path, f"time.sleep(0.5)\n{script}", deadline) as process:
+    if delegated_cgroup is not None:
+        (delegated_cgroup / "probe-4711").mkdir()  # left by a killed agent
+    with agent(delegated_cgroup, tmp_path, f"time.sleep(0.5)\n{script}", deadline) as process:
         ends = [os.pidfd_open(pid) for pid in leftover_pids(tmp_path)]
         assert read_result(process)["outcome"] == outcome
         assert all(select.select([end], [], [], 10)[0] for end in ends)
         assert process.wait(60) == 0
     for end in ends:
         os.close(end)
-    assert contained is None or not list(contained.glob("*/"))
+    assert delegated_cgroup is None or not list(delegated_cgroup.glob("*/"))
 
 
-def test_an_unkillable_process_of_a_rank_is_named(contained: Path | None, tmp_path: Path) -> None:
+def test_an_unkillable_process_of_a_rank_is_named(delegated_cgroup: Path | None, tmp_path: Path) -> None:
     """The agent waits for an unkillable process of a rank and names its pid in the result."""
     program = build(tmp_path)
-    with agent(contained, tmp_path, "time.sleep(600)", STARTED) as process:
+    with agent(delegated_cgroup, tmp_path, "time.sleep(600)", STARTED) as process:
         stuck = leftover_pids(tmp_path)
         with held(program, stuck[0]), held(program, stuck[1]):
             result = read_result(process)

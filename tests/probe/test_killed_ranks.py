@@ -25,7 +25,7 @@ GPUS = ("GPU-0", "GPU-1")
 PID = 4711
 
 
-class Driver:
+class ChannelDriver:
     """A driver that removes the channels of processes which end while their kernels run.
 
     It logs an Xid 45 for each, in the form of drivers since 470 (leptonai/gpud, components/accelerator/nvidia/xid).
@@ -76,7 +76,7 @@ def test_xids_of_ranks_that_give_way_to_a_job_are_own(
     tmp_path: Path, read: Callable[[], list[ErrorObservation]]
 ) -> None:
     """A run that a job interrupts causes Xids of its ranks, which differ from those of the job by their pids."""
-    probing, driver = Probing(), Driver(tmp_path / "kmsg")
+    probing, driver = Probing(), ChannelDriver(tmp_path / "kmsg")
     read()
 
     def interrupt(_: Progress) -> None:

@@ -158,10 +158,10 @@ def test_only_the_largest_planned_size_is_compared() -> None:
 def judge_expecting(busbw: float) -> Judge:
     """Return a judge that expects this bandwidth at the largest size."""
 
-    def expected(measurement: Measurement) -> tuple[float, str] | None:
+    def published_figure(measurement: Measurement) -> tuple[float, str] | None:
         return (busbw, "a data sheet") if measurement.bytes == max(FOUR_GPUS.setting.sizes) else None
 
-    return replace(JUDGE, expected=expected)
+    return replace(JUDGE, expected=published_figure)
 
 
 def test_a_drop_is_confirmed_by_a_repeat_and_then_located() -> None:
@@ -195,10 +195,10 @@ def test_a_run_below_its_expected_figure_is_degraded() -> None:
 
 
 @each_case(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
-def test_rounds_pair_every_two_ranks_once(ranks: int, expected: int) -> None:
+def test_rounds_pair_every_two_ranks_once(ranks: int, published_figure: int) -> None:
     """Every two ranks form a pair once, no rank is in two pairs of a round, and rounds are minimal."""
     schedule = rounds(ranks)
-    assert len(schedule) == expected
+    assert len(schedule) == published_figure
     assert sorted(pair for round_ in schedule for pair in round_) == [
         (a, b) for a in range(ranks) for b in range(a + 1, ranks)
     ]

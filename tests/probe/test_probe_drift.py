@@ -28,7 +28,7 @@ PROBE = PROBES["allreduce"]
 FIRST = 450e9
 
 
-class Host:
+class DriftingHost:
     """A host that runs the probe four times a day and keeps its state."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Host:
 
 def test_a_decline_of_one_percent_a_week_is_reported() -> None:
     """A run is low with reason "drift" when it is 10% below the best median, and remains low."""
-    host = Host()
+    host = DriftingHost()
     low = host.decline_until_low()
     assert low.below_reference == "drift"
     assert low.baseline_bytes_per_second is not None
@@ -118,7 +118,7 @@ def test_a_decline_of_one_percent_a_week_is_reported() -> None:
 
 def test_the_best_median_survives_a_restart() -> None:
     """The best median and its date survive a restart, although its runs are no longer stored."""
-    host = Host()
+    host = DriftingHost()
     before = host.decline_until_low()
     host.restart()
     after = host.run(before.busbw_bytes_per_second)
@@ -131,14 +131,14 @@ def test_the_best_median_survives_a_restart() -> None:
 
 def test_there_is_no_best_before_a_whole_window() -> None:
     """There is no best median before a whole window of runs."""
-    host = Host()
+    host = DriftingHost()
     assert [host.run(FIRST).best_bytes_per_second for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
     assert host.run(FIRST).best_bytes_per_second == FIRST
 
 
 def test_a_faster_host_has_a_higher_best_median() -> None:
     """The highest median of all time is the best; a single fast run does not change it."""
-    host = Host()
+    host = DriftingHost()
     for busbw in (*(FIRST,) * 40, *(500e9,) * 40, 900e9):
         host.run(busbw)
     assert host.run(500e9).best_bytes_per_second == 500e9
@@ -146,7 +146,7 @@ def test_a_faster_host_has_a_higher_best_median() -> None:
 
 def test_a_cleared_slowness_restarts_median_and_best() -> None:
     """A cleared slowness restarts median and best, also after the transition is no longer stored."""
-    host = Host()
+    host = DriftingHost()
     low = host.decline_until_low()
     host.clear()
     fresh = host.run(low.busbw_bytes_per_second)
@@ -166,7 +166,7 @@ def test_a_cleared_slowness_restarts_median_and_best() -> None:
 
 def test_a_cleared_slowness_is_reported_as_a_changed_condition() -> None:
     """The clearing is reported as the reason for the missing median."""
-    host = Host()
+    host = DriftingHost()
     for _ in range(5):
         host.run(FIRST)
     host.clear()
@@ -175,7 +175,7 @@ def test_a_cleared_slowness_is_reported_as_a_changed_condition() -> None:
 
 def test_the_hint_of_a_drift_names_the_best_median() -> None:
     """The hint of a drift gives the best median and the date of its last run."""
-    host = Host()
+    host = DriftingHost()
     low = host.decline_until_low()
     seconds = 20 * (GIB / low.busbw_bytes_per_second,)
     accounts = [

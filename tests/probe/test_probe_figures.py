@@ -143,10 +143,10 @@ def test_figures_increase_with_size_and_name_their_source() -> None:
 
 
 def low_reason(busbw: float, floors: Floors) -> str:
-    def expected(measurement: Measurement) -> tuple[float, str] | None:
+    def published_figure(measurement: Measurement) -> tuple[float, str] | None:
         return figure(H200, 8, measurement)
 
-    judge = Judge(probe="allreduce", backend="nccl", expected=expected, floors=floors)
+    judge = Judge(probe="allreduce", backend="nccl", expected=published_figure, floors=floors)
     return judge.compare(make_measurement(GIB, busbw), ranks=8, versions={}).below_reference
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agents import unreaped
+from agents import unreaped_children
 from loops import turn_for, turn_until
 
 from gpumon.clock import boot_clock
@@ -82,9 +82,9 @@ def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False
     links = LinksState(snapshot=LinksSnapshot(ended_at=0.0, contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(own)) for state, own in zip(report.gpus, held, strict=True))
-    polled = replace(report.node, snapshot_timestamp_seconds=1.0)
+    polled_report = replace(report.node, snapshot_timestamp_seconds=1.0)
     return with_pids_read_at(
-        replace(report, gpus=gpus, node=polled, internal=replace(report.internal, links=links)), 4e9
+        replace(report, gpus=gpus, node=polled_report, internal=replace(report.internal, links=links)), 4e9
     )
 
 
@@ -141,12 +141,12 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """Yield a bench with a second probe; wait after the test until every child has ended."""
-    before = unreaped()
+    before = unreaped_children()
     created = Bench(tmp_path / "worker.py")
     monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast", worker=created.worker))
     yield created
     created.probing.stop()
-    created.turn_until(lambda: not created.probing.running and unreaped() <= before)
+    created.turn_until(lambda: not created.probing.running and unreaped_children() <= before)
 
 
 def test_a_disabled_probe_does_not_run_on_request(bench: Bench) -> None:
@@ -162,19 +162,19 @@ def test_a_disabled_probe_does_not_run_on_request(bench: Bench) -> None:
 
 def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> None:
     """A due run starts when the GPUs have been polled for the first time."""
-    polled, bench.report = bench.report, Report(started=0.0, simulated="h100x8")
+    polled_report, bench.report = bench.report, Report(started=0.0, simulated="h100x8")
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.results) == (False, [])
 
-    bench.report = replace(polled, node=replace(polled.node, snapshot_timestamp_seconds=1.0))
+    bench.report = replace(polled_report, node=replace(polled_report.node, snapshot_timestamp_seconds=1.0))
     bench.turn_until(lambda: bench.probing.running)
 
 
 def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
     """The reset of a GPU makes one run due before its scheduled time."""
-    polled = on_host(node(0.0, 0.0, simulated=False))
-    links = replace(polled.internal.links, snapshot=LinksSnapshot(ended_at=0.0, contained=False, schedulers=()))
+    polled_report = on_host(node(0.0, 0.0, simulated=False))
+    links = replace(polled_report.internal.links, snapshot=LinksSnapshot(ended_at=0.0, contained=False, schedulers=()))
     before = ProbeResult(
         id="r0",
         probe="allreduce",
@@ -184,7 +184,9 @@ def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
         conditions=Conditions(gpus=("GPU-0", "GPU-1"), host_gpus=2),
     )
     unrepaired = replace(
-        polled, internal=replace(polled.internal, links=links), probe=ProbeState(last=before, ran=(before,))
+        polled_report,
+        internal=replace(polled_report.internal, links=links),
+        probe=ProbeState(last=before, ran=(before,)),
     )
     bench.report = unrepaired
     assert not bench.scheduler.is_due_early()
@@ -285,7 +287,7 @@ def test_a_run_ends_if_the_processes_on_its_gpus_are_not_read(
     monkeypatch.setattr(preflight, "UNSEEN_SECONDS", 0.5)
     free = on_host(node(0.0, 0.0, simulated=False))
 
-    def polled(at: float, processes: float | None = 0.0) -> Report:
+    def polled_report(at: float, processes: float | None = 0.0) -> Report:
         records = {
             gpu.bus_id: GpuRecord(bus_id=gpu.bus_id, uuid=gpu.uuid, index=gpu.index, read_at=at) for gpu in free.gpus
         }
@@ -294,11 +296,11 @@ def test_a_run_ends_if_the_processes_on_its_gpus_are_not_read(
         internal = replace(free.internal, inventory=GpuInventory(gpus=records))
         return replace(free, gpus=(free.gpus[0], second), internal=internal)
 
-    bench.report = polled(0.0)
+    bench.report = polled_report(0.0)
     run = bench.run()
 
     def has_ended() -> bool:
-        bench.report = polled(boot_clock(), None if stays == "unknown" else 0.0)
+        bench.report = polled_report(boot_clock(), None if stays == "unknown" else 0.0)
         return bool(bench.results)
 
     bench.turn_until(has_ended)
@@ -653,8 +655,8 @@ def test_a_run_without_an_expected_gpu_is_partial(bench: Bench) -> None:
     """A run is partial if an expected GPU was never reported."""
     bench.worker.write_text(MEASURE)
     bench.probing.host.settings = replace(bench.probing.host.settings, partial=True)
-    polled = on_host(node(0.0, 0.0, simulated=False))
-    bench.report = replace(polled, node=replace(polled.node, gpus_expected=3.0))
+    polled_report = on_host(node(0.0, 0.0, simulated=False))
+    bench.report = replace(polled_report, node=replace(polled_report.node, gpus_expected=3.0))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.results))
     [result] = bench.results

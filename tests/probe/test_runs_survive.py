@@ -158,7 +158,7 @@ def test_the_agent_deletes_shared_memory_of_ended_ranks(probing: Probing, tmp_pa
     mapped_paths: set[str] = set()
 
     def record_mapped(_: Progress) -> None:
-        mapped_paths.update(mapped(probing.ranks.pids))
+        mapped_paths.update(mapped_files(probing.ranks.pids))
         if end == "abort":
             probing.ranks.abort(Skip(reason="busy", hint="a job has come"))
 
@@ -169,7 +169,7 @@ def test_the_agent_deletes_shared_memory_of_ended_ranks(probing: Probing, tmp_pa
     assert not [path for path in paths if Path(path).exists()]
 
 
-def mapped(pids: Iterable[int]) -> Iterator[str]:
+def mapped_files(pids: Iterable[int]) -> Iterator[str]:
     """Yield the NCCL files in /dev/shm that these processes have mapped."""
     for pid in pids:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():

@@ -39,7 +39,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @dataclass
-class Node:
+class ServedNode:
     """What the server is given; a test changes it while it serves."""
 
     report: Report = field(default_factory=samples.healthy)
@@ -104,7 +104,7 @@ class Node:
         """As the daemon does, with a store that always answers."""
         health = self.report.health
         answer = requested_clearance(asked, health, {state.uuid for state in self.report.gpus})
-        left = {one.key: one for one in health.open.values() if one not in answer.cleared}
+        left = {each.key: each for each in health.open.values() if each not in answer.cleared}
         self.report = replace(self.report, health=replace(health, open=left))
         self.asked.append((asked,))
         future: Future[ClearResult] = Future()
@@ -162,7 +162,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RawResponse:
     """As it came over the wire: nothing followed, nothing unpacked."""
 
     status: int
@@ -175,7 +175,7 @@ class Answer:
 
 
 @contextlib.contextmanager
-def serving(node: Node) -> Iterator[int]:
+def serving(node: ServedNode) -> Iterator[int]:
     """The port on which the node is served."""
     server, socket = Server(create_app(node.sources()), node.refusals, node.access), listen("127.0.0.1", 0)
     port = socket.getsockname()[1]
@@ -186,17 +186,17 @@ def serving(node: Node) -> Iterator[int]:
         server.stop()
 
 
-def ask(port: int, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+def ask(port: int, path: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> RawResponse:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, headers=dict(headers or {}))
         response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        return RawResponse(response.status, response.headers, response.read())
     finally:
         connection.close()
 
 
-def is_problem(answer: Answer, status: int) -> bool:
+def is_problem(answer: RawResponse, status: int) -> bool:
     """Return whether the answer is a problem document with all of its members."""
     members = {"type", "title", "status", "detail", "instance", "remedy"}
     return (

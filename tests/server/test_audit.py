@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from each_case import each_case
-from serving import BEARER, Node, ask, is_problem, serving
+from serving import BEARER, ServedNode, ask, is_problem, serving
 
 from gpumon.cli.client import Client
 from gpumon.model.audit_entry import AuditEntry
@@ -21,17 +21,17 @@ from gpumon.store.store import Store
 
 
 @pytest.fixture
-def node() -> Node:
-    return Node()
+def node() -> ServedNode:
+    return ServedNode()
 
 
 @pytest.fixture
-def port(node: Node) -> Iterator[int]:
+def port(node: ServedNode) -> Iterator[int]:
     with serving(node) as port:
         yield port
 
 
-def test_writes_over_tcp_are_recorded_with_their_answer(node: Node, port: int) -> None:
+def test_writes_over_tcp_are_recorded_with_their_answer(node: ServedNode, port: int) -> None:
     """Reads and refused requests are not, and an audit can be read by those who may write."""
     refused = ask(port, "/api/v1/audit")
     assert (refused.status, json.loads(refused.body)["detail"]) == (401, "This request needs the token.")
@@ -58,19 +58,19 @@ def test_writes_over_tcp_are_recorded_with_their_answer(node: Node, port: int) -
         ("POST", "/probe/allreduce?reason=why"),
     ],
 )
-def test_every_change_takes_a_reason(node: Node, port: int, method: str, path: str) -> None:
+def test_every_change_takes_a_reason(node: ServedNode, port: int, method: str, path: str) -> None:
     """Each change that HTTP offers is recorded with the reason that was given."""
     assert ask(port, path, method, BEARER).status != 422
     assert [entry.reason for entry in node.changes][-1:] == ["why"]
 
 
-def test_a_long_reason_is_cut(node: Node, port: int) -> None:
+def test_a_long_reason_is_cut(node: ServedNode, port: int) -> None:
     """The store keeps thousands of entries, so that none may be large."""
     ask(port, f"/api/v1/maintenance?for_seconds=60&reason={'x' * 20_000}", "POST", BEARER)
     assert [len(entry.reason) for entry in node.changes] == [500]
 
 
-def test_a_refused_change_is_recorded_too(node: Node, port: int) -> None:
+def test_a_refused_change_is_recorded_too(node: ServedNode, port: int) -> None:
     """A request that was authorized and failed may have changed something."""
     node.answer = None
     assert ask(port, "/probe/allreduce?unknown=1", "POST", BEARER).status == 422
@@ -79,7 +79,9 @@ def test_a_refused_change_is_recorded_too(node: Node, port: int) -> None:
 
 def test_local_writes_have_the_user_and_the_reason(tmp_path: Path) -> None:
     """They are in the store, in the log and in the API, and survive a restart; a reload is recorded too."""
-    agent = Agent(tmp_path, profile="t4x1", environment={"GPUMON_RELEASE__MARKER": str(tmp_path / "marker")}).start()
+    agent = AgentProcess(
+        tmp_path, profile="t4x1", environment={"GPUMON_RELEASE__MARKER": str(tmp_path / "marker")}
+    ).start()
     try:
         client = Client(tmp_path / "gpumon.db.sock")
         client.change("POST", "/api/v1/maintenance?for_seconds=60&reason=new+fan", ("maintenance",))
@@ -114,7 +116,7 @@ client.sendall(b"DELETE /api/v1/probes/hold HTTP/1.1\\r\\nHost: localhost\\r\\nC
 )
 def test_a_client_that_does_not_wait_is_recorded_with_its_login(tmp_path: Path) -> None:
     """Who logged in is recorded though the client ended before the answer, and logged though only warnings are."""
-    agent = Agent(tmp_path, profile="t4x1").start("--log.level=warning")
+    agent = AgentProcess(tmp_path, profile="t4x1").start("--log.level=warning")
     try:
         client = Client(tmp_path / "gpumon.db.sock")
         subprocess.run([sys.executable, "-c", LOGGED_IN, str(tmp_path / "gpumon.db.sock")], check=True)
@@ -138,7 +140,7 @@ def test_the_audit_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_long_path_is_not_repeated() -> None:
     """An answer to an unknown path has the beginning of it."""
-    with serving(Node()) as port:
+    with serving(ServedNode()) as port:
         answer = ask(port, "/" + "x" * 20_000)
         assert is_problem(answer, 404)
         assert len(answer.body) < 2000

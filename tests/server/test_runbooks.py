@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from each_case import each_case
-from serving import Node, ask, is_problem, serving
+from serving import ServedNode, ask, is_problem, serving
 
 from gpumon.cli.main import main
 from gpumon.health.alert_rules import rules
@@ -36,7 +36,7 @@ def test_an_unknown_alert_is_not_found(port: int) -> None:
     assert "GpuLost" in answer.document["remedy"]
 
 
-def test_a_configured_url_replaces_the_page(node: Node) -> None:
+def test_a_configured_url_replaces_the_page(node: ServedNode) -> None:
     """With `alerts.runbook_url` the agent redirects to the runbook below it."""
     elsewhere = replace(node.sources(), runbook_url="https://wiki.example.com/gpumon/")
     node.sources = lambda *_: elsewhere  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sample_reports as samples
 from chromium import chromium
-from serving import Node, serving
+from serving import ServedNode, serving
 
 from gpumon.state.report import Report
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @dataclass
-class Changing(Node):
+class Changing(ServedNode):
     """Shows another report at each request, then the last one again and again."""
 
     reports: list[Report | None] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Seen:
         return " ".join(re.sub(r"<[^>]*>", " ", self.html).split())
 
 
-def look(node: Node, folder: Path, path: str = "/", seconds: float = 5) -> Seen:
+def look(node: ServedNode, folder: Path, path: str = "/", seconds: float = 5) -> Seen:
     with serving(node) as port, chromium(folder) as browser:
         here = f"http://127.0.0.1:{port}/"
         html = browser.open(here + path.removeprefix("/"), seconds)
@@ -50,7 +50,7 @@ def look(node: Node, folder: Path, path: str = "/", seconds: float = 5) -> Seen:
 
 def test_page_shows_the_simulated_node_and_its_lost_gpu(tmp_path: Path) -> None:
     """The console stays empty, and no other host is contacted."""
-    seen = look(Node(report=replace(samples.lost(3), simulated="h100x8")), tmp_path)
+    seen = look(ServedNode(report=replace(samples.lost(3), simulated="h100x8")), tmp_path)
     assert "Simulated node." in seen.words
     assert "GPU 3: The GPU fell off the bus" in seen.words
     assert "What to do: Drain the node and reboot it. If the GPU stays" in seen.words
@@ -89,7 +89,7 @@ def test_page_fits_a_phone(tmp_path: Path) -> None:
     """18 links of 8 GPUs, instances, errors and figures fit 400 pixels without scrolling or cutting."""
     for name in ("troubled", "partitioned"):
         folder = tmp_path / name
-        with serving(Node(report=getattr(samples, name)())) as port, chromium(folder) as browser:
+        with serving(ServedNode(report=getattr(samples, name)())) as port, chromium(folder) as browser:
             browser.open(f"http://127.0.0.1:{port}/", 0.1, width=400)
             assert browser.evaluate("document.documentElement.scrollWidth") <= 400
             wider = (
@@ -118,6 +118,6 @@ def test_text_from_outside_is_not_executed(tmp_path: Path) -> None:
 
 def test_reference_opens_without_the_internet(tmp_path: Path) -> None:
     """Many GPU hosts have no access to the internet."""
-    seen = look(Node(), tmp_path, "/docs", seconds=1)
+    seen = look(ServedNode(), tmp_path, "/docs", seconds=1)
     assert "/api/v1/gpus/{gpu}" in seen.words
     assert (seen.console, seen.foreign) == ([], [])

@@ -9,7 +9,7 @@ import example_parts
 import pytest
 import sample_reports as samples
 from each_case import each_case
-from serving import BEARER, TOKEN, Node, ask, is_problem
+from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.health.node_health import Health
@@ -34,7 +34,7 @@ def verdict(check: str, index: int, *, active: bool = False) -> Verdict:
 
 
 @pytest.fixture
-def sick(node: Node, tmp_path: Path) -> Node:
+def sick(node: ServedNode, tmp_path: Path) -> ServedNode:
     """Two latched Xids, one of a GPU that was lost and one of a GPU that is lost; a link that is down."""
     found = (
         verdict("gpu_xid_critical", 1),
@@ -42,7 +42,7 @@ def sick(node: Node, tmp_path: Path) -> Node:
         verdict("gpu_lost", 2, active=True),
         verdict("nvlink_down", 3)._replace(ok_seconds=5.0),  # the check has seen it up since
     )
-    known = {one.key: one for one in found}
+    known = {each.key: each for each in found}
     node.report = replace(samples.healthy(), health=Health(open=known, evaluated=True))
     node.store = tmp_path / "gpumon.db"
     return node
@@ -53,24 +53,24 @@ def flags(port: int, folder: Path) -> list[str]:
     return [f"--url=http://127.0.0.1:{port}", f"--token-file={folder / 'token'}"]
 
 
-def test_clearing_needs_the_token(sick: Node, port: int) -> None:
+def test_clearing_needs_the_token(sick: ServedNode, port: int) -> None:
     """A request from this host needs it too."""
     assert is_problem(ask(port, f"{PATH}?all=true", "POST"), 401)
     assert len(sick.report.health.open) == 4
 
 
-def test_latched_verdict_is_cleared(sick: Node, port: int) -> None:
+def test_latched_verdict_is_cleared(sick: ServedNode, port: int) -> None:
     """Only the verdict of this GPU is cleared; the note is stored on one line."""
     answer = ask(port, f"{PATH}?check=gpu_xid_critical&gpu=1&note=board%0Areplaced", "POST", BEARER)
     assert answer.status == 200
-    assert [(one["check"], one["gpu"]) for one in answer.document["cleared"]] == [("gpu_xid_critical", 1)]
+    assert [(each["check"], each["gpu"]) for each in answer.document["cleared"]] == [("gpu_xid_critical", 1)]
     assert answer.document["stored"]
     assert sick.asked[-1][0].note == "board replaced"  # type: ignore[attr-defined]
     assert ("gpu_xid_critical", example_parts.uuid(1)) not in sick.report.health.open
     assert ("gpu_xid_critical", example_parts.uuid(2)) in sick.report.health.open
 
 
-def test_active_verdict_is_refused(sick: Node, port: int) -> None:
+def test_active_verdict_is_refused(sick: ServedNode, port: int) -> None:
     """The answer shows the verdict and the remedy."""
     answer = ask(port, f"{PATH}?check=gpu_lost", "POST", BEARER)
     assert is_problem(answer, 409)
@@ -93,7 +93,7 @@ def test_active_verdict_is_refused(sick: Node, port: int) -> None:
         ("gpu=1&device=x", 400, "both"),
     ],
 )
-def test_invalid_selection_is_refused(sick: Node, port: int, query: str, status: int, words: str) -> None:
+def test_invalid_selection_is_refused(sick: ServedNode, port: int, query: str, status: int, words: str) -> None:
     """The answer lists the existing verdicts."""
     answer = ask(port, f"{PATH}?{query}", "POST", BEARER)
     assert is_problem(answer, status)
@@ -104,7 +104,7 @@ def test_invalid_selection_is_refused(sick: Node, port: int, query: str, status:
 
 
 def test_command_prints_what_was_cleared(
-    sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sick: ServedNode, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It clears what can be cleared and lists the rest; a refusal exits 1."""
     at = flags(port, tmp_path)
@@ -121,7 +121,9 @@ def test_command_prints_what_was_cleared(
     assert "gpu_lost of GPU 2" in capsys.readouterr().err
 
 
-def test_failed_store_is_reported(sick: Node, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_store_is_reported(
+    sick: ServedNode, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The verdict is cleared, and the answer shows that this is not stored."""
     sick.store = None
     assert main(["clear", "gpu_xid_critical", *flags(port, tmp_path)]) == 0

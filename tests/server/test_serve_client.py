@@ -15,7 +15,7 @@ import example_node as example
 import pytest
 import sample_reports as samples
 from each_case import each_case
-from serving import TOKEN, Node, serving
+from serving import TOKEN, ServedNode, serving
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.main import main
@@ -135,7 +135,7 @@ def test_missing_agent_is_an_error(token_file: Path) -> None:
 
 
 def test_refused_probe_is_a_skipped_result(
-    node: Node, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
+    node: ServedNode, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The skipped run is printed, and the exit code is its own."""
     skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
@@ -147,7 +147,7 @@ def test_refused_probe_is_a_skipped_result(
 
 
 def test_command_waits_for_the_record_of_a_refused_probe(
-    node: Node, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
+    node: ServedNode, port: int, token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run can be read only after its row is stored."""
     skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
@@ -169,7 +169,7 @@ def test_wrong_token_is_an_error(port: int, tmp_path: Path, capsys: pytest.Captu
 
 
 @dataclass
-class Running(Node):
+class Running(ServedNode):
     """Shows a run in progress at first, then its result."""
 
     reports: list[Report] = field(default_factory=list)

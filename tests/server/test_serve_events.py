@@ -10,7 +10,7 @@ import example_parts
 import sample_reports as samples
 from each_case import each_case
 from sample_reports import STAMP
-from serving import Node, ask, is_problem
+from serving import ServedNode, ask, is_problem
 from stores import write
 
 from gpumon.model.error_event import OVERRUN, SXID, ErrorChange, ErrorEvent
@@ -48,7 +48,7 @@ def store(folder: Path, *events: ErrorEvent) -> Path:
 
 
 def event_ids(port: int, query: str = "") -> list[str]:
-    return [one["id"] for one in ask(port, f"/api/v1/events?{query}").document["events"]]
+    return [each["id"] for each in ask(port, f"/api/v1/events?{query}").document["events"]]
 
 
 @each_case(
@@ -76,7 +76,9 @@ def event_ids(port: int, query: str = "") -> list[str]:
     ],
 )
 @each_case("stored", [True, False])
-def test_events_are_filtered(node: Node, port: int, query: str, count: int, tmp_path: Path, *, stored: bool) -> None:
+def test_events_are_filtered(
+    node: ServedNode, port: int, query: str, count: int, tmp_path: Path, *, stored: bool
+) -> None:
     """By GPU, code, kind, severity, source, time and number together, in the store and in the Report."""
     report = many_events(120)
     node.report = replace(report, events=()) if stored else report
@@ -85,23 +87,23 @@ def test_events_are_filtered(node: Node, port: int, query: str, count: int, tmp_
     events = answer["events"]
 
     assert len(events) == count
-    assert events == sorted(events, key=lambda one: str(one["time"]), reverse=True)
+    assert events == sorted(events, key=lambda each: str(each["time"]), reverse=True)
     assert answer["complete"] is stored
     EventsResponse.model_validate(answer)
 
 
-def test_events_of_store_and_report_are_merged(node: Node, port: int, tmp_path: Path) -> None:
+def test_events_of_store_and_report_are_merged(node: ServedNode, port: int, tmp_path: Path) -> None:
     """An event of both is listed once, as the Report has it."""
     old, both, unstored = event(1, 9000), event(2, 600), event(3, 60)
     node.report = replace(samples.healthy(), events=(replace(both, nvml=9), unstored))
     node.store = store(tmp_path, old, both)
     answer = ask(port, "/api/v1/events").document
 
-    assert [(one["id"], one["count"]) for one in answer["events"]] == [("e3", 1), ("e2", 9), ("e1", 1)]
+    assert [(each["id"], each["count"]) for each in answer["events"]] == [("e3", 1), ("e2", 9), ("e1", 1)]
     assert answer["complete"] is True
 
 
-def test_search_continues_until_the_limit(node: Node, port: int, tmp_path: Path) -> None:
+def test_search_continues_until_the_limit(node: ServedNode, port: int, tmp_path: Path) -> None:
     """Pages of the store are read until enough events match."""
     critical = [event(1, 90_000), event(3, 80_000)]
     common = [replace(event(2 * number, 100.0), id=f"w{number}") for number in range(2 * PAGE_SIZE + 7)]
@@ -111,7 +113,7 @@ def test_search_continues_until_the_limit(node: Node, port: int, tmp_path: Path)
     assert event_ids(port, "severity=critical&limit=1") == ["e3"]
 
 
-def test_event_has_meaning_and_action(node: Node, port: int) -> None:
+def test_event_has_meaning_and_action(node: ServedNode, port: int) -> None:
     """It has its times, sources and the text of the kernel log."""
     line = "NETIR_LINK_DOWN Fatal XC0 i0 Link 07 (0x00200011 0x00000000)"
     stored = replace(event(0, 100), code=149, nvml=2, kmsg=3, texts=(line,), text=line, first_wall=STAMP.wall - 160)
@@ -129,14 +131,14 @@ def test_event_has_meaning_and_action(node: Node, port: int) -> None:
     assert (shown["gpu"], shown["xid"], shown["sources"]) == (0, 149, ["nvml", "kmsg"])
 
 
-def test_events_of_switches_and_of_the_log_have_no_gpu(node: Node, port: int) -> None:
+def test_events_of_switches_and_of_the_log_have_no_gpu(node: ServedNode, port: int) -> None:
     """Each has its own code, and no other."""
     switch = replace(event(1, 60), kind=SXID, code=12028, bus_id="00000000:C1:00.0", uuid=None, fatal=False)
     overrun = replace(event(2, 30), kind=OVERRUN, code=0, bus_id="", uuid=None)
     node.report = replace(samples.healthy(), events=(switch, overrun))
     shown = ask(port, "/api/v1/events").document["events"]
 
-    assert [(one["xid"], one["sxid"], one["gpu"], one["pci_bus_id"]) for one in shown] == [
+    assert [(each["xid"], each["sxid"], each["gpu"], each["pci_bus_id"]) for each in shown] == [
         (None, None, None, None),
         (None, 12028, None, "00000000:C1:00.0"),
     ]
@@ -145,7 +147,7 @@ def test_events_of_switches_and_of_the_log_have_no_gpu(node: Node, port: int) ->
     assert event_ids(port, "gpu=0") == []
 
 
-def test_events_of_a_removed_gpu_are_found(node: Node, port: int) -> None:
+def test_events_of_a_removed_gpu_are_found(node: ServedNode, port: int) -> None:
     """They are found by uuid; a uuid that was never here is an error."""
     gone = StoredGpu(uuid="GPU-gone", bus_id=example_parts.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
     report = samples.healthy()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from each_case import each_case
-from serving import BEARER, Node, ask, is_problem, serving
+from serving import BEARER, ServedNode, ask, is_problem, serving
 
 from gpumon.server.hosts import ANY, host_of, is_allowed, is_loopback, own_names
 
@@ -33,7 +33,7 @@ def test_other_names_are_refused(port: int, host: str) -> None:
 
 def test_an_agent_that_others_can_reach_answers_reads_under_any_name() -> None:
     """Prometheus may know it by a name that it does not know itself. A change still needs a known name."""
-    node = Node(hosts_to_read=frozenset({ANY}))
+    node = ServedNode(hosts_to_read=frozenset({ANY}))
     with serving(node) as port:
         headers = BEARER | {"Host": "gpu-17.cluster.example:17400"}
         assert ask(port, "/metrics", headers=headers).status == 200
@@ -50,7 +50,7 @@ def test_any_host_can_be_allowed() -> None:
 
 def test_port_and_brackets_are_no_part_of_the_host() -> None:
     """They are written as browsers and Prometheus send them."""
-    assert [host_of(one) for one in ("a:1", "[::1]:2", "[::1]", "A.", "a")] == ["a", "::1", "::1", "a", "a"]
+    assert [host_of(each) for each in ("a:1", "[::1]:2", "[::1]", "A.", "a")] == ["a", "::1", "::1", "a", "a"]
 
 
 def test_long_names_are_found_without_dns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,14 +67,14 @@ def test_long_names_are_found_without_dns(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @each_case("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""])
-def test_page_of_another_origin_changes_nothing(node: Node, port: int, origin: str) -> None:
+def test_page_of_another_origin_changes_nothing(node: ServedNode, port: int, origin: str) -> None:
     """Even with the token."""
     answer = ask(port, "/probe/allreduce", "POST", BEARER | {"Origin": origin})
     assert is_problem(answer, 403)
     assert not node.requests
 
 
-def test_page_without_a_host_is_no_page_of_this_agent(node: Node, port: int) -> None:
+def test_page_without_a_host_is_no_page_of_this_agent(node: ServedNode, port: int) -> None:
     """HTTP/1.0 needs no Host header, and an origin is not compared with one that is not there."""
     request = (
         f"POST /probe/allreduce HTTP/1.0\r\nOrigin: http://None\r\nAuthorization: {BEARER['Authorization']}\r\n\r\n"
@@ -85,7 +85,7 @@ def test_page_without_a_host_is_no_page_of_this_agent(node: Node, port: int) -> 
     assert not node.requests
 
 
-def test_own_page_may_change_something(node: Node, port: int) -> None:
+def test_own_page_may_change_something(node: ServedNode, port: int) -> None:
     """Its origin is the host that was asked."""
     answer = ask(port, "/probe/allreduce", "POST", BEARER | {"Origin": f"http://127.0.0.1:{port}"})
     assert (answer.status, node.requests) == (202, ["allreduce"])

@@ -12,7 +12,7 @@ import sample_reports as samples
 from each_case import each_case
 from sample_reports import report_document
 from sample_windows import HOLD, window
-from serving import BEARER, TOKEN, Node, ask, is_problem
+from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.model.request_result import DeviceHolder, RequestResult
@@ -55,7 +55,7 @@ def flags(port: int, tmp_path: Path) -> list[str]:
     return [f"--url=http://127.0.0.1:{port}", f"--token-file={tmp_path / 'token'}"]
 
 
-def test_reading_holds_needs_no_token(node: Node, port: int) -> None:
+def test_reading_holds_needs_no_token(node: ServedNode, port: int) -> None:
     """Every client can read the holds, alone and beside the last result; null means that there is none."""
     assert ask(port, PATH).document == {"hold": None}
     node.report = report_with_holds("4711")
@@ -69,7 +69,7 @@ def test_reading_holds_needs_no_token(node: Node, port: int) -> None:
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
 def test_changing_a_hold_needs_the_token(
-    node: Node, port: int, method: str, headers: dict[str, str], status: int
+    node: ServedNode, port: int, method: str, headers: dict[str, str], status: int
 ) -> None:
     """A hold needs the token because it could hide a bad link."""
     query = "?for_seconds=5" if method == "POST" else ""
@@ -77,7 +77,7 @@ def test_changing_a_hold_needs_the_token(
     assert node.asked == []
 
 
-def test_hold_and_unhold_are_sent_to_the_main_loop(node: Node, port: int) -> None:
+def test_hold_and_unhold_are_sent_to_the_main_loop(node: ServedNode, port: int) -> None:
     """The request has the owner, the reason and the client; owner and reason are optional."""
     asked = f"{PATH}?for_seconds=900&owner=4711&reason={quote('prolog of 4711')}"
     assert ask(port, asked, "POST", BEARER).document == {"hold": None, "stored": True}
@@ -93,13 +93,13 @@ def test_hold_and_unhold_are_sent_to_the_main_loop(node: Node, port: int) -> Non
 
 
 @pytest.mark.parametrize("query", ["", "?for_seconds=0", "?for_seconds=inf", "?for_seconds=5&gpu=3"])
-def test_an_invalid_hold_is_refused(node: Node, port: int, query: str) -> None:
+def test_an_invalid_hold_is_refused(node: ServedNode, port: int, query: str) -> None:
     """A hold applies to the whole node and needs an end."""
     assert is_problem(ask(port, PATH + query, "POST", BEARER), 422)
     assert node.asked == []
 
 
-def test_a_refusal_of_the_main_loop_is_returned(node: Node, port: int) -> None:
+def test_a_refusal_of_the_main_loop_is_returned(node: ServedNode, port: int) -> None:
     """The error names the setting that limits the hold."""
     refused = "9 s is not between 0 and probe.max_hold_seconds, which is 8."
     node.let_go = RequestResult(refused=refused, remedy="Ask for less.")
@@ -109,7 +109,7 @@ def test_a_refusal_of_the_main_loop_is_returned(node: Node, port: int) -> None:
 
 
 def test_a_remaining_probe_process_is_an_error(
-    node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
+    node: ServedNode, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command names the process and exits with 1, so that no job starts."""
     node.report = report_with_holds("4711")
@@ -126,7 +126,9 @@ def test_a_remaining_probe_process_is_an_error(
     )
 
 
-def test_unread_gpus_are_an_error(node: Node, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unread_gpus_are_an_error(
+    node: ServedNode, port: int, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The command fails if the GPUs have not been read since the hold began."""
     node.let_go = RequestResult(not_readable="NVML has not been read.")
     answer = ask(port, f"{PATH}?for_seconds=9", "POST", BEARER)
@@ -138,7 +140,7 @@ def test_unread_gpus_are_an_error(node: Node, port: int, flags: list[str], capsy
 
 
 def test_an_agent_that_does_not_respond_is_an_error(
-    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command fails because a running agent may still use the GPUs."""
     monkeypatch.setattr("gpumon.cli.probe_hold.PATIENCE_SECONDS", 0.3)
@@ -149,7 +151,7 @@ def test_an_agent_that_does_not_respond_is_an_error(
 
 @each_case("form", [[], ["--json"]])
 def test_an_answer_without_a_hold_is_not_certain(
-    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], form: list[str]
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str], form: list[str]
 ) -> None:
     """The command exits with 1, also with --json, because a probe may start before the job does."""
     assert node.report.windows == ()
@@ -158,7 +160,9 @@ def test_an_answer_without_a_hold_is_not_certain(
     assert (captured.out, "no hold is in force" in captured.err) == ("", True)
 
 
-def test_the_command_starts_and_ends_a_hold(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_starts_and_ends_a_hold(
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The command prints two lines, or JSON."""
     node.report = report_with_holds("4711")
     assert main(["probe", "hold", "--for", "1h30m", "--owner", "4711", "--reason", "prolog", *flags]) == 0
@@ -185,7 +189,7 @@ def test_the_command_starts_and_ends_a_hold(node: Node, flags: list[str], capsys
     ],
 )
 def test_the_command_refuses_invalid_arguments(
-    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     """The command reports an invalid argument before it sends a request."""
     assert main(["probe", *arguments, *flags]) == 2
@@ -193,7 +197,7 @@ def test_the_command_refuses_invalid_arguments(
     assert node.asked == []
 
 
-def test_page_and_terminal_show_the_hold_beside_the_probe(node: Node, port: int) -> None:
+def test_page_and_terminal_show_the_hold_beside_the_probe(node: ServedNode, port: int) -> None:
     """The page and the terminal show the hold beside the probe and escape its reason."""
     node.report = report_with_holds("4711", reason="job <b>4711</b>")
     assert "by command for 4711 (job &lt;b&gt;4711&lt;/b&gt;)." in ask(port, "/").body.decode()

@@ -9,7 +9,7 @@ from pathlib import Path
 import example_parts
 import pytest
 import sample_reports as samples
-from serving import BEARER, TOKEN, Node, ask, is_problem
+from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.health.expectation import Basis, Expectation
@@ -67,7 +67,7 @@ def flags(port: int, tmp_path: Path) -> list[str]:
     return [f"--url=http://127.0.0.1:{port}", f"--token-file={tmp_path / 'token'}"]
 
 
-def test_reading_the_inventory_needs_no_token(node: Node, port: int) -> None:
+def test_reading_the_inventory_needs_no_token(node: ServedNode, port: int) -> None:
     """The inventory has the expected count and its source, each GPU with its details, and the removed ones."""
     node.report = seven()
     answer = ask(port, PATH).document
@@ -81,7 +81,7 @@ def test_reading_the_inventory_needs_no_token(node: Node, port: int) -> None:
     ]
 
 
-def test_accepting_needs_the_token(node: Node, port: int) -> None:
+def test_accepting_needs_the_token(node: ServedNode, port: int) -> None:
     """Only a GPU count that can be read and stored is accepted; a refusal has the remedy."""
     assert ask(port, ACCEPT, method="POST").status == 401
     assert not node.asked
@@ -94,7 +94,9 @@ def test_accepting_needs_the_token(node: Node, port: int) -> None:
     assert refusal.document["remedy"] == "Free space."
 
 
-def test_the_command_shows_the_inventory(node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_inventory(
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The command prints a table, or the JSON document."""
     node.report = seven()
     assert main(["inventory", flags[0]]) == 0
@@ -110,7 +112,7 @@ def test_the_command_shows_the_inventory(node: Node, flags: list[str], capsys: p
     assert len(node.asked) == 1
 
 
-def test_one_part_can_be_accepted_alone(node: Node, port: int, flags: list[str]) -> None:
+def test_one_part_can_be_accepted_alone(node: ServedNode, port: int, flags: list[str]) -> None:
     """Named parts are accepted alone, over HTTP and from the command line."""
     assert main(["inventory", "accept", "GPU-3", "mlx5_3/1", *flags]) == 0
     assert main(["inventory", "accept", *flags]) == 0

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from serving import Node, ask
+from serving import ServedNode, ask
 
 from gpumon.cli.client import Client
 from gpumon.server.app import create_app
@@ -58,7 +58,7 @@ def crowd(port: int, path: str) -> Iterator[list[int]]:
 
 def test_large_documents_are_rendered_once_a_report() -> None:
     """Two requests for the same Report have the same rendering, byte for byte the same object."""
-    node = Node()
+    node = ServedNode()
     app = create_app(node.sources())
     server, tcp = Server(app, node.refusals, node.access), listen("127.0.0.1", 0)
     server.start([tcp])
@@ -81,7 +81,7 @@ def test_large_documents_are_rendered_once_a_report() -> None:
 )
 def test_a_crowd_on_any_path_leaves_scrapes_and_commands_unharmed(path: str, tmp_path: Path) -> None:
     """Each scrape and each local request is answered."""
-    node = Node()
+    node = ServedNode()
     server, tcp = Server(create_app(node.sources()), node.refusals, node.access), listen("127.0.0.1", 0)
     port = tcp.getsockname()[1]
     local = tmp_path / "gpumon.sock"

@@ -12,7 +12,7 @@ import sample_reports as samples
 from each_case import each_case
 from sample_reports import report_document
 from sample_windows import MAINTENANCE, window
-from serving import BEARER, TOKEN, Node, ask, is_problem
+from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.model.request_result import RequestResult
@@ -30,7 +30,7 @@ SHOWN = {
 }
 
 
-def maintained(reason: str = "new power supply") -> Report:
+def node_in_maintenance(reason: str = "new power supply") -> Report:
     boot = samples.STAMP.boot
     one = window(MAINTENANCE, start=WALL - 600, start_at=boot - 600, seconds=7200.0, reason=reason)
     return replace(samples.healthy(), windows=(one,))
@@ -50,10 +50,10 @@ def flags(port: int, tmp_path: Path) -> list[str]:
     return [f"--url=http://127.0.0.1:{port}", f"--token-file={tmp_path / 'token'}"]
 
 
-def test_reading_maintenance_needs_no_token(node: Node, port: int) -> None:
+def test_reading_maintenance_needs_no_token(node: ServedNode, port: int) -> None:
     """Every client can read it, alone and in the node and health documents; null means that there is none."""
     assert ask(port, PATH).document == {"maintenance": None}
-    node.report = maintained()
+    node.report = node_in_maintenance()
     for path in (PATH, "/api/v1/node", "/api/v1/health"):
         assert ask(port, path).document["maintenance"] == SHOWN
 
@@ -64,7 +64,7 @@ def test_reading_maintenance_needs_no_token(node: Node, port: int) -> None:
     [({}, 401), ({"Authorization": "Bearer no"}, 401), (BEARER | {"Origin": "http://elsewhere.example"}, 403)],
 )
 def test_changing_maintenance_needs_the_token(
-    node: Node, port: int, method: str, headers: dict[str, str], status: int
+    node: ServedNode, port: int, method: str, headers: dict[str, str], status: int
 ) -> None:
     """Maintenance needs the token because it silences alerts."""
     query = "?for_seconds=5&reason=no" if method == "POST" else ""
@@ -72,7 +72,7 @@ def test_changing_maintenance_needs_the_token(
     assert node.asked == []
 
 
-def test_start_and_end_are_sent_to_the_main_loop(node: Node, port: int) -> None:
+def test_start_and_end_are_sent_to_the_main_loop(node: ServedNode, port: int) -> None:
     """The request has the reason and the client."""
     asked = f"{PATH}?for_seconds=7200&reason={quote('new power supply')}"
     assert ask(port, asked, "POST", BEARER).document == {"maintenance": None, "stored": True}
@@ -81,13 +81,13 @@ def test_start_and_end_are_sent_to_the_main_loop(node: Node, port: int) -> None:
 
 
 @each_case("query", ["", "?for_seconds=5", "?reason=x", "?for_seconds=0&reason=x", "?for_seconds=5&reason=x&gpu=3"])
-def test_an_invalid_maintenance_is_refused(node: Node, port: int, query: str) -> None:
+def test_an_invalid_maintenance_is_refused(node: ServedNode, port: int, query: str) -> None:
     """Maintenance applies to the whole node, and needs an end and a reason."""
     assert is_problem(ask(port, PATH + query, "POST", BEARER), 422)
     assert node.asked == []
 
 
-def test_a_refusal_of_the_main_loop_is_returned(node: Node, port: int) -> None:
+def test_a_refusal_of_the_main_loop_is_returned(node: ServedNode, port: int) -> None:
     """The error names the setting that limits the maintenance."""
     node.let_go = RequestResult(
         refused="9 s is not between 0 and maintenance.max_seconds, which is 8.", remedy="Ask for less."
@@ -98,13 +98,13 @@ def test_a_refusal_of_the_main_loop_is_returned(node: Node, port: int) -> None:
 
 
 def test_the_command_starts_shows_and_ends_maintenance(
-    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str]
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command prints one line, or JSON."""
     assert main(["maintenance", flags[0]]) == 0
     assert capsys.readouterr().out == "The node is not in maintenance.\n"
     assert main(["maintenance", "start", "--for", "1h30m", "--reason", "new power supply", *flags]) == 0
-    node.report = maintained()
+    node.report = node_in_maintenance()
     assert node.asked == [(start(5400.0, "command"),)]
     capsys.readouterr()
     assert main(["maintenance", flags[0]]) == 0
@@ -130,7 +130,7 @@ def test_the_command_starts_shows_and_ends_maintenance(
     ],
 )
 def test_the_command_refuses_incomplete_arguments(
-    node: Node, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     """The command reports a missing argument before it sends a request."""
     assert main(["maintenance", *arguments, *flags]) == 2
@@ -138,11 +138,11 @@ def test_the_command_refuses_incomplete_arguments(
     assert node.asked == []
 
 
-def test_page_and_terminal_begin_with_the_maintenance(node: Node, port: int) -> None:
+def test_page_and_terminal_begin_with_the_maintenance(node: ServedNode, port: int) -> None:
     """The page and the terminal show first that no alert pages, and escape the reason."""
-    node.report = maintained("swap <b>GPU 3</b>")
+    node.report = node_in_maintenance("swap <b>GPU 3</b>")
     page = ask(port, "/").body.decode()
     assert ">In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more" in page
     assert "swap &lt;b&gt;GPU 3&lt;/b&gt;. No alert pages." in page
-    _, first, *_ = terminal.status(report_document(maintained()), 120, color=False).splitlines()
+    _, first, *_ = terminal.status(report_document(node_in_maintenance()), 120, color=False).splitlines()
     assert first.startswith("In maintenance until 2025-11-20 13:50:00 UTC, for 1 h 50 min more, by command: new")

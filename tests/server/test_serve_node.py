@@ -10,7 +10,7 @@ import pytest
 import sample_reports as samples
 from each_case import each_case
 from sample_reports import report_document
-from serving import BEARER, Node, ask, is_problem
+from serving import BEARER, ServedNode, ask, is_problem
 
 from gpumon.outputs.responses.base import ResponseModel
 from gpumon.outputs.responses.probes import RunningResponse
@@ -20,13 +20,13 @@ from gpumon.probe.core.state import ProbeState
 STAMP = samples.STAMP
 REPORTS = {
     "healthy": samples.healthy(),
-    "simulated": samples.simulated(),
-    "troubled": samples.troubled(),
+    "simulated": samples.simulated_report(),
+    "troubled": samples.troubled_node(),
     "stuck": samples.stuck(),
     "without_driver": samples.without_driver(),
-    "partitioned": samples.partitioned(),
+    "partitioned": samples.partitioned_node(),
     "grace": samples.grace(),
-    "disconnected": samples.disconnected(),
+    "disconnected": samples.disconnected_node(),
     "excluding": samples.excluding(3),
     "without_gpus": samples.without_gpus(),
     "before_any_run": samples.before_any_run(samples.healthy(16)),
@@ -45,7 +45,7 @@ def models(base: type[ResponseModel] = ResponseModel) -> dict[str, type[Response
 
 
 @each_case("name", sorted(REPORTS))
-def test_every_route_answers_with_its_model(node: Node, port: int, name: str) -> None:
+def test_every_route_answers_with_its_model(node: ServedNode, port: int, name: str) -> None:
     """Whatever the state of the node, every GET route answers, and its body is valid for the model it declares."""
     node.report = REPORTS[name]
     by_name, checked = models(), set()
@@ -62,9 +62,9 @@ def test_every_route_answers_with_its_model(node: Node, port: int, name: str) ->
     assert [ask(port, path).status for path in ("/", "/live", "/docs")] == [200] * 3
 
 
-def test_parts_of_the_report_are_the_routes(node: Node, port: int) -> None:
+def test_parts_of_the_report_are_the_routes(node: ServedNode, port: int) -> None:
     """Each part of /api/v1/report is what its own route answers."""
-    node.report = samples.troubled()
+    node.report = samples.troubled_node()
     whole = ask(port, "/api/v1/report").document
     assert whole == report_document(node.report, replace(STAMP, host="gpu-17"))
     for part in ("gpus", "links", "ports", "alerts", "events", "probes"):
@@ -81,17 +81,17 @@ def test_gpu_is_found_by_index_and_by_uuid(port: int) -> None:
     assert by_index.body == by_uuid.body
 
 
-def test_unknown_gpu_lists_the_existing_ones(node: Node, port: int) -> None:
+def test_unknown_gpu_lists_the_existing_ones(node: ServedNode, port: int) -> None:
     """The answer has all that a corrected request needs."""
     node.report = samples.healthy(2)
     answer = ask(port, "/api/v1/gpus/GPU-nope")
     assert is_problem(answer, 404)
-    assert [one["gpu"] for one in answer.document["gpus"]] == [0, 1]
+    assert [each["gpu"] for each in answer.document["gpus"]] == [0, 1]
     assert example_parts.uuid(1) in answer.document["remedy"]
     assert answer.document["instance"] == "/api/v1/gpus/GPU-nope"
 
 
-def test_lost_gpu_is_not_a_404(node: Node, port: int) -> None:
+def test_lost_gpu_is_not_a_404(node: ServedNode, port: int) -> None:
     """A lost GPU stays in the inventory."""
     node.report = samples.lost(3)
     assert ask(port, "/api/v1/gpus/3").document["state"] == "lost"
@@ -106,10 +106,10 @@ def test_lost_gpu_is_not_a_404(node: Node, port: int) -> None:
         ("severity=info&state=firing", set()),
     ],
 )
-def test_alerts_are_filtered(node: Node, port: int, query: str, rules: set[str]) -> None:
+def test_alerts_are_filtered(node: ServedNode, port: int, query: str, rules: set[str]) -> None:
     """By state and severity."""
-    node.report = samples.troubled()
-    assert {one["rule"] for one in ask(port, f"/api/v1/alerts?{query}").document["alerts"]} == rules
+    node.report = samples.troubled_node()
+    assert {each["rule"] for each in ask(port, f"/api/v1/alerts?{query}").document["alerts"]} == rules
 
 
 def test_probes_are_filtered(port: int) -> None:
@@ -118,7 +118,7 @@ def test_probes_are_filtered(port: int) -> None:
     assert [probe["id"] for probe in probes] == [example.run(hours).id for hours in range(3)]
     assert len(ask(port, "/api/v1/probes?since=2h30m").document["probes"]) == 3
     named = ask(port, "/api/v1/probes?since=2h30m&probe=allreduce").document["probes"]
-    assert [one["probe"] for one in named] == ["allreduce"] * 3
+    assert [each["probe"] for each in named] == ["allreduce"] * 3
     unknown = ask(port, "/api/v1/probes?probe=broadcast")
     assert is_problem(unknown, 404)
     assert unknown.document["probes"] == list(PROBES)
@@ -127,7 +127,7 @@ def test_probes_are_filtered(port: int) -> None:
 def test_links_of_one_gpu(port: int) -> None:
     """By index or uuid."""
     links = ask(port, f"/api/v1/links?gpu={example_parts.uuid(4)}").document["links"]
-    assert {(one["gpu"], one["link"]) for one in links} == {(4, link) for link in range(18)}
+    assert {(each["gpu"], each["link"]) for each in links} == {(4, link) for link in range(18)}
     assert is_problem(ask(port, "/api/v1/links?gpu=99"), 404)
 
 
@@ -178,7 +178,7 @@ def test_unknown_path_is_a_problem(port: int) -> None:
     assert is_problem(ask(port, "/api/v1/node", "DELETE"), 405)
 
 
-def test_run_is_found_by_id(node: Node, port: int) -> None:
+def test_run_is_found_by_id(node: ServedNode, port: int) -> None:
     """Finished, in progress, or unknown."""
     node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, running="run-9"))
     assert ask(port, f"/api/v1/probes/{example.run(2).id}").document["id"] == example.run(2).id
@@ -188,7 +188,7 @@ def test_run_is_found_by_id(node: Node, port: int) -> None:
     assert is_problem(ask(port, "/api/v1/probes/run-8"), 404)
 
 
-def test_run_in_progress_has_its_progress(node: Node, port: int) -> None:
+def test_run_in_progress_has_its_progress(node: ServedNode, port: int) -> None:
     """As figures and as text."""
     node.report = replace(samples.healthy(), probe=example.measuring())
     answer = ask(port, f"/api/v1/probes/{example.run().id}")
@@ -203,7 +203,7 @@ def test_run_in_progress_has_its_progress(node: Node, port: int) -> None:
     }
 
 
-def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:
+def test_log_of_a_run_needs_the_token(node: ServedNode, port: int) -> None:
     """What ranks print names processes, users and pids."""
     result = replace(example.run(), log="pid 4711 of alice")
     node.report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,)))
@@ -213,7 +213,7 @@ def test_log_of_a_run_needs_the_token(node: Node, port: int) -> None:
     assert ask(port, path, headers=BEARER).document["log"] == "pid 4711 of alice"
 
 
-def test_bug_is_a_problem_too(node: Node, port: int) -> None:
+def test_bug_is_a_problem_too(node: ServedNode, port: int) -> None:
     """An exception is answered with 500 and a remedy, and the server keeps running."""
     node.report = None  # type: ignore[assignment]
     broken = ask(port, "/api/v1/node")

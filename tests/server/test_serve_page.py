@@ -11,7 +11,7 @@ import example_parts
 import pytest
 import sample_reports as samples
 from sample_reports import gpu_document, run_document
-from serving import Node, ask, is_problem
+from serving import ServedNode, ask, is_problem
 
 from gpumon.model.error_event import KINDS, SXID, XID
 from gpumon.model.gpu import Gpu
@@ -41,7 +41,7 @@ class Elements(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
-def page(node: Node, port: int, report: Report, path: str = "/") -> str:
+def page(node: ServedNode, port: int, report: Report, path: str = "/") -> str:
     node.report = report
     return ask(port, path).body.decode()
 
@@ -51,7 +51,7 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-def test_excluded_gpu_is_shown(node: Node, port: int) -> None:
+def test_excluded_gpu_is_shown(node: ServedNode, port: int) -> None:
     """The tile counts the monitored GPUs, and the table names the excluded one."""
     shown = words(page(node, port, samples.excluding(3)))
     assert "GPUs up 7 of 7 all respond, 1 excluded" in shown
@@ -62,9 +62,9 @@ def test_excluded_gpu_is_shown(node: Node, port: int) -> None:
     assert "GPUs up none no GPU is expected, 8 excluded" in words(page(node, port, none_left))
 
 
-def test_text_from_outside_is_escaped(node: Node, port: int) -> None:
+def test_text_from_outside_is_escaped(node: ServedNode, port: int) -> None:
     """No text of a driver, an alert, a probe or a notice becomes markup."""
-    report = samples.troubled()
+    report = samples.troubled_node()
     gpus = tuple(
         replace(gpu, uuid=EVIL, detail=EVIL if gpu.fault else "", gpu=replace(gpu.gpu, name=EVIL))
         for gpu in report.gpus
@@ -88,9 +88,9 @@ def test_text_from_outside_is_escaped(node: Node, port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-def test_page_respects_its_security_policy(node: Node, port: int, path: str) -> None:
+def test_page_respects_its_security_policy(node: ServedNode, port: int, path: str) -> None:
     """There is no inline script or style, and no other host."""
-    elements = Elements(page(node, port, samples.troubled(), path)).seen
+    elements = Elements(page(node, port, samples.troubled_node(), path)).seen
     assert not [attributes for _, attributes in elements if "style" in attributes]
     assert not [
         tag for tag, attributes in elements if tag == "style" or (tag == "script" and not attributes.get("src"))
@@ -98,18 +98,18 @@ def test_page_respects_its_security_policy(node: Node, port: int, path: str) -> 
     loaded = [
         attributes.get("src") or attributes.get("href") for tag, attributes in elements if tag in ("script", "link")
     ]
-    assert all(one and one.startswith("/static/") for one in loaded)
-    for one in loaded:
-        assert ask(port, one or "").status == 200
+    assert all(each and each.startswith("/static/") for each in loaded)
+    for each in loaded:
+        assert ask(port, each or "").status == 200
 
 
-def test_simulated_node_has_a_banner(node: Node, port: int) -> None:
+def test_simulated_node_has_a_banner(node: ServedNode, port: int) -> None:
     """The banner is first on the page; a real node has none."""
-    assert "Simulated node." in words(page(node, port, samples.simulated(), "/live"))[:40]
+    assert "Simulated node." in words(page(node, port, samples.simulated_report(), "/live"))[:40]
     assert "imulated" not in page(node, port, samples.healthy())
 
 
-def test_lost_gpu_is_a_problem(node: Node, port: int) -> None:
+def test_lost_gpu_is_a_problem(node: ServedNode, port: int) -> None:
     """Identity, fault, time and action are shown before the table of GPUs."""
     html = page(node, port, samples.lost(3))
     text = words(html)
@@ -121,14 +121,14 @@ def test_lost_gpu_is_a_problem(node: Node, port: int) -> None:
     assert "<title>(1) gpu-17" in html
 
 
-def test_information_is_not_a_fault(node: Node, port: int) -> None:
+def test_information_is_not_a_fault(node: ServedNode, port: int) -> None:
     """A GPU that is held and idle is shown, and the node has no problems."""
     text = words(page(node, port, samples.idle(2)))
     assert "No problems." in text
     assert "info GPU 2: Processes hold the GPU and hardly use it" in text
 
 
-def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
+def test_absent_reading_is_not_a_zero(node: ServedNode, port: int) -> None:
     """A GPU without a utilization reading is not idle."""
     report = samples.healthy(1)
     html = page(node, port, replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(up=1.0), links={}),)))
@@ -138,7 +138,7 @@ def test_absent_reading_is_not_a_zero(node: Node, port: int) -> None:
     assert "unknown model" in html
 
 
-def test_node_before_its_first_poll(node: Node, port: int) -> None:
+def test_node_before_its_first_poll(node: ServedNode, port: int) -> None:
     """The page shows that there are no readings yet."""
     text = words(page(node, port, samples.without_driver()))
     assert "no readings yet" in text
@@ -146,16 +146,16 @@ def test_node_before_its_first_poll(node: Node, port: int) -> None:
     assert "This host has no GPU." in text
 
 
-def test_age_of_old_readings_is_shown(node: Node, port: int) -> None:
+def test_age_of_old_readings_is_shown(node: ServedNode, port: int) -> None:
     """A stopped sampler is visible in the heading."""
     report = samples.healthy()
     stale = replace(report, node=replace(report.node, nvml_up=0.0, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
     assert "readings are 1 min old" in words(page(node, port, stale))
 
 
-def test_every_link_is_a_cell(node: Node, port: int) -> None:
+def test_every_link_is_a_cell(node: ServedNode, port: int) -> None:
     """Up, down, with errors and unknown differ, in text too."""
-    html = page(node, port, samples.troubled())
+    html = page(node, port, samples.troubled_node())
     assert "NVLink 4: down, 3 recovery errors" in html
     assert "NVLink 6: up, 12 replay errors" in html
     assert "NVLink 7: unknown" in html
@@ -164,7 +164,7 @@ def test_every_link_is_a_cell(node: Node, port: int) -> None:
     assert "GPU 1: NVLinks 4, 5 down;" in words(html)
 
 
-def test_node_without_links_has_no_matrix(node: Node, port: int) -> None:
+def test_node_without_links_has_no_matrix(node: ServedNode, port: int) -> None:
     """The section exists, so that links can appear without a reload."""
     report = samples.healthy(1)
     html = page(node, port, replace(report, ports=(), gpus=(GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0)),)))
@@ -172,9 +172,9 @@ def test_node_without_links_has_no_matrix(node: Node, port: int) -> None:
     assert "NVLinks up" not in html
 
 
-def test_instances_are_below_their_gpu(node: Node, port: int) -> None:
+def test_instances_are_below_their_gpu(node: ServedNode, port: int) -> None:
     """Each MIG instance is shown with its readings."""
-    html = page(node, port, samples.partitioned())
+    html = page(node, port, samples.partitioned_node())
     assert html.count("<b>1g.10gb</b>") == 7
     text = words(html)
     assert "12.2 GiB of 39.5 GiB SM 81 % tensor 35 %" in text
@@ -182,17 +182,17 @@ def test_instances_are_below_their_gpu(node: Node, port: int) -> None:
     assert 'class="down"' not in html
 
 
-def test_activity_is_shown_if_it_is_measured(node: Node, port: int) -> None:
+def test_activity_is_shown_if_it_is_measured(node: ServedNode, port: int) -> None:
     """SM, tensor cores and memory for GPUs with performance monitoring; nothing for others."""
     assert "97 % 1 process SM 88 % tensor 37 % DRAM 50 %" in words(page(node, port, samples.healthy(1)))
     bare = GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0, utilization_ratio=0.5))
     assert "tensor" not in words(page(node, port, replace(samples.healthy(1), gpus=(bare,))))
 
 
-def test_fabric_and_ports_are_shown(node: Node, port: int) -> None:
+def test_fabric_and_ports_are_shown(node: ServedNode, port: int) -> None:
     """Common remarks are shown once; a fault is shown beside its GPU."""
     assert "all GPUs: in the fabric, clique 32766; C2C 10 of 10" in words(page(node, port, samples.grace()))
-    text = words(page(node, port, samples.disconnected()))
+    text = words(page(node, port, samples.disconnected_node()))
     for trouble in ("the fabric registration is in progress", "fabric unhealthy: route unhealthy"):
         assert text.count(trouble) == 2
     assert "mlx5_3/1 down 400 Gb/s, InfiniBand" in text
@@ -205,9 +205,9 @@ def test_an_error_without_a_code_shows_its_kind() -> None:
     assert shown == EVENT_KINDS
 
 
-def test_errors_are_shown(node: Node, port: int) -> None:
+def test_errors_are_shown(node: ServedNode, port: int) -> None:
     """Each with code, place, count and action; cancelled and historical errors have no action."""
-    text = words(page(node, port, samples.troubled()))
+    text = words(page(node, port, samples.troubled_node()))
     assert "10 min ago Xid 79 GPU 3 The GPU has fallen off the bus. Drain the node and reboot it." in text
     assert "Xid 31 9000 times GPU 1 MIG 2 GPU memory page fault." in text
     assert "SXid 20034 00000000:05:00.0 A link of an NVSwitch went down" in text
@@ -216,7 +216,7 @@ def test_errors_are_shown(node: Node, port: int) -> None:
     assert "Xid 48 GPU 1 Uncorrectable (double bit) ECC error. Older than the first start of the agent." in text
 
 
-def test_links_without_any_state_are_not_drawn(node: Node, port: int) -> None:
+def test_links_without_any_state_are_not_drawn(node: ServedNode, port: int) -> None:
     """A guest that reports no link state has a sentence instead of a matrix."""
     report = samples.healthy(2)
     dark = replace(report, gpus=tuple(replace(gpu, links=dict.fromkeys(gpu.links, Nvlink())) for gpu in report.gpus))
@@ -225,7 +225,7 @@ def test_links_without_any_state_are_not_drawn(node: Node, port: int) -> None:
     assert 'class="matrix"' not in html
 
 
-def test_link_services_are_shown(node: Node, port: int) -> None:
+def test_link_services_are_shown(node: ServedNode, port: int) -> None:
     """Only installed services are shown; GB200 has no fabric manager."""
     report = samples.healthy()
     stopped = replace(report, node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0))
@@ -233,9 +233,9 @@ def test_link_services_are_shown(node: Node, port: int) -> None:
     assert "fabric manager" not in page(node, port, report)
 
 
-def test_probe_history_is_drawn(node: Node, port: int) -> None:
+def test_probe_history_is_drawn(node: ServedNode, port: int) -> None:
     """There is a mark for each run and algorithm; before any run the page shows when it is due."""
-    html = page(node, port, samples.troubled())
+    html = page(node, port, samples.troubled_node())
     assert html.count('class="mark') == 2 * samples.RUNS - 2
     assert html.count('class="skip"') == 1
     assert "20\N{NO-BREAK SPACE}ok\N{NO-BREAK SPACE}●, " in html
@@ -244,7 +244,7 @@ def test_probe_history_is_drawn(node: Node, port: int) -> None:
     assert "The probe has not run yet. The first run is due at 12:00:07 UTC" in before
 
 
-def test_skipped_run_does_not_hide_the_last_figures(node: Node, port: int) -> None:
+def test_skipped_run_does_not_hide_the_last_figures(node: ServedNode, port: int) -> None:
     """The figures stay, with the time of their run."""
     skip = replace(example.run(0), id="skip", outcome="skipped", reason="busy", measurements=())
     history = (example.run(3), skip)
@@ -257,7 +257,7 @@ def test_skipped_run_does_not_hide_the_last_figures(node: Node, port: int) -> No
     assert "All-reduce n/a skipped: busy" in only
 
 
-def test_partial_run_does_not_hide_the_current_result(node: Node, port: int) -> None:
+def test_partial_run_does_not_hide_the_current_result(node: ServedNode, port: int) -> None:
     """The page shows the result of all GPUs and which GPUs the later run had."""
     found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
     report = replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some)))
@@ -287,7 +287,7 @@ def test_baseline_is_a_band() -> None:
     assert drawn.has_bands
     alike = plot(
         [
-            run | {"measurements": [one | {"busbw_bytes_per_second": 1e11} for one in run["measurements"]]}
+            run | {"measurements": [each | {"busbw_bytes_per_second": 1e11} for each in run["measurements"]]}
             for run in runs
         ]
     )
@@ -323,7 +323,7 @@ def test_line_joins_comparable_runs_only() -> None:
     assert sum("at 1 GiB on 8 ranks" in mark.title for mark in drawn.marks) == 2
 
 
-def test_sizes_have_their_share_of_the_median(node: Node, port: int) -> None:
+def test_sizes_have_their_share_of_the_median(node: ServedNode, port: int) -> None:
     """A group for each algorithm, largest size first; comparisons below."""
     text = words(page(node, port, samples.healthy()))
     assert "default 8 GiB 474 GB/s 100 % 31.7 ms 32.6 ms 34.9 ms 1.2 % 0 1 GiB 450 GB/s" in text
@@ -332,7 +332,7 @@ def test_sizes_have_their_share_of_the_median(node: Node, port: int) -> None:
     assert "NVIDIA H100 80GB HBM3 driver 580.95.05 torch 2.13.0 nccl 2.30.7" in text
 
 
-def test_pairs_are_a_matrix(node: Node, port: int) -> None:
+def test_pairs_are_a_matrix(node: ServedNode, port: int) -> None:
     """By GPU; slow pairs and wrong data are marked."""
     sentence = "GPU 2 is slow with every other."
     pairs = tuple(
@@ -355,13 +355,13 @@ def test_pairs_are_a_matrix(node: Node, port: int) -> None:
     assert "<li>GPU 2 was hot.</li>" in html
 
 
-def test_run_in_progress_has_its_progress(node: Node, port: int) -> None:
+def test_run_in_progress_has_its_progress(node: ServedNode, port: int) -> None:
     """As figures and as text."""
     during = replace(samples.healthy(), probe=example.measuring())
     assert "A run is in progress: warming up 1 GiB (ring) 42 %" in words(page(node, port, during))
 
 
-def test_other_probes_are_sentences(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_probes_are_sentences(node: ServedNode, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are neither in the history nor in the figures of the all-reduce."""
     other = replace(PROBES["allreduce"], name="broadcast", title="broadcast")
     monkeypatch.setitem(PROBES, "broadcast", other)
@@ -386,7 +386,7 @@ def test_plot_stays_inside_its_frame() -> None:
         assert all(drawn.left <= mark.x <= drawn.right and 0 <= mark.y <= drawn.floor for mark in drawn.marks)
 
 
-def test_the_gpu_that_does_not_answer_is_the_first_row(node: Node, port: int) -> None:
+def test_the_gpu_that_does_not_answer_is_the_first_row(node: ServedNode, port: int) -> None:
     """A broken GPU is not below seven healthy ones; GPUs with verdicts follow it."""
     report = samples.lost(3)
     gpus = [replace(state, gpu=replace(state.gpu, health=3.0)) if state.index == 5 else state for state in report.gpus]

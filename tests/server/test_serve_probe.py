@@ -8,7 +8,7 @@ import example_node as example
 import pytest
 import sample_reports as samples
 from each_case import each_case
-from serving import BEARER, TOKEN, Node, ask, is_problem
+from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.outputs.responses.probes import ProbeResponse
 from gpumon.probe.core.probes import PROBES
@@ -24,12 +24,12 @@ SKIP = replace(example.run(0), outcome="skipped", reason="busy", measurements=()
 
 
 def ran(*history: ProbeResult) -> Report:
-    ran = tuple(one for one in history if one.outcome != "skipped")
+    ran = tuple(each for each in history if each.outcome != "skipped")
     probe = ProbeState(last=history[-1], history=history, ran=ran, next_run=samples.STAMP.wall)
     return replace(samples.healthy(), probe=probe)
 
 
-def test_last_result_and_its_age(node: Node, port: int) -> None:
+def test_last_result_and_its_age(node: ServedNode, port: int) -> None:
     """The request starts no run."""
     answer = ask(port, PATH)
     assert (answer.status, answer.document["last"]["outcome"], node.requests) == (200, "ok", [])
@@ -37,7 +37,7 @@ def test_last_result_and_its_age(node: Node, port: int) -> None:
     assert answer.document["next_run"] == "2025-11-20T12:45:00.000Z"
 
 
-def test_before_any_run_the_answer_has_the_next_run(node: Node, port: int) -> None:
+def test_before_any_run_the_answer_has_the_next_run(node: ServedNode, port: int) -> None:
     """202, with the time of the first run in the body and in Retry-After."""
     node.report = samples.before_any_run(samples.healthy())
     answer = ask(port, PATH)
@@ -62,7 +62,9 @@ def test_before_any_run_the_answer_has_the_next_run(node: Node, port: int) -> No
         ((example.run(2, outcome="wrong"), OK, SOME), "", None),
     ],
 )
-def test_assertion(node: Node, port: int, history: tuple[ProbeResult, ...], query: str, reason: str | None) -> None:
+def test_assertion(
+    node: ServedNode, port: int, history: tuple[ProbeResult, ...], query: str, reason: str | None
+) -> None:
     """200 if the last run that was not skipped ended well and is young enough, else 503 with the reason."""
     node.report = ran(*history)
     answer = ask(port, f"{PATH}?assert=ok{query}")
@@ -74,7 +76,7 @@ def test_assertion(node: Node, port: int, history: tuple[ProbeResult, ...], quer
         assert answer.document["probe"]["last"]["id"] == history[-1].id
 
 
-def test_assertion_fails_before_any_run(node: Node, port: int) -> None:
+def test_assertion_fails_before_any_run(node: ServedNode, port: int) -> None:
     """`curl -f` must fail if no run has measured: 202 would pass."""
     node.report = samples.before_any_run(samples.healthy())
     assert is_problem(ask(port, f"{PATH}?assert=ok"), 503)
@@ -106,7 +108,7 @@ def test_incomplete_assertion_is_an_error(port: int, query: str) -> None:
         {"Authorization": "Bearer \xfc"},
     ],
 )
-def test_run_needs_the_token(node: Node, port: int, headers: dict[str, str]) -> None:
+def test_run_needs_the_token(node: ServedNode, port: int, headers: dict[str, str]) -> None:
     """Coming from loopback grants nothing, and nothing is asked of the main loop."""
     answer = ask(port, PATH, "POST", headers)
     assert is_problem(answer, 401)
@@ -115,14 +117,14 @@ def test_run_needs_the_token(node: Node, port: int, headers: dict[str, str]) -> 
     assert not node.requests
 
 
-def test_agent_without_a_token_refuses_writes(node: Node, port: int) -> None:
+def test_agent_without_a_token_refuses_writes(node: ServedNode, port: int) -> None:
     """An unreadable token file does not disable authentication."""
     node.token = None
     assert is_problem(ask(port, PATH, "POST", {"Authorization": "Bearer None"}), 503)
     assert not node.requests
 
 
-def test_run_is_started(node: Node, port: int) -> None:
+def test_run_is_started(node: ServedNode, port: int) -> None:
     """202 with the id and the place of the result."""
     answer = ask(port, PATH, "POST", BEARER)
     assert (answer.status, answer.document) == (202, {"id": "run-1", "accepted": True})
@@ -130,14 +132,14 @@ def test_run_is_started(node: Node, port: int) -> None:
     assert node.requests == ["allreduce"]
 
 
-def test_run_takes_no_parameter(node: Node, port: int) -> None:
+def test_run_takes_no_parameter(node: ServedNode, port: int) -> None:
     """An unknown parameter starts no run."""
     answer = ask(port, f"{PATH}?backend=nccl", "POST", BEARER)
     assert is_problem(answer, 422)
     assert not node.requests
 
 
-def test_second_request_joins_the_run(node: Node, port: int) -> None:
+def test_second_request_joins_the_run(node: ServedNode, port: int) -> None:
     """While one is in progress its id is the answer."""
     node.answer = ProbeRequest(id="run-1", accepted=False)
     answer = ask(port, PATH, "POST", BEARER)
@@ -145,7 +147,7 @@ def test_second_request_joins_the_run(node: Node, port: int) -> None:
     assert answer.headers["Location"] == "/api/v1/probes/run-1"
 
 
-def test_refused_run_is_a_conflict(node: Node, port: int) -> None:
+def test_refused_run_is_a_conflict(node: ServedNode, port: int) -> None:
     """409 with the reason, the remedy and the id of the skipped run."""
     node.answer = ProbeRequest(id="run-2", accepted=False, reason="busy", hint="Wait until the job has ended.")
     answer = ask(port, PATH, "POST", BEARER)
@@ -154,14 +156,16 @@ def test_refused_run_is_a_conflict(node: Node, port: int) -> None:
     assert answer.headers["Location"] == "/api/v1/probes/run-2"
 
 
-def test_main_loop_that_does_not_answer_is_an_error(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_loop_that_does_not_answer_is_an_error(
+    node: ServedNode, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client gets 503 after a timeout."""
     monkeypatch.setattr(probe, "TIMEOUT_SECONDS", 0.05)
     node.answer = None
     assert is_problem(ask(port, PATH, "POST", BEARER), 503)
 
 
-def test_unknown_probe_lists_the_existing_ones(node: Node, port: int) -> None:
+def test_unknown_probe_lists_the_existing_ones(node: ServedNode, port: int) -> None:
     """404 to read and to run, and no run is started."""
     for answer in (ask(port, "/probe/broadcast"), ask(port, "/probe/broadcast", "POST", BEARER)):
         assert is_problem(answer, 404)
@@ -171,7 +175,7 @@ def test_unknown_probe_lists_the_existing_ones(node: Node, port: int) -> None:
 
 
 def test_probe_on_request_has_neither_schedule_nor_metrics(
-    node: Node, port: int, monkeypatch: pytest.MonkeyPatch
+    node: ServedNode, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its last run and progress are shown, and those of the all-reduce do not change."""
     monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast"))

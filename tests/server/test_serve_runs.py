@@ -11,7 +11,7 @@ import pytest
 import sample_reports as samples
 from each_case import each_case
 from sample_reports import STAMP
-from serving import BEARER, Node, ask, is_problem
+from serving import BEARER, ServedNode, ask, is_problem
 from stores import read, write
 
 from gpumon.cli.main import main
@@ -41,12 +41,12 @@ def store(folder: Path, *results: ProbeResult) -> Path:
     return path
 
 
-def remembering(node: Node, *results: ProbeResult) -> None:
+def remembering(node: ServedNode, *results: ProbeResult) -> None:
     node.report = replace(samples.healthy(), probe=ProbeState(history=results))
 
 
 def run_ids(port: int, query: str = "") -> list[str]:
-    return [one["id"] for one in ask(port, f"/api/v1/probes?{query}").document["probes"]]
+    return [each["id"] for each in ask(port, f"/api/v1/probes?{query}").document["probes"]]
 
 
 @each_case(
@@ -61,17 +61,19 @@ def run_ids(port: int, query: str = "") -> list[str]:
     ],
 )
 @each_case("stored", [True, False])
-def test_runs_are_filtered(node: Node, port: int, query: str, ids: list[str], tmp_path: Path, *, stored: bool) -> None:
+def test_runs_are_filtered(
+    node: ServedNode, port: int, query: str, ids: list[str], tmp_path: Path, *, stored: bool
+) -> None:
     """By probe, time and number, in the store and in the Report."""
     results = runs(8)
     remembering(node, *(() if stored else results))
     node.store = store(tmp_path, *results) if stored else None
     answer = ask(port, f"/api/v1/probes?{query}").document
-    assert ([one["id"] for one in answer["probes"]], answer["complete"]) == (ids, stored)
+    assert ([each["id"] for each in answer["probes"]], answer["complete"]) == (ids, stored)
     RunsResponse.model_validate(answer)
 
 
-def test_runs_of_store_and_report_are_merged(node: Node, port: int, tmp_path: Path) -> None:
+def test_runs_of_store_and_report_are_merged(node: ServedNode, port: int, tmp_path: Path) -> None:
     """A run of both is listed once."""
     old, both, unstored = runs(3)
     remembering(node, both, unstored)
@@ -79,7 +81,7 @@ def test_runs_of_store_and_report_are_merged(node: Node, port: int, tmp_path: Pa
     assert run_ids(port) == ["r0", "r1", "r2"]
 
 
-def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) -> None:
+def test_every_run_is_found_page_by_page(node: ServedNode, port: int, tmp_path: Path) -> None:
     """In one answer over several queries of the store, and in several answers by `until`."""
     count = 2 * PAGE_SIZE + 7
     remembering(node)
@@ -89,7 +91,7 @@ def test_every_run_is_found_page_by_page(node: Node, port: int, tmp_path: Path) 
     assert run_ids(port, f"limit=150&until={first[-1]['started']}") == [f"r{hours}" for hours in range(150, count)]
 
 
-def test_stored_run_is_shown(node: Node, port: int, tmp_path: Path) -> None:
+def test_stored_run_is_shown(node: ServedNode, port: int, tmp_path: Path) -> None:
     """The output of its ranks needs the token, and is in no list."""
     remembering(node)
     node.store = store(tmp_path, *runs(2))
@@ -116,7 +118,7 @@ def test_unreadable_run_is_skipped(tmp_path: Path) -> None:
 
 
 def test_history_reads_all_pages(
-    node: Node, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: ServedNode, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No run is missing, and none is listed twice."""
     monkeypatch.setattr("gpumon.cli.probe.PAGE", 3)

@@ -7,7 +7,7 @@ import gzip
 import pytest
 import sample_reports as samples
 from each_case import each_case
-from serving import Node, ask, is_problem
+from serving import ServedNode, ask, is_problem
 
 from gpumon.model.reading import Page
 from gpumon.outputs.dcgm import DcgmPage
@@ -17,7 +17,7 @@ from gpumon.state.report import Report
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_metrics_are_the_exposition(node: Node, port: int) -> None:
+def test_metrics_are_the_exposition(node: ServedNode, port: int) -> None:
     """The bytes of the renderer, under the type without which Prometheus 3 fails the scrape."""
     answer = ask(port, "/metrics")
     assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
@@ -25,7 +25,7 @@ def test_metrics_are_the_exposition(node: Node, port: int) -> None:
     assert answer.headers["Content-Encoding"] is None
 
 
-def test_links_have_a_page_of_their_own(node: Node, port: int) -> None:
+def test_links_have_a_page_of_their_own(node: ServedNode, port: int) -> None:
     """It is rendered when a client requests it, with each link, and /metrics has none."""
     answer = ask(port, Page.LINKS.value)
     assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
@@ -34,7 +34,7 @@ def test_links_have_a_page_of_their_own(node: Node, port: int) -> None:
     assert b"gpumon_nvlink_up{" not in ask(port, Page.METRICS.value).body
 
 
-def test_metrics_are_compressed(node: Node, port: int) -> None:
+def test_metrics_are_compressed(node: ServedNode, port: int) -> None:
     """The page has a tenth of the size, and the Vary header is set."""
     answer = ask(port, "/metrics", headers={"Accept-Encoding": "gzip"})
     assert (answer.headers["Content-Encoding"], answer.headers["Vary"]) == ("gzip", "Accept-Encoding")
@@ -81,14 +81,14 @@ def test_metrics_take_no_post(port: int) -> None:
     assert answer.headers["Allow"] == "GET, HEAD"
 
 
-@pytest.mark.parametrize("broken", [samples.without_driver(), samples.without_gpus(), samples.troubled()])
-def test_liveness_depends_on_the_process_alone(node: Node, port: int, broken: Report) -> None:
+@pytest.mark.parametrize("broken", [samples.without_driver(), samples.without_gpus(), samples.troubled_node()])
+def test_liveness_depends_on_the_process_alone(node: ServedNode, port: int, broken: Report) -> None:
     """A missing driver or a lost GPU does not make the target unhealthy."""
     node.report = broken
     assert [ask(port, path).status for path in ("/-/healthy", "/-/ready", "/metrics")] == [200, 200, 200]
 
 
-def test_not_ready_before_the_first_poll(node: Node, port: int) -> None:
+def test_not_ready_before_the_first_poll(node: ServedNode, port: int) -> None:
     """503 until then, while the process is healthy."""
     node.ready = False
     answer = ask(port, "/-/ready")
@@ -99,7 +99,7 @@ def test_not_ready_before_the_first_poll(node: Node, port: int) -> None:
     assert ask(port, "/-/ready").status == 200
 
 
-def test_dcgm_names_have_a_page_of_their_own(node: Node, port: int) -> None:
+def test_dcgm_names_have_a_page_of_their_own(node: ServedNode, port: int) -> None:
     """It is rendered when a client requests it, needs no token, and can be compressed."""
     answer = ask(port, "/metrics/dcgm")
     assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)

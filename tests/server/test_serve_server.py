@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import BEARER, Node, ask, is_problem, serving
+from serving import BEARER, ServedNode, ask, is_problem, serving
 
 from gpumon.server import connections, uvicorn_thread
 from gpumon.server.app import create_app
@@ -50,28 +50,28 @@ def test_empty_host_is_every_address() -> None:
 
 def test_signals_stay_with_the_main_thread() -> None:
     """The server installs no signal handlers."""
-    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-    with serving(Node()) as port:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with serving(ServedNode()) as port:
         assert ask(port, "/-/healthy").status == 200
-        assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections do not delay it, and the address can be used again."""
     monkeypatch.setattr(uvicorn_thread, "SHUTDOWN_SECONDS", 3600)  # a delay of the stop is a timeout of this test
     threads = set(threading.enumerate())
-    with serving(Node()) as port:
+    with serving(ServedNode()) as port:
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         idle.request("GET", "/-/healthy")
         idle.getresponse().read()
-    assert {one.name for one in set(threading.enumerate()) - threads} <= {"asyncio_0"}
+    assert {each.name for each in set(threading.enumerate()) - threads} <= {"asyncio_0"}
     idle.close()
     listen("127.0.0.1", port).close()
 
 
 def test_server_that_was_never_started_stops() -> None:
     """A start that failed can be cleaned up."""
-    node = Node()
+    node = ServedNode()
     server = Server(create_app(node.sources()), node.refusals, node.access)
     before = threading.enumerate()
     server.stop()
@@ -82,7 +82,7 @@ def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that stops in the middle of a request is disconnected too."""
     monkeypatch.setattr(connections, "REQUEST_DEADLINE", 1.0)
     whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with serving(Node()) as port:
+    with serving(ServedNode()) as port:
         for sent in (b"", b"GET /-/hea", whole + b"GET /-/hea"):
             with socket.create_connection(("127.0.0.1", port), 60) as slow:
                 slow.sendall(sent)
@@ -93,7 +93,7 @@ def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is for a request, not for the time between two scrapes."""
     monkeypatch.setattr(connections, "REQUEST_DEADLINE", 1.0)
-    with serving(Node()) as port:
+    with serving(ServedNode()) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", "/-/healthy")
         connection.getresponse().read()
@@ -107,15 +107,15 @@ def test_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch)
 
 def test_concurrent_requests_are_answered() -> None:
     """Two Prometheus servers, a browser and a script at the same time."""
-    with serving(Node()) as port, ThreadPoolExecutor(24) as pool:
+    with serving(ServedNode()) as port, ThreadPoolExecutor(24) as pool:
         paths = ["/metrics", "/", "/api/v1/report", "/live"] * 24
-        assert {one.status for one in pool.map(lambda path: ask(port, path), paths)} == {200}
+        assert {each.status for each in pool.map(lambda path: ask(port, path), paths)} == {200}
 
 
 def test_invalid_requests_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     """The server keeps running, and logs nothing: a client sends thousands a second."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # as after a reload of the configuration
-    with serving(Node()) as port:
+    with serving(ServedNode()) as port:
         with socket.create_connection(("127.0.0.1", port), 60) as peer:
             peer.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
             assert peer.recv(4096).startswith(b"HTTP/1.1 400")
@@ -135,7 +135,7 @@ PARTS = {
 def test_idle_clients_shut_no_scrape_out(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     """With too many connections, the one that was idle longest is closed, which is counted."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
-    node = Node()
+    node = ServedNode()
     with serving(node) as port, contextlib.ExitStack() as stack:
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(20)]
         for client in idle:
@@ -153,7 +153,7 @@ def test_clients_that_do_not_read_shut_no_scrape_out(monkeypatch: pytest.MonkeyP
     """A client that asks for more than the buffers hold, and reads nothing, is idle; its connection ends."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     monkeypatch.setattr(connections, "WRITE_DEADLINE", 0.5)
-    with serving(Node()) as port, contextlib.ExitStack() as stack:
+    with serving(ServedNode()) as port, contextlib.ExitStack() as stack:
         unread = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)) for _ in range(8)]
         for client in unread:
             client.sendall(b"GET /api/v1/report HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
@@ -169,7 +169,7 @@ def test_a_client_that_closes_and_does_not_read_is_disconnected(monkeypatch: pyt
     """The rest of a response with `Connection: close` has a deadline, also when it fits the agent's own buffer."""
     monkeypatch.setattr(connections, "WRITE_DEADLINE", 0.5)
     monkeypatch.setattr(uvicorn_thread, "SEND_BUFFER", 4096)
-    node = Node()
+    node = ServedNode()
     with serving(node) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.settimeout(60)
@@ -186,7 +186,7 @@ def test_connections_are_kept_for_metrics(monkeypatch: pytest.MonkeyPatch) -> No
     """While requests wait for the main loop, other requests are refused and /metrics is served."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     monkeypatch.setattr(connections, "KEPT_FOR_METRICS", 4)
-    node = Node(answer=None)
+    node = ServedNode(answer=None)
     with serving(node) as port, contextlib.ExitStack() as stack:
         for _ in range(4):
             waiting = stack.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)))
@@ -214,7 +214,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 def test_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """When descriptors are available again, the waiting client is served."""
-    with serving(Node()) as port, socket.socket() as waiting:
+    with serving(ServedNode()) as port, socket.socket() as waiting:
         waiting.settimeout(60)
         with no_descriptor_left():
             waiting.connect(("127.0.0.1", port))

@@ -24,7 +24,7 @@ def test_first_start_creates_the_file(tmp_path: Path) -> None:
     assert len(token) >= 40
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert read(path) == token == ensure(path)
-    assert [one.name for one in path.parent.iterdir()] == ["token"]
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
 
 
 def test_two_agents_create_one_token(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import example_parts
 import pytest
 import sample_reports as samples
 from sample_windows import HOLD, MAINTENANCE, RELEASE, window
-from serving import BEARER, Node, ask, is_problem
+from serving import BEARER, ServedNode, ask, is_problem
 
 from gpumon.model.request_result import DeviceHolder, RequestResult
 from gpumon.model.time_window import API, MARKER, TimeWindow, WindowRequest, WindowSelection
@@ -17,31 +17,31 @@ PATH = "/api/v1/windows"
 WALL, BOOT = samples.STAMP.wall, samples.STAMP.boot
 
 
-def started(kind: str, **attributes: str) -> TimeWindow:
+def started_window(kind: str, **attributes: str) -> TimeWindow:
     """Return a window that started a minute ago and lasts five."""
     return window(kind, start=WALL - 60, start_at=BOOT - 60, seconds=300.0, **attributes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def windows(node: Node) -> tuple[TimeWindow, ...]:
+def windows(node: ServedNode) -> tuple[TimeWindow, ...]:
     """Put one window of each kind in force, and one that has ended."""
     kept = (
-        started(RELEASE, bus_id=example_parts.bus_id(3)),
-        started(HOLD, owner="4711", reason="prolog"),
-        started(MAINTENANCE, reason="new power supply"),
-        replace(started(HOLD), ended=WALL - 5, ended_by=API),
+        started_window(RELEASE, bus_id=example_parts.bus_id(3)),
+        started_window(HOLD, owner="4711", reason="prolog"),
+        started_window(MAINTENANCE, reason="new power supply"),
+        replace(started_window(HOLD), ended=WALL - 5, ended_by=API),
     )
     node.report = replace(samples.healthy(), windows=kept)
     return kept
 
 
 def test_all_windows_in_force_are_listed_or_those_of_a_kind(
-    node: Node, port: int, windows: tuple[TimeWindow, ...]
+    node: ServedNode, port: int, windows: tuple[TimeWindow, ...]
 ) -> None:
     """With what every kind has; the scope of a release is a GPU or the node."""
     assert node.report.windows == windows
     listed = ask(port, PATH).document["windows"]
-    assert [one["id"] for one in listed] == [one.id for one in windows[:3]]
+    assert [each["id"] for each in listed] == [each.id for each in windows[:3]]
     assert ask(port, f"{PATH}?kind=release").document["windows"] == [
         {
             "by": "command",
@@ -60,7 +60,7 @@ def test_all_windows_in_force_are_listed_or_those_of_a_kind(
     assert is_problem(ask(port, f"{PATH}?kind=nothing"), 422)
 
 
-def test_a_window_of_any_kind_is_started(node: Node, port: int) -> None:
+def test_a_window_of_any_kind_is_started(node: ServedNode, port: int) -> None:
     """With the scope, the owner and the reason of the request."""
     cases = {
         "kind=release&for_seconds=60&gpu=3": WindowRequest(
@@ -77,7 +77,7 @@ def test_a_window_of_any_kind_is_started(node: Node, port: int) -> None:
         assert (answer.document, node.asked) == ({"windows": [], "stored": True}, [(request,)]), query
 
 
-def test_an_invalid_request_starts_nothing(node: Node, port: int) -> None:
+def test_an_invalid_request_starts_nothing(node: ServedNode, port: int) -> None:
     """Only a release can apply to one GPU."""
     cases = {
         "kind=hold&for_seconds=60&gpu=3": 400,
@@ -92,7 +92,7 @@ def test_an_invalid_request_starts_nothing(node: Node, port: int) -> None:
     assert node.asked == []
 
 
-def test_an_incomplete_effect_is_an_error(node: Node, port: int) -> None:
+def test_an_incomplete_effect_is_an_error(node: ServedNode, port: int) -> None:
     """The client must not go on, although the window is in force. Maintenance is complete at once."""
     holder = DeviceHolder(pid=4711, description="sampler 4711", stuck=True)
     node.let_go = RequestResult(holders=(holder,))
@@ -107,12 +107,12 @@ def test_an_incomplete_effect_is_an_error(node: Node, port: int) -> None:
     assert answer.document["title"] == "Maintenance refused"
 
 
-def test_a_window_is_ended_by_its_id(node: Node, port: int, windows: tuple[TimeWindow, ...]) -> None:
+def test_a_window_is_ended_by_its_id(node: ServedNode, port: int, windows: tuple[TimeWindow, ...]) -> None:
     """Except that of the marker file, and one that is not in force."""
     hold = windows[1]
     assert ask(port, f"{PATH}/{hold.id}", "DELETE", BEARER).document["stored"]
     assert node.asked == [(WindowSelection(id=hold.id, by=API),)]
-    marker = started(RELEASE, by=MARKER)
+    marker = started_window(RELEASE, by=MARKER)
     node.report = replace(node.report, windows=(*windows, marker))
     assert is_problem(ask(port, f"{PATH}/{marker.id}", "DELETE", BEARER), 409)
     assert is_problem(ask(port, f"{PATH}/{windows[3].id}", "DELETE", BEARER), 404)

@@ -8,12 +8,12 @@ import socket
 import sys
 from pathlib import Path
 
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 
 
 def test_the_agent_serves_on_the_socket_that_it_was_given(tmp_path: Path) -> None:
     """A connection that was made before the agent started is answered; the log names the unused address."""
-    agent = Agent(tmp_path, profile="t4x1")
+    agent = AgentProcess(tmp_path, profile="t4x1")
     with socket.create_server(("127.0.0.1", 0)) as held, socket.socket() as early:
         early.settimeout(60)
         early.connect(held.getsockname())

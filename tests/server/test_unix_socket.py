@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
-from serving import Node
+from serving import ServedNode
 
 from gpumon.cli.client import Client, ClientError, NoAgentError, RefusedError
 from gpumon.server import connections
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def served(path: Path, node: Node) -> Iterator[None]:
+def serve(path: Path, node: ServedNode) -> Iterator[None]:
     server = Server(create_app(node.sources()), node.refusals, node.access)
     server.start([listen_locally(path)])
     try:
@@ -64,8 +64,8 @@ def ask_as(path: Path, request: str, *, uid: int, gid: int, groups: tuple[int, .
 
 def test_the_agents_user_needs_no_token(path: Path) -> None:
     """A client in the agent's user reads and writes."""
-    node = Node(token=None)
-    with served(path, node):
+    node = ServedNode(token=None)
+    with serve(path, node):
         assert Client(path).get("/api/v1/health", ("level",))
         assert Client(path).change("POST", "/api/v1/maintenance?for_seconds=60&reason=test", ("maintenance",))
 
@@ -73,8 +73,8 @@ def test_the_agents_user_needs_no_token(path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 def test_other_users_may_read_and_not_write(path: Path) -> None:
     """A member of the agent's group may write, whether the group is its first or another."""
-    node, group = Node(), os.getegid()
-    with served(path, node):
+    node, group = ServedNode(), os.getegid()
+    with serve(path, node):
         assert "200 OK" in ask_as(path, "GET /api/v1/node", uid=65534, gid=65534)
         refused = ask_as(path, f"POST {HOLD}", uid=65534, gid=65534)
         assert "403 Forbidden" in refused
@@ -87,15 +87,18 @@ def test_other_users_may_read_and_not_write(path: Path) -> None:
 def test_refusal_names_the_remedy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command prints the sentence of the agent."""
     monkeypatch.setattr(connections.Peer, "may_write", False)
-    with served(path, Node()), pytest.raises(RefusedError, match=r"uid .* may not change the state .* Run as root"):
+    with (
+        serve(path, ServedNode()),
+        pytest.raises(RefusedError, match=r"uid .* may not change the state .* Run as root"),
+    ):
         Client(path).change("POST", HOLD, ())
 
 
 def test_network_clients_do_not_use_up_its_connections(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle local clients close each other, and a new one is served."""
     monkeypatch.setattr(connections, "MAX_LOCAL_CONNECTIONS", 4)
-    node = Node()
-    with served(path, node), contextlib.ExitStack() as stack:
+    node = ServedNode()
+    with serve(path, node), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_PATH)
         stack.callback(os.close, folder)
         for _ in range(8):
@@ -119,8 +122,8 @@ sys.stdin.read()
 def test_another_user_cannot_use_up_the_places_of_root(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection of root, opened first, outlives more connections of an unprivileged user than there may be."""
     monkeypatch.setattr(connections, "MAX_LOCAL_CONNECTIONS", 4)
-    node = Node()
-    with served(path, node), contextlib.ExitStack() as stack:
+    node = ServedNode()
+    with serve(path, node), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_PATH)
         stack.callback(os.close, folder)
         name = f"/proc/self/fd/{folder}/{path.name}"
@@ -230,5 +233,5 @@ def test_no_token_is_sent_to_a_port_of_this_host(tmp_path: Path) -> None:
 
 def test_documents_over_the_socket_are_those_over_tcp(path: Path) -> None:
     """The API is the same."""
-    with served(path, Node()):
+    with serve(path, ServedNode()):
         assert json.dumps(Client(path).get("/api/v1/health", ("level",)))

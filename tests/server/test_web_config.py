@@ -18,7 +18,7 @@ import yaml
 from agents import eventually, free_port, running
 from certificates import Authority
 from each_case import each_case
-from serving import Answer, Node, ask, serving
+from serving import RawResponse, ServedNode, ask, serving
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.server.credentials import MAX_WAITING_OF_CLIENT, Passwords, TooManyPasswordsError
@@ -52,7 +52,7 @@ def tls_part(authority: Authority, **more: Any) -> dict[str, Any]:
 
 def ask_tls(
     port: int, path: str, authority: Authority, *, client: str | None = None, headers: Mapping[str, str] | None = None
-) -> Answer:
+) -> RawResponse:
     """Send a GET request over TLS."""
     context = ssl.create_default_context(cafile=str(authority.certificate))
     if client is not None:
@@ -61,7 +61,7 @@ def ask_tls(
     try:
         connection.request("GET", path, headers=dict(headers or {}))
         response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        return RawResponse(response.status, response.headers, response.read())
     finally:
         connection.close()
 
@@ -74,7 +74,7 @@ def test_the_agent_answers_over_tls(authority: Authority, tmp_path: Path) -> Non
     """With the configured headers, and no longer without TLS."""
     headers = {"Strict-Transport-Security": "max-age=600"}
     path = written(tmp_path, tls_server_config=tls_part(authority), http_server_config={"headers": headers})
-    with serving(Node(web_config=path)) as port:
+    with serving(ServedNode(web_config=path)) as port:
         answer = ask_tls(port, "/metrics", authority)
         assert (answer.status, answer.headers["Strict-Transport-Security"]) == (200, "max-age=600")
         with pytest.raises((http.client.HTTPException, OSError)):
@@ -91,7 +91,7 @@ def test_a_client_needs_a_certificate_with_an_allowed_name(
         client_ca_file=str(authority.certificate),
         client_allowed_sans=["prometheus.example.com"],
     )
-    with serving(Node(web_config=written(tmp_path, tls_server_config=tls))) as port:
+    with serving(ServedNode(web_config=written(tmp_path, tls_server_config=tls))) as port:
         with pytest.raises((http.client.HTTPException, OSError)):
             ask_tls(port, "/metrics", authority)
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
@@ -107,7 +107,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(authority: Authority, t
     renewed.sign("server", "IP:127.0.0.1")
     for suffix in ("crt", "key"):
         (tmp_path / f"tls.{suffix}").write_bytes((authority.folder / f"server.{suffix}").read_bytes())
-    node = Node(web_config=written(tmp_path, tls_server_config={"cert_file": "tls.crt", "key_file": "tls.key"}))
+    node = ServedNode(web_config=written(tmp_path, tls_server_config={"cert_file": "tls.crt", "key_file": "tls.key"}))
     with serving(node) as port:
         assert ask_tls(port, "/metrics", authority).status == 200
         (tmp_path / "tls.crt").write_bytes((renewed.folder / "server.crt").read_bytes())
@@ -125,7 +125,7 @@ def test_a_certificate_that_is_written_after_its_configuration_is_used(
 ) -> None:
     """Until then the error is logged once, although the files are read again each time."""
     path = written(tmp_path, tls_server_config=tls_part(authority))
-    access = Node(web_config=path).access
+    access = ServedNode(web_config=path).access
     path.write_text("tls_server_config: {cert_file: new.crt, key_file: new.key}")
     assert [access.refresh() for _ in range(3)] == [False] * 3
     assert [record.levelname for record in caplog.records if record.name == "gpumon.server"] == ["ERROR"]
@@ -144,7 +144,7 @@ def answers(port: int, authority: Authority) -> int | None:
 
 def test_users_read_with_their_password(tmp_path: Path) -> None:
     """Also the second time, when the password is not hashed again. Everyone may ask whether the agent lives."""
-    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
+    node = ServedNode(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
     with serving(node) as port:
         refused = ask(port, "/metrics")
         assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, 'Basic realm="gpumon"')
@@ -194,7 +194,7 @@ def test_a_user_who_does_not_exist_costs_one_hash_like_the_others(monkeypatch: p
 
 def test_a_removed_user_is_refused_without_a_restart(tmp_path: Path) -> None:
     """The password that was right before is not remembered."""
-    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH, "other": HASH}))
+    node = ServedNode(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH, "other": HASH}))
     with serving(node) as port:
         assert ask(port, "/metrics", headers=basic("prometheus", "open sesame")).status == 200
         written(tmp_path, basic_auth_users={"other": HASH})
@@ -203,7 +203,7 @@ def test_a_removed_user_is_refused_without_a_restart(tmp_path: Path) -> None:
 
 def test_a_user_may_read_and_not_change(tmp_path: Path) -> None:
     """A change needs the token, which also reads."""
-    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
+    node = ServedNode(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
     token = {"Authorization": f"Bearer {node.token}"}
     with serving(node) as port:
         assert ask(port, "/probe/allreduce", "POST", basic("prometheus", "open sesame")).status == 401
@@ -212,7 +212,7 @@ def test_a_user_may_read_and_not_change(tmp_path: Path) -> None:
 
 def test_a_token_for_reading_does_not_change() -> None:
     """Without users the challenge asks for a token."""
-    node = Node(read_token="only for reading")  # noqa: S106 - made up
+    node = ServedNode(read_token="only for reading")  # noqa: S106 - made up
     with serving(node) as port:
         refused = ask(port, "/metrics")
         assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, 'Bearer realm="gpumon"')
@@ -223,7 +223,7 @@ def test_a_token_for_reading_does_not_change() -> None:
 
 def test_commands_send_user_and_password_of_the_url(tmp_path: Path) -> None:
     """No error shows the password."""
-    node = Node(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
+    node = ServedNode(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))
     with serving(node) as port:
         client = Client(f"http://prometheus:open%20sesame@127.0.0.1:{port}")
         assert client.get("/api/v1/health", ["verdicts"])
@@ -238,7 +238,7 @@ def test_prometheus_scrapes_with_certificate_and_password(authority: Authority, 
     users = {"prometheus": HASH}
     prometheus, folder = free_port(), authority.folder
     (tmp_path / "password").write_text("open sesame")
-    with serving(Node(web_config=written(tmp_path, tls_server_config=tls, basic_auth_users=users))) as port:
+    with serving(ServedNode(web_config=written(tmp_path, tls_server_config=tls, basic_auth_users=users))) as port:
         job = {
             "job_name": "gpumon",
             "scheme": "https",

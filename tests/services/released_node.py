@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from agents import alive, descendants, unreaped
+from agents import alive, descendants, unreaped_children
 from loops import turn_until
 
 from gpumon.clock import boot_clock, boot_id
@@ -53,7 +53,7 @@ class ReleasedNode:
         self, folder: Path, *, max_seconds: float = 60.0, deadlines: SamplerDeadlines = SAMPLER_DEADLINES
     ) -> None:
         self.folder = folder
-        self._before = unreaped()
+        self._before = unreaped_children()
         self.scenario, self.marker, self.done = (folder / name for name in ("scenario.yml", "release", "release.done"))
         self.loop = Loop()
         self.reports: list[Report] = []
@@ -138,7 +138,9 @@ class ReleasedNode:
         self.windows.stop()
         self.probing.stop()
         self.samplers.stop()
-        self.until(lambda: not self.samplers.running and not self.probing.running and unreaped() <= self._before)
+        self.until(
+            lambda: not self.samplers.running and not self.probing.running and unreaped_children() <= self._before
+        )
         if self._has_store:
             self.persistence.close()
 

@@ -118,7 +118,7 @@ def damage(path: Path, seed: int) -> None:
             ((old,),) = chance.choices(cells)
             with contextlib.suppress(sqlite3.IntegrityError, sqlite3.OperationalError):
                 new = (
-                    _flipped(old, chance)
+                    _flip_bit(old, chance)
                     if isinstance(old, bytes) and chance.random() < 0.5
                     else chance.choice(HOSTILE)
                 )
@@ -126,7 +126,7 @@ def damage(path: Path, seed: int) -> None:
                 connection.execute(f'UPDATE {table} SET "{column}" = {value} WHERE "{column}" IS ?', (new, old))  # noqa: S608
 
 
-def _flipped(text: bytes, chance: random.Random) -> bytes:
+def _flip_bit(text: bytes, chance: random.Random) -> bytes:
     position = chance.randrange(len(text) or 1)
     return bytes(byte ^ (1 << chance.randrange(8)) if n == position else byte for n, byte in enumerate(text))
 

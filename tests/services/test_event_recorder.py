@@ -33,7 +33,7 @@ UNNUMBERED = "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus."
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"
 
 
-class KernelLog:
+class KernelLogFile:
     """The kernel log of one boot."""
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class KernelLog:
         self.append(f"NVRM: Xid (PCI:0000:1b:00): {text}", times=times)
 
 
-class Agent:
+class EventRecorderOnly:
     """An agent with only an event recorder, persistence and a Report."""
 
     def __init__(self, folder: Path, log: Path | None, boot_id: str = "boot-1", *, reports_gpu: bool = True) -> None:
@@ -127,16 +127,16 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> KernelLog:
-    return KernelLog(tmp_path / "kmsg")
+def log(tmp_path: Path) -> KernelLogFile:
+    return KernelLogFile(tmp_path / "kmsg")
 
 
 @pytest.fixture
-def start(tmp_path: Path, log: KernelLog) -> Iterator[Callable[..., Agent]]:
-    agents: list[Agent] = []
+def start(tmp_path: Path, log: KernelLogFile) -> Iterator[Callable[..., EventRecorderOnly]]:
+    agents: list[EventRecorderOnly] = []
 
-    def begin(path: Path | None = log.path, boot_id: str = "boot-1", *, reports_gpu: bool = True) -> Agent:
-        agents.append(Agent(tmp_path, path, boot_id, reports_gpu=reports_gpu))
+    def begin(path: Path | None = log.path, boot_id: str = "boot-1", *, reports_gpu: bool = True) -> EventRecorderOnly:
+        agents.append(EventRecorderOnly(tmp_path, path, boot_id, reports_gpu=reports_gpu))
         return agents[-1]
 
     yield begin
@@ -145,7 +145,7 @@ def start(tmp_path: Path, log: KernelLog) -> Iterator[Callable[..., Agent]]:
         agent.persistence.close()
 
 
-def test_an_error_of_both_sources_counts_once(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_an_error_of_both_sources_counts_once(start: Callable[..., EventRecorderOnly], log: KernelLogFile) -> None:
     """An error of NVML is counted, its kernel log line adds the text, and a repeat is counted again."""
     agent = start()
     agent.wait_for_counts({})
@@ -164,7 +164,7 @@ def test_an_error_of_both_sources_counts_once(start: Callable[..., Agent], log: 
     assert agent.counts() == {"79": 2.0}
 
 
-def test_xids_of_killed_ranks_are_not_counted(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_xids_of_killed_ranks_are_not_counted(start: Callable[..., EventRecorderOnly], log: KernelLogFile) -> None:
     """Xids that the agent causes by killing a rank are not counted, those of a job on the same GPU are."""
     agent = start()
     agent.wait_for_counts({})
@@ -176,7 +176,7 @@ def test_xids_of_killed_ranks_are_not_counted(start: Callable[..., Agent], log: 
     agent.wait_for_counts({"45": 2.0, "13": 1.0})
 
 
-def test_nvml_errors_count_without_a_kernel_log(start: Callable[..., Agent]) -> None:
+def test_nvml_errors_count_without_a_kernel_log(start: Callable[..., EventRecorderOnly]) -> None:
     """Without a kernel log all errors of NVML are counted, with repeats and unnumbered Xids."""
     agent = start(None)
     agent.wait_for_counts({})
@@ -186,7 +186,9 @@ def test_nvml_errors_count_without_a_kernel_log(start: Callable[..., Agent]) -> 
     assert all(event.sources == ("nvml",) for event in agent.monitor.latest.events)
 
 
-def test_an_unnumbered_nvml_error_has_the_number_of_the_kernel_log(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_an_unnumbered_nvml_error_has_the_number_of_the_kernel_log(
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile
+) -> None:
     """An error without a number in NVML is counted once, with the number of the kernel log."""
     agent = start()
     agent.wait_for_counts({})
@@ -197,7 +199,9 @@ def test_an_unnumbered_nvml_error_has_the_number_of_the_kernel_log(start: Callab
     assert agent.counts() == {"201": 1.0}
 
 
-def test_a_message_without_an_xid_counts_once_nvml_loses_the_gpu(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_a_message_without_an_xid_counts_once_nvml_loses_the_gpu(
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile
+) -> None:
     """A message "off the bus" without an Xid counts when NVML reports the GPU as lost, and not while NVML reads it."""
     agent = start()
     agent.wait_for_counts({})
@@ -213,7 +217,7 @@ def test_a_message_without_an_xid_counts_once_nvml_loses_the_gpu(start: Callable
 
 
 def test_a_gpu_that_cannot_be_initialised_counts_once_nvml_fails_to_open_it(
-    start: Callable[..., Agent], log: KernelLog
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile
 ) -> None:
     """The driver's "RmInitAdapter failed!" counts as Xid 143, and does not replace "off the bus" of the same GPU."""
     agent = start()
@@ -228,7 +232,10 @@ def test_a_gpu_that_cannot_be_initialised_counts_once_nvml_fails_to_open_it(
 
 
 def test_a_message_without_an_xid_is_ignored_if_nvml_reads_the_gpu(
-    start: Callable[..., Agent], log: KernelLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Callable[..., EventRecorderOnly],
+    log: KernelLogFile,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A message "off the bus" without an Xid is logged and ignored if NVML still reads the GPU after the wait."""
     monkeypatch.setattr("gpumon.services.event_recorder.WITNESS_SECONDS", 0.0)
@@ -243,7 +250,7 @@ def test_a_message_without_an_xid_is_ignored_if_nvml_reads_the_gpu(
     assert agent.counts() == {}
 
 
-def test_each_error_counts_once_despite_kills(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_each_error_counts_once_despite_kills(start: Callable[..., EventRecorderOnly], log: KernelLogFile) -> None:
     """Kills before and after a line is read, and lines logged while no agent runs, count no error twice."""
     agent = start()
     agent.wait_for_counts({})
@@ -271,7 +278,9 @@ def test_each_error_counts_once_despite_kills(start: Callable[..., Agent], log: 
     assert len(agent.monitor.latest.events) == 3
 
 
-def test_lines_from_before_the_installation_are_history(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_lines_from_before_the_installation_are_history(
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile
+) -> None:
     """Lines from before the installation are stored and not counted; a repeat is counted."""
     log.xid()
     log.append(SWITCH)
@@ -287,14 +296,16 @@ def test_lines_from_before_the_installation_are_history(start: Callable[..., Age
     agent.wait_for_counts({"79": 1.0})
 
 
-def test_lines_of_a_new_boot_are_counted_from_the_first(start: Callable[..., Agent], tmp_path: Path) -> None:
+def test_lines_of_a_new_boot_are_counted_from_the_first(
+    start: Callable[..., EventRecorderOnly], tmp_path: Path
+) -> None:
     """An error during the boot is counted, and its event has the stored uuid of the lost GPU."""
     agent = start()
     agent.wait_for_counts({})
     agent.persistence.tick()
     agent.stop()
 
-    booted = KernelLog(tmp_path / "kmsg-2")
+    booted = KernelLogFile(tmp_path / "kmsg-2")
     booted.xid()
     agent = start(booted.path, "boot-2", reports_gpu=False)
     agent.wait_for_counts({"79": 1.0})
@@ -310,7 +321,7 @@ def test_lines_of_a_new_boot_are_counted_from_the_first(start: Callable[..., Age
     assert (state.gpu.xid_errors_total or {})["79"] == 1.0
 
 
-def test_a_replaced_board_has_its_own_uuid(start: Callable[..., Agent], tmp_path: Path) -> None:
+def test_a_replaced_board_has_its_own_uuid(start: Callable[..., EventRecorderOnly], tmp_path: Path) -> None:
     """The stored uuid of an address is replaced by the one that the GPU reports."""
     with Store.open(tmp_path / "gpumon.db"):
         pass
@@ -334,7 +345,7 @@ def test_a_replaced_board_has_its_own_uuid(start: Callable[..., Agent], tmp_path
 
 
 def test_a_storm_of_errors_is_one_row_for_each_error(
-    start: Callable[..., Agent], log: KernelLog, tmp_path: Path
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile, tmp_path: Path
 ) -> None:
     """Many lines of one error are one row, and the loop continues while they are read."""
     agent = start()
@@ -359,7 +370,9 @@ def test_a_storm_of_errors_is_one_row_for_each_error(
         assert stored.execute("SELECT count(*) FROM error_events").fetchone() == (2,)
 
 
-def test_recent_xids_of_the_kernel_log_are_reported(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_recent_xids_of_the_kernel_log_are_reported(
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile
+) -> None:
     """A recent Xid of the kernel log is reported to the supervisor, and history is not."""
     log.xid("119, Timeout waiting for RPC")
     agent = start()
@@ -372,7 +385,7 @@ def test_recent_xids_of_the_kernel_log_are_reported(start: Callable[..., Agent],
 
 
 def test_errors_are_reported_without_a_store(
-    start: Callable[..., Agent], log: KernelLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors are reported after the wait for the store; earlier lines are stored later as history."""
     monkeypatch.setattr("gpumon.services.event_recorder.PATIENCE_SECONDS", 0.2)
@@ -399,7 +412,9 @@ def test_errors_are_reported_without_a_store(
     ]
 
 
-def test_events_of_switches_are_named_by_their_address(start: Callable[..., Agent], log: KernelLog) -> None:
+def test_events_of_switches_are_named_by_their_address(
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile
+) -> None:
     """The detail lines of an SXid belong to one event."""
     agent = start()
     agent.wait_for_counts({})

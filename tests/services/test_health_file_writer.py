@@ -20,7 +20,7 @@ from gpumon.state.report import InternalState, Report
 from gpumon.supervisor.loop import Loop
 
 
-class Node:
+class NodeWithHealthFile:
     """A Report that the test replaces, and the health file of that Report."""
 
     def __init__(self, path: Path, report: Report) -> None:
@@ -41,12 +41,12 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeWithHealthFile:
     monkeypatch.setattr(health_file, "IN_MEMORY", tmp_path)
-    return Node(tmp_path / "health.json", sample_reports.healthy())
+    return NodeWithHealthFile(tmp_path / "health.json", sample_reports.healthy())
 
 
-def test_the_file_is_world_readable_and_no_temporary_file_remains(node: Node, tmp_path: Path) -> None:
+def test_the_file_is_world_readable_and_no_temporary_file_remains(node: NodeWithHealthFile, tmp_path: Path) -> None:
     """The file has mode 0644 for any umask, and a leftover temporary file or link is replaced."""
     (tmp_path / ".health.json.new").symlink_to(tmp_path / "victim")
     before = os.umask(0o077)
@@ -58,7 +58,7 @@ def test_the_file_is_world_readable_and_no_temporary_file_remains(node: Node, tm
     assert stat.S_IMODE(node.path.stat().st_mode) == 0o644
 
 
-def test_the_file_is_written_only_after_a_change(node: Node) -> None:
+def test_the_file_is_written_only_after_a_change(node: NodeWithHealthFile) -> None:
     """Changed verdicts and windows are written at once, and an unchanged Report is not written."""
     assert node.content()["level"] == "ok"
     written = node.path.stat().st_ino
@@ -73,7 +73,7 @@ def test_the_file_is_written_only_after_a_change(node: Node) -> None:
     assert node.path.stat().st_ino != written
 
 
-def test_the_previous_file_remains_until_the_store_is_read(node: Node) -> None:
+def test_the_previous_file_remains_until_the_store_is_read(node: NodeWithHealthFile) -> None:
     """The file of the previous agent remains until the store is read, and then has the stored verdicts."""
     node.path.write_text("{}")
     lost = sample_reports.lost()
@@ -90,14 +90,14 @@ def test_the_previous_file_remains_until_the_store_is_read(node: Node) -> None:
     assert content["verdicts"][0]["check"] == "gpu_lost"
 
 
-def test_a_stopped_agent_is_not_running(node: Node) -> None:
+def test_a_stopped_agent_is_not_running(node: NodeWithHealthFile) -> None:
     """A stopped agent writes that it does not run."""
     node.content()
     node.file.stop()
     assert not json.loads(node.path.read_text())["agent"]["running"]
 
 
-def test_a_folder_that_cannot_be_written_is_reported(node: Node, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(node: NodeWithHealthFile, tmp_path: Path) -> None:
     """The notice of a missing folder names the setting, and disappears when the file can be written."""
     node.file = node.file_at(tmp_path / "none" / "health.json")
     node.file.update()
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_written_is_reported(node: Node, tmp_path: Path)
     assert node.file.notice is None
 
 
-def test_a_hung_disk_does_not_block_the_loop(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_disk_does_not_block_the_loop(node: NodeWithHealthFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread writes one file at a time, and the next update writes the changes since."""
     answers = threading.Event()
 

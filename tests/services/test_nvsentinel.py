@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 from each_case import each_case
 from test_senders import LABELS, LOST, WANTED, message_sender, sending
 
@@ -161,14 +161,14 @@ def test_a_maintenance_makes_no_gpu_healthy(socket: Path, tmp_path: Path) -> Non
     configuration = tmp_path / "gpumon.yml"
     values = {"nvsentinel_socket": str(socket), "nvsentinel_node": "gpu-17"}
     configuration.write_text(yaml.safe_dump({"notifications": values}))
-    agent = Agent(tmp_path)
+    agent = AgentProcess(tmp_path)
     with platform_connector(socket) as connector:
         try:
             agent.start(f"--config.file={configuration}")
             agent.simulate({"gpus": {3: {"lost": True}}})
             connector.wait_for(1)
             agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
-            eventually(lambda: [one["state"] for one in agent.get("/api/v1/alerts")["alerts"]] == ["resolved"])
+            eventually(lambda: [each["state"] for each in agent.get("/api/v1/alerts")["alerts"]] == ["resolved"])
             agent.post("/api/v1/maintenance", method="DELETE")
             agent.simulate({"gpus": {3: {"lost": True}, 4: {"lost": True}}})
             connector.wait_for(2)

@@ -42,7 +42,7 @@ def result(name: str, outcome: str = "ok") -> ProbeResult:
     )
 
 
-class Agent:
+class PersistenceOnly:
     """An agent with only persistence and a Report."""
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class Agent:
         )
         self.persistence.start()
 
-    def reported(self) -> dict[str, float]:
+    def report_summary(self) -> dict[str, float]:
         """Return the ids of results, the Xid counts, and the number of counted runs in the Report."""
         report = self.monitor.latest
         runs = report.probe.metrics.runs_total or {}
@@ -67,7 +67,7 @@ class Agent:
 
     def wait_for(self, **expected: float) -> None:
         """Wait until the Report has exactly these ids and counts."""
-        turn_until_equal(self.loop, self.reported, {name.replace("_", " "): n for name, n in expected.items()})
+        turn_until_equal(self.loop, self.report_summary, {name.replace("_", " "): n for name, n in expected.items()})
 
     def wait_until_ok(self) -> None:
         turn_until(self.loop, lambda: self.persistence.error is None)
@@ -91,7 +91,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_records_on_a_full_disk_are_stored_when_space_is_freed(disk: Path) -> None:
     """Results and counters that were reported while the disk was full are stored once after recovery."""
-    agent = Agent(disk / "gpumon.db")
+    agent = PersistenceOnly(disk / "gpumon.db")
     agent.persistence.writes.record_result(result("before"))
     agent.wait_for(before=1, runs=1)
     filler = disk / "filler"
@@ -108,7 +108,7 @@ def test_records_on_a_full_disk_are_stored_when_space_is_freed(disk: Path) -> No
     agent.wait_until_ok()
     agent.stop()
 
-    restarted = Agent(disk / "gpumon.db")
+    restarted = PersistenceOnly(disk / "gpumon.db")
     restarted.wait_for(**full)
     restarted.stop()
 
@@ -116,7 +116,7 @@ def test_records_on_a_full_disk_are_stored_when_space_is_freed(disk: Path) -> No
 def test_records_from_before_the_store_opens_are_stored(tmp_path: Path) -> None:
     """A result from before the store opens is reported after the restore and after the next start."""
     folder = tmp_path / "later"
-    agent = Agent(folder / "gpumon.db")
+    agent = PersistenceOnly(folder / "gpumon.db")
     agent.persistence.writes.record_result(result("early"))
     agent.persistence.writes.record_errors([change(1)], None)
     agent.wait_for(early=1, xid_79=1, runs=1)
@@ -125,7 +125,7 @@ def test_records_from_before_the_store_opens_are_stored(tmp_path: Path) -> None:
     agent.stop()
     agent.wait_for(early=1, xid_79=1, runs=1)
 
-    restarted = Agent(folder / "gpumon.db")
+    restarted = PersistenceOnly(folder / "gpumon.db")
     restarted.wait_for(early=1, xid_79=1, runs=1)
     restarted.stop()
     assert restarted.persistence.notice is None
@@ -139,7 +139,7 @@ def test_the_last_success_is_restored_after_any_number_of_skips(tmp_path: Path) 
         for run in (result("good"), *skips):
             write(store, probe_runs.record, run)
 
-    agent = Agent(path)
+    agent = PersistenceOnly(path)
     turn_until(agent.loop, lambda: agent.monitor.latest.probe.last is not None)
     metrics = agent.monitor.latest.probe.metrics
     agent.stop()
@@ -160,7 +160,7 @@ def stored_run_count(path: Path, folder: Path) -> float:
 def test_no_probe_counter_is_ahead_of_the_store(tmp_path: Path) -> None:
     """A run is counted in /metrics only after the store has counted it, so that no crash reduces a counter."""
     path = tmp_path / "gpumon.db"
-    agent = Agent(path)
+    agent = PersistenceOnly(path)
     counted: list[tuple[float, float]] = []
     take = agent.monitor.take
 
@@ -182,7 +182,7 @@ def test_no_probe_counter_is_ahead_of_the_store(tmp_path: Path) -> None:
 def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> None:
     """The notice names the damaged file and remains, although the new file can be written."""
     path = tmp_path / "gpumon.db"
-    agent = Agent(path)
+    agent = PersistenceOnly(path)
     agent.persistence.writes.record_result(result("lost"))
     agent.wait_for(lost=1, runs=1)
     assert agent.persistence.notice is None
@@ -191,7 +191,7 @@ def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> No
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
 
-    agent = Agent(path)
+    agent = PersistenceOnly(path)
     agent.persistence.writes.record_result(result("after"))
     agent.wait_for(after=1, runs=1)
     agent.wait_until_ok()
@@ -206,7 +206,7 @@ def test_a_store_damaged_in_use_gets_all_results_again(tmp_path: Path) -> None:
     path = tmp_path / "gpumon.db"
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         write(store, error_events.record, (change(number, 48) for number in range(99_000)))
-    agent = Agent(path)
+    agent = PersistenceOnly(path)
     agent.persistence.writes.record_result(result("before"))
     agent.wait_for(before=1, xid_48=99_000, runs=1)
     with path.open("r+b") as file:
@@ -217,11 +217,11 @@ def test_a_store_damaged_in_use_gets_all_results_again(tmp_path: Path) -> None:
     agent.wait_for(before=1, xid_48=99_001, runs=1)
     agent.stop()
 
-    restarted = Agent(path)
+    restarted = PersistenceOnly(path)
     restarted.wait_for(before=1, xid_48=99_001, runs=1)
     restarted.stop()
     assert restarted.persistence.notice is None, "the new file is sound"
 
-    restarted = Agent(path)
+    restarted = PersistenceOnly(path)
     restarted.wait_for(before=1, xid_48=99_001, runs=1)
     restarted.stop()

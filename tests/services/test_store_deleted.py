@@ -64,7 +64,7 @@ def raised_transition(check: str) -> VerdictTransition:
     return VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall=2e9, at=100.0, boot_id="boot-1")
 
 
-class Agent:
+class AgentWithDeletedStore:
     """An agent with only persistence and a Report."""
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_deleted_store_is_re_created_with_all_data(
         write(store, windows.put, [MAINTAINED])
         write(store, gpus.accept, 1, ())
         write(store, error_events.record, [], LogPosition("boot-1", 7))
-    agent = Agent(path)
+    agent = AgentWithDeletedStore(path)
     assert agent.store_transition(raised_transition("before"))
     agent.persistence.writes.record_errors([change(1)], None)
     turn_until(agent.loop, lambda: bool(agent.monitor.latest.events))
@@ -164,7 +164,7 @@ def test_a_deleted_store_is_re_created_with_all_data(
 def test_a_store_of_another_agent_is_not_written(tmp_path: Path) -> None:
     """The error names the process that uses the new store, which is not written."""
     path = tmp_path / "gpumon.db"
-    agent = Agent(path)
+    agent = AgentWithDeletedStore(path)
     delete_all(path)
     with Store.open(path) as other_store:
         assert not agent.store_transition(raised_transition("ours"))

@@ -31,7 +31,7 @@ Windows = list[tuple[str, bool]]
 """The reason of each window, and whether it is in force."""
 
 
-class Agent:
+class TimeWindowsOnly:
     """An agent with only persistence, maintenance windows and a Report."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Agent:
     def _count(self) -> None:
         self.changes += 1
 
-    def wait_until_restored(self) -> Agent:
+    def wait_until_restored(self) -> TimeWindowsOnly:
         turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
         return self
 
@@ -98,21 +98,21 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def agent(path: Path) -> Iterator[Agent]:
+def agent(path: Path) -> Iterator[TimeWindowsOnly]:
     path.parent.mkdir()
-    created = Agent(path).wait_until_restored()
+    created = TimeWindowsOnly(path).wait_until_restored()
     yield created
     created.persistence.close()
 
 
-def test_a_window_is_stored_when_the_request_is_answered(agent: Agent, path: Path) -> None:
+def test_a_window_is_stored_when_the_request_is_answered(agent: TimeWindowsOnly, path: Path) -> None:
     """A window survives SIGKILL after the answer, and the next agent can end it before it has read the store."""
     assert agent.start(" first ") == RequestResult()
     assert agent.start("second") == RequestResult()
     assert (agent.reported_windows(), agent.changes) == ([("first", False), ("second", True)], 2)
     agent.persistence.close()
 
-    again = Agent(path)
+    again = TimeWindowsOnly(path)
     assert not again.monitor.latest.internal.restored
     assert again.end() == RequestResult()
     assert again.reported_windows() == [("first", False), ("second", False)]
@@ -122,7 +122,7 @@ def test_a_window_is_stored_when_the_request_is_answered(agent: Agent, path: Pat
     assert windows_in(path) == [("first", False), ("second", False)]
 
 
-def test_an_invalid_request_changes_nothing(agent: Agent) -> None:
+def test_an_invalid_request_changes_nothing(agent: TimeWindowsOnly) -> None:
     """The answer to an invalid request has the problem and the remedy."""
     for seconds, reason in (
         (0.0, "x"),
@@ -137,7 +137,7 @@ def test_an_invalid_request_changes_nothing(agent: Agent) -> None:
     assert (agent.reported_windows(), agent.changes) == ([], 0)
 
 
-def test_too_many_windows_are_refused(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_windows_are_refused(agent: TimeWindowsOnly, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the maximum number of windows another owner is refused, and an owner can still replace its own."""
     monkeypatch.setattr("gpumon.model.time_window.MAX_IN_FORCE", 2)
     for owner in ("job 1", "job 2", "job 1"):
@@ -147,7 +147,7 @@ def test_too_many_windows_are_refused(agent: Agent, monkeypatch: pytest.MonkeyPa
     assert "gpumon status" in answer.remedy
 
 
-def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: Agent, path: Path) -> None:
+def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: TimeWindowsOnly, path: Path) -> None:
     """The next tick after its deadline stores a window as ended."""
     agent.start("short", 0.05)
 
@@ -160,7 +160,7 @@ def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: Agent, pat
     assert windows_in(path) == [("short", False)]
 
 
-def test_a_failing_store_gets_the_windows_when_it_recovers(agent: Agent, path: Path) -> None:
+def test_a_failing_store_gets_the_windows_when_it_recovers(agent: TimeWindowsOnly, path: Path) -> None:
     """A window is in force while the store fails, and is stored when it recovers."""
     moved_folder = path.parent.with_name("aside")
     agent.start("before")
@@ -182,7 +182,9 @@ def test_a_failing_store_gets_the_windows_when_it_recovers(agent: Agent, path: P
     assert windows_in(path) == agent.reported_windows()
 
 
-def test_the_answer_reports_a_store_that_failed(agent: Agent, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_reports_a_store_that_failed(
+    agent: TimeWindowsOnly, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the store fails, the change is active and the answer reports that it is not stored."""
 
     def raise_disk_full(*_: object) -> None:
@@ -195,6 +197,6 @@ def test_the_answer_reports_a_store_that_failed(agent: Agent, path: Path, monkey
     assert agent.reported_windows() == [("meanwhile", False)]
 
 
-def test_a_stopping_agent_refuses_requests(agent: Agent) -> None:
+def test_a_stopping_agent_refuses_requests(agent: TimeWindowsOnly) -> None:
     agent.windows.stop()
     assert "stopping" in agent.start("late").refused

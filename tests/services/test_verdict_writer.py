@@ -55,7 +55,7 @@ def cleared_transition(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
     return raised_transition(check, wall)._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, at=160.0)
 
 
-class Agent:
+class VerdictWriterOnly:
     """An agent with only persistence, a verdict writer and a Report."""
 
     def __init__(self, path: Path) -> None:
@@ -111,7 +111,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_transitions_on_a_full_disk_are_stored_later(disk: Path) -> None:
     """Transitions take effect at once on a full disk, and are stored once after recovery."""
     path = disk / "gpumon.db"
-    agent = Agent(path)
+    agent = VerdictWriterOnly(path)
     assert agent.store_transitions(raised_transition("before"), raised_transition("both"))
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -133,7 +133,7 @@ def test_transitions_on_a_full_disk_are_stored_later(disk: Path) -> None:
     assert after.count(("meanwhile", VerdictChange.RAISED)) == 1
     assert after.count(("before", VerdictChange.CLEARED)) == 1
     assert after.count(("full", VerdictChange.RAISED)) == after.count(("full", VerdictChange.CLEARED))
-    restarted = Agent(path)
+    restarted = VerdictWriterOnly(path)
     assert restarted.open == {"meanwhile", "both"}
     assert ("before", "GPU-1") in restarted.monitor.latest.health.cleared
     restarted.stop()
@@ -153,7 +153,7 @@ def test_a_store_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> None:
         )
         write(store, verdicts.record, old)
         write(store, verdicts.restore, [], [])
-    agent = Agent(path)
+    agent = VerdictWriterOnly(path)
     agent.store_transitions(raised_transition("open"), raised_transition("over"))
     agent.store_transitions(cleared_transition("over"))
     with path.open("r+b") as file:
@@ -169,7 +169,7 @@ def test_a_store_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> None:
     turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
     agent.stop()
 
-    restarted = Agent(path)
+    restarted = VerdictWriterOnly(path)
     assert restarted.open == {"open", "last"}
     assert ("over", "GPU-1") in restarted.monitor.latest.health.cleared
     restarted.stop()
@@ -178,14 +178,14 @@ def test_a_store_damaged_in_use_gets_all_verdicts(tmp_path: Path) -> None:
 def test_an_update_does_not_reopen_a_cleared_verdict(tmp_path: Path) -> None:
     """The ok time of a verdict continues after a restart, and a cleared verdict remains cleared."""
     path = tmp_path / "gpumon.db"
-    agent = Agent(path)
+    agent = VerdictWriterOnly(path)
     agent.store_transitions(raised_transition("quiet"), raised_transition("over"))
     later = tuple(verdict._replace(ok_seconds=1234.0) for verdict in agent.monitor.latest.health.open.values())
     agent.store_transitions(cleared_transition("over"))
     agent.persistence.writes.put(verdicts.TABLE, [later])
     agent.stop()
 
-    restarted = Agent(path)
+    restarted = VerdictWriterOnly(path)
     assert restarted.open == {"quiet"}
     assert restarted.monitor.latest.health.open["quiet", "GPU-1"].ok_seconds == 1234.0
     restarted.stop()
@@ -194,14 +194,14 @@ def test_an_update_does_not_reopen_a_cleared_verdict(tmp_path: Path) -> None:
 def test_a_pending_verdict_survives_a_restart(tmp_path: Path) -> None:
     """The time that a finding has lasted continues after a restart."""
     path = tmp_path / "gpumon.db"
-    agent = Agent(path)
+    agent = VerdictWriterOnly(path)
     at = boot_clock()
     pending = {("ib_port_down", "mlx5_0/1"): Pending(OK, {WARN: 110.0, FAIL: 100.0}, 120.0, 240.0)}
     health = replace(agent.monitor.latest.health, pending=pending, evaluated_at=at, evaluated_uptime=120.0)
     agent.monitor.latest = replace(agent.monitor.latest, health=health)
     agent.verdict_writer.put_pending()
     agent.stop()
-    restarted = Agent(path)
+    restarted = VerdictWriterOnly(path)
     [(key, restored)] = restarted.monitor.latest.health.pending.items()
     assert (key, replace(restored, seen=120.0)) == (("ib_port_down", "mlx5_0/1"), pending[key])
     assert restored.seen <= 0.0
@@ -211,7 +211,7 @@ def test_a_pending_verdict_survives_a_restart(tmp_path: Path) -> None:
 def test_a_clearing_is_durable_before_its_answer(tmp_path: Path) -> None:
     """The note is stored before the answer; a stopping agent refuses a request and clears nothing."""
     path = tmp_path / "gpumon.db"
-    agent = Agent(path)
+    agent = VerdictWriterOnly(path)
     agent.store_transitions(raised_transition("gpu_xid_critical"), raised_transition("gpu_lost"))
     latest = agent.monitor.latest
     agent.monitor.latest = replace(latest, health=replace(latest.health, evaluated=True))

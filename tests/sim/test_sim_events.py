@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from simulated import answer, simulated
+from simulated import answer, simulated_node
 
 XID = pynvml.nvmlEventTypeXidCriticalError
 
@@ -39,7 +39,7 @@ def drain(waiting: Any) -> list[tuple[int, int]]:
 
 def test_xids_of_the_initial_file_are_not_delivered(scenario: Path) -> None:
     """Xids of the initial scenario are not delivered; each later Xid is delivered once to every set."""
-    with simulated(scenario=scenario, text="gpus: {3: {xids: [79]}}", now=100.0) as simulation:
+    with simulated_node(scenario=scenario, text="gpus: {3: {xids: [79]}}", now=100.0) as simulation:
         one, other = event_set(simulation.handles()), event_set(simulation.handles())
         assert drain(one) == []
         simulation.now = 101.0
@@ -57,7 +57,7 @@ def test_xids_of_the_initial_file_are_not_delivered(scenario: Path) -> None:
 def test_timed_xids_come_when_their_time_has_passed(scenario: Path) -> None:
     """A timed Xid is delivered to a set created before its time, not to a later set."""
     text = "gpus: {2: {xids: [{xid: 94, at: 50}, {xid: 95, at: 10}]}}"
-    with simulated(scenario=scenario, text=text, now=20.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=20.0) as simulation:
         early = event_set(simulation.handles())
         simulation.now = 49.9
         assert drain(early) == []
@@ -72,7 +72,7 @@ def test_timed_xids_come_when_their_time_has_passed(scenario: Path) -> None:
 
 def test_only_registered_events_are_delivered(scenario: Path) -> None:
     """Other GPUs and other event types are not delivered."""
-    with simulated(scenario=scenario, now=1.0) as simulation:
+    with simulated_node(scenario=scenario, now=1.0) as simulation:
         handles = simulation.handles()
         some, none = event_set(handles[:2]), event_set(handles, types=pynvml.nvmlEventTypeDoubleBitEccError)
         simulation.now = 2.0
@@ -83,7 +83,7 @@ def test_only_registered_events_are_delivered(scenario: Path) -> None:
 
 def test_one_unsupported_type_registers_nothing(scenario: Path) -> None:
     """One unsupported type in the mask registers no event type."""
-    with simulated(scenario=scenario, now=1.0) as simulation:
+    with simulated_node(scenario=scenario, now=1.0) as simulation:
         handle = simulation.handles()[0]
         supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
         assert supported & XID
@@ -97,7 +97,7 @@ def test_one_unsupported_type_registers_nothing(scenario: Path) -> None:
 
 def test_a_lost_gpu_ends_every_wait_at_once(scenario: Path) -> None:
     """After the last Xid of a lost GPU every wait returns GPU_IS_LOST until the set is rebuilt without it."""
-    with simulated(scenario=scenario, now=1.0) as simulation:
+    with simulated_node(scenario=scenario, now=1.0) as simulation:
         handles = simulation.handles()
         waiting = event_set(handles)
         simulation.now = 2.0
@@ -110,7 +110,7 @@ def test_a_lost_gpu_ends_every_wait_at_once(scenario: Path) -> None:
 
 def test_event_sets_end_when_freed_or_at_shutdown() -> None:
     """A freed set, or a set from before another initialization, is an invalid argument."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         freed, open_set = event_set(simulation.handles()), event_set(simulation.handles())
         pynvml.nvmlEventSetFree(freed)
         assert answer(pynvml.nvmlEventSetWait_v2, freed, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
@@ -123,7 +123,7 @@ def test_event_sets_end_when_freed_or_at_shutdown() -> None:
 
 def test_xids_can_name_their_instance(scenario: Path) -> None:
     """With MIG on, an Xid has its instance if the driver reports it."""
-    with simulated("h100migx8", scenario, now=1.0) as simulation:
+    with simulated_node("h100migx8", scenario, now=1.0) as simulation:
         waiting = event_set(simulation.handles())
         simulation.now = 2.0
         simulation.edit("gpus: {4: {xids: [{xid: 94, gpu_instance: 2, compute_instance: 0}]}}")
@@ -134,7 +134,7 @@ def test_xids_can_name_their_instance(scenario: Path) -> None:
 def test_a_storm_lasts_for_its_configured_period(scenario: Path) -> None:
     """A storm of thousands of events per second is delivered to every set that registered before."""
     text = "gpus: {2: {xids: [{xid: 95, rate: 1000, at: 10, until: 10.5}]}}"
-    with simulated(scenario=scenario, text=text, now=1.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=1.0) as simulation:
         waiting = event_set(simulation.handles())
         simulation.now = 10.25
         late = event_set(simulation.handles())
@@ -147,7 +147,7 @@ def test_a_storm_lasts_for_its_configured_period(scenario: Path) -> None:
 def test_an_unread_event_set_keeps_a_limited_number_of_events(scenario: Path) -> None:
     """A set keeps a limited number of events and loses the others without an error."""
     text = "gpus: {2: {xids: [{xid: 95, rate: 5000, at: 10}]}}"
-    with simulated(scenario=scenario, text=text, now=1.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=1.0) as simulation:
         waiting = event_set(simulation.handles())
         simulation.now = 12.0
         assert len(drain(waiting)) == 1000
@@ -155,6 +155,6 @@ def test_an_unread_event_set_keeps_a_limited_number_of_events(scenario: Path) ->
 
 def test_waits_can_fail_at_once(scenario: Path) -> None:
     """Waits return at once with an error, so that a reader without a pause would spin."""
-    with simulated(scenario=scenario, text="fail: {nvmlEventSetWait_v2: UNKNOWN}") as simulation:
+    with simulated_node(scenario=scenario, text="fail: {nvmlEventSetWait_v2: UNKNOWN}") as simulation:
         waiting = event_set(simulation.handles())
         assert [answer(pynvml.nvmlEventSetWait_v2, waiting, 60_000) for _ in range(3)] == [999] * 3

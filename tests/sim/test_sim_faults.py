@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from simulated import Simulation, answer, simulated
+from simulated import SimulatedNvml, answer, simulated_node
 
 from gpumon.clock import boot_clock
 from scripts.docs.simulation_page import sections
@@ -28,7 +28,7 @@ def power(handle: Any) -> int:
     return answer(pynvml.nvmlDeviceGetPowerUsage, handle)
 
 
-def by_bus_id(simulation: Simulation, gpu: int) -> int:
+def by_bus_id(simulation: SimulatedNvml, gpu: int) -> int:
     bus_id = list(simulation.node.pci_functions())[gpu]
     return answer(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id)
 
@@ -36,7 +36,7 @@ def by_bus_id(simulation: Simulation, gpu: int) -> int:
 def test_set_replaces_readings_and_derived_readings(scenario: Path) -> None:
     """A hot GPU has no thermal margin and slows down; other GPUs are unaffected."""
     text = "gpus: {3: {set: {temperature: 91, utilization: 100, power: 650}}}"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
         hot = handles[3]
         assert pynvml.nvmlDeviceGetTemperatureV(hot, 0) == 91
@@ -56,7 +56,7 @@ gpus:
   "*": {set: {memory_temperature: null}}
   1: {set: {fan_speed: {value: 30, rate: 2, from: 60}}}
 """
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
         for simulation.now, speed in ((0.0, 30), (60.0, 30), (70.0, 50), (1000.0, 100)):
             assert pynvml.nvmlDeviceGetFanSpeed(handles[1]) == speed
@@ -66,7 +66,7 @@ gpus:
 
 def test_a_lost_gpu_returns_15_and_breaks_uuid_lookups_only(scenario: Path) -> None:
     """Calls on a lost GPU fail, other GPUs work, NVML still counts the GPU, and it recovers."""
-    with simulated(scenario=scenario) as simulation:
+    with simulated_node(scenario=scenario) as simulation:
         handles = simulation.handles()
         uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
         simulation.edit("gpus: {3: {lost: true}}")
@@ -83,7 +83,7 @@ def test_a_lost_gpu_returns_15_and_breaks_uuid_lookups_only(scenario: Path) -> N
 
 def test_a_gpu_can_be_lost_some_seconds_after_the_start(scenario: Path) -> None:
     """The agent has then read it, with its serial number."""
-    with simulated(scenario=scenario) as simulation:
+    with simulated_node(scenario=scenario) as simulation:
         handles = simulation.handles()
         simulation.edit("gpus: {3: {lost: 20}}")
         for simulation.now, code in ((19.0, 0), (20.0, 15), (60.0, 15)):
@@ -101,7 +101,7 @@ def test_a_gpu_can_be_lost_some_seconds_after_the_start(scenario: Path) -> None:
 )
 def test_an_absent_gpu_shifts_indices(scenario: Path, fault: str, on_bus: int, bound: str | None) -> None:
     """An absent GPU is not found; the GPUs after it keep their UUIDs and get other indices."""
-    with simulated(scenario=scenario) as simulation:
+    with simulated_node(scenario=scenario) as simulation:
         handles = simulation.handles()
         uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
         bus_id = pynvml.nvmlDeviceGetPciInfo(handles[3]).busId
@@ -117,7 +117,7 @@ def test_an_absent_gpu_shifts_indices(scenario: Path, fault: str, on_bus: int, b
 
 def test_lookup_codes_do_not_affect_open_handles(scenario: Path) -> None:
     """A lookup returns the set code, or a required reset with its advice; an open handle still works."""
-    with simulated(scenario=scenario) as simulation:
+    with simulated_node(scenario=scenario) as simulation:
         handles = simulation.handles()
         simulation.edit("gpus: {1: {lookup: 4}, 2: {reset_required: true}, 5: {lookup: OPERATING_SYSTEM}}")
         assert [by_bus_id(simulation, n) for n in range(8)] == [0, 4, 16, 0, 0, 17, 0, 0]
@@ -132,7 +132,7 @@ def test_functions_fail_by_pattern_for_one_gpu_or_all(scenario: Path) -> None:
 fail: {nvmlDeviceGetName: UNKNOWN}
 gpus: {2: {fail: {"nvmlDeviceGetPower*": 4, "nvmlDeviceGet*Power*": 5}}}
 """
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
         assert {answer(pynvml.nvmlDeviceGetName, handle) for handle in handles} == {999}
         assert [power(handle) for handle in handles[:4]] == [0, 0, 4, 0]
@@ -142,17 +142,17 @@ gpus: {2: {fail: {"nvmlDeviceGetPower*": 4, "nvmlDeviceGet*Power*": 5}}}
 def test_a_delayed_call_returns_after_one_on_another_gpu(scenario: Path) -> None:
     """A delay applies to the given function and GPU, so that a later call on another GPU returns first."""
     text = "gpus: {2: {delay: {nvmlDeviceGetPowerUsage: 2}}}"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
         returned = []
         entered = threading.Event()
 
-        def delayed() -> None:
+        def delayed_call() -> None:
             entered.set()
             power(handles[2])
             returned.append(2)
 
-        thread = threading.Thread(target=delayed)
+        thread = threading.Thread(target=delayed_call)
         thread.start()
         entered.wait()
         power(handles[1])
@@ -166,7 +166,7 @@ def test_a_delayed_call_returns_after_one_on_another_gpu(scenario: Path) -> None
 )
 def test_the_driver_can_be_missing_or_mismatched(scenario: Path, fault: str, functions: int) -> None:
     """Initialization fails without a driver or with a mismatch; the PCI bus lists the GPUs with their driver."""
-    with simulated(scenario=scenario, text=fault, init=False) as simulation:
+    with simulated_node(scenario=scenario, text=fault, init=False) as simulation:
         assert answer(pynvml.nvmlInit) == functions
         bound = "nvidia" if "mismatch" in fault else ""
         assert list(simulation.node.pci_functions().values()) == [bound] * 8
@@ -176,7 +176,7 @@ def test_the_driver_can_be_missing_or_mismatched(scenario: Path, fault: str, fun
 
 def test_nvml_can_be_shut_down_after_the_driver_is_unloaded(scenario: Path) -> None:
     """After the driver is unloaded every call except the shutdown returns 9; a new initialization works later."""
-    with simulated(scenario=scenario) as simulation:
+    with simulated_node(scenario=scenario) as simulation:
         handle = simulation.handles()[0]
         simulation.edit("driver: not_loaded")
         assert power(handle) == answer(pynvml.nvmlDeviceGetCount) == answer(pynvml.nvmlInit) == 9
@@ -189,7 +189,7 @@ def test_nvml_can_be_shut_down_after_the_driver_is_unloaded(scenario: Path) -> N
 
 def test_no_gpu_at_all_fails_initialisation_unless_allowed(scenario: Path) -> None:
     """With the flag NO_GPUS initialization succeeds without GPUs."""
-    with simulated(scenario=scenario, text='gpus: {"*": {absent: true}}', init=False) as simulation:
+    with simulated_node(scenario=scenario, text='gpus: {"*": {absent: true}}', init=False) as simulation:
         assert answer(pynvml.nvmlInit) == pynvml.NVML_ERROR_GPU_NOT_FOUND
         pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
         assert pynvml.nvmlDeviceGetCount() == 0
@@ -204,7 +204,7 @@ gpus:
     ecc: {corrected_dram: 5, corrected_sram: 2, uncorrected_dram: {value: 1, rate: 0.5, from: 10}}
     remap: {correctable: 1, uncorrectable: 2, pending: 1, failed: 1}
 """
-    with simulated(scenario=scenario, text=text, now=20.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=20.0) as simulation:
         fields = [3, 4, 11, 12, 142, 143, 144, 145]
         failing, healthy = (
             [f.value.ullVal for f in pynvml.nvmlDeviceGetFieldValues(simulation.handles()[n], fields)] for n in (4, 5)
@@ -223,7 +223,7 @@ gpus:
       3: {state: down}
       5: {state: sleep, replay: 10, recovery: {rate: 2, from: 100}}
 """
-    with simulated(scenario=scenario, text=text, now=130.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=130.0) as simulation:
         handle = simulation.handles()[0]
 
         def link(field: int, *links: int) -> list[int]:
@@ -243,7 +243,7 @@ gpus:
 
 def test_the_node_can_be_held_free_or_busy(scenario: Path) -> None:
     """idle, busy and jobs replace the default load of all GPUs or of one."""
-    with simulated(scenario=scenario, text="busy: true\ngpus: {6: {idle: true}}", now=3.0) as simulation:
+    with simulated_node(scenario=scenario, text="busy: true\ngpus: {6: {idle: true}}", now=3.0) as simulation:
 
         def processes() -> list[int]:
             return [len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)) for handle in simulation.handles()]
@@ -262,7 +262,7 @@ def test_the_node_can_be_held_free_or_busy(scenario: Path) -> None:
 def test_a_hanging_call_returns_when_the_scenario_heals(scenario: Path) -> None:
     """Only the given call on the given GPU hangs; other threads continue, and the edit ends the hang."""
     text = "gpus: {3: {hang: [nvmlDeviceGetTemperatureV]}}"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         handles = simulation.handles()
         returned: list[int] = []
         thread = threading.Thread(
@@ -394,7 +394,7 @@ gpus:
       memory_temperature: .nan
       energy: {value: 1000, rate: -10, from: 100}
 """
-    with simulated(scenario=scenario, text=text, now=100.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=100.0) as simulation:
         handle = simulation.handles()[1]
         assert pynvml.nvmlDeviceGetUtilizationRates(handle).gpu == 300
         assert pynvml.nvmlDeviceGetTemperatureV(handle, 0) == 65535
@@ -410,7 +410,7 @@ gpus:
 def test_a_field_can_come_with_another_type(scenario: Path) -> None:
     """A field with another type has the same number, which a reader of the expected type misreads."""
     text = "gpus: {1: {set: {power: 250}, field_types: {POWER_AVERAGE: double, POWER_INSTANT: unsigned_short}}}"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         mean, instant, energy = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[1], [185, 186, 83])
         assert (mean.valueType, mean.value.dVal) == (pynvml.NVML_VALUE_TYPE_DOUBLE, 250_000.0)
         assert (instant.valueType, instant.value.usVal) == (pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT, 250_000 % 65536)
@@ -420,17 +420,17 @@ def test_a_field_can_come_with_another_type(scenario: Path) -> None:
 def test_each_pcie_link_error_has_a_field(scenario: Path) -> None:
     """PCIe link errors are counted by kind, on Hopper and later only."""
     text = "gpus: {0: {pcie_errors: {fatal: 1, correctable: {rate: 2, from: 50}, l0_to_recovery: 4}}}"
-    with simulated(scenario=scenario, text=text, now=60.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=60.0) as simulation:
         fields = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [169, *range(173, 184)])
         assert {f.fieldId: f.value.uiVal for f in fields if f.value.uiVal} == {169: 4, 173: 20, 180: 1}
-    with simulated("a100x8") as simulation:
+    with simulated_node("a100x8") as simulation:
         fields = pynvml.nvmlDeviceGetFieldValues(simulation.handles()[0], [169, 173, 183])
         assert {f.nvmlReturn for f in fields} == {pynvml.NVML_ERROR_NOT_SUPPORTED}
 
 
 def test_a_gpu_that_appears_later_shifts_indices(scenario: Path) -> None:
     """A GPU that appears raises the count; the GPUs after it get other indices and keep their UUIDs."""
-    with simulated(scenario=scenario, text="gpus: {2: {absent: true}}") as simulation:
+    with simulated_node(scenario=scenario, text="gpus: {2: {absent: true}}") as simulation:
         before = [pynvml.nvmlDeviceGetUUID(handle) for handle in simulation.handles()]
         simulation.edit("")
         after = [pynvml.nvmlDeviceGetUUID(handle) for handle in simulation.handles()]
@@ -440,7 +440,7 @@ def test_a_gpu_that_appears_later_shifts_indices(scenario: Path) -> None:
 
 def test_an_upgraded_driver_needs_a_new_process(scenario: Path) -> None:
     """The loaded library does not match the new driver, also after another initialization; a new process works."""
-    with simulated(scenario=scenario) as simulation:
+    with simulated_node(scenario=scenario) as simulation:
         handle = simulation.handles()[0]
         simulation.edit("driver: not_loaded")
         assert power(handle) == pynvml.NVML_ERROR_DRIVER_NOT_LOADED
@@ -448,7 +448,7 @@ def test_an_upgraded_driver_needs_a_new_process(scenario: Path) -> None:
         assert power(handle) == pynvml.NVML_ERROR_UNKNOWN
         pynvml.nvmlShutdown()
         assert answer(pynvml.nvmlInit) == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    with simulated(scenario=scenario, text='driver_version: "610.43.02"'):
+    with simulated_node(scenario=scenario, text='driver_version: "610.43.02"'):
         assert pynvml.nvmlSystemGetDriverVersion() == "610.43.02"
 
 

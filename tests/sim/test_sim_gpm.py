@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from simulated import Simulation, answer, simulated
+from simulated import SimulatedNvml, answer, simulated_node
 
 SM, OCCUPANCY, TENSOR, DRAM, NVLINK = 2, 3, 5, 10, 60
 ENGINES = (1, 2, 3, 4, 5, 10, 11, 12, 13)
@@ -21,7 +21,7 @@ def scenario(tmp_path: Path) -> Path:
     return tmp_path / "scenario.yml"
 
 
-def asked(earlier: Any, later: Any, metrics: Sequence[int]) -> Any:
+def gpm_request(earlier: Any, later: Any, metrics: Sequence[int]) -> Any:
     question = pynvml.c_nvmlGpmMetricsGet_t()
     question.version, question.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, len(metrics)
     question.sample1, question.sample2 = earlier, later
@@ -32,7 +32,7 @@ def asked(earlier: Any, later: Any, metrics: Sequence[int]) -> Any:
 
 def between(earlier: Any, later: Any, *metrics: int) -> list[Any]:
     """Return the values, or the return code of a metric without a value."""
-    answered = pynvml.nvmlGpmMetricsGet(asked(earlier, later, metrics))
+    answered = pynvml.nvmlGpmMetricsGet(gpm_request(earlier, later, metrics))
     return [f"code {m.nvmlReturn}" if m.nvmlReturn else m.value for m in answered.metrics[: len(metrics)]]
 
 
@@ -40,7 +40,7 @@ def sample(handle: Any) -> Any:
     return pynvml.nvmlGpmSampleGet(handle, pynvml.nvmlGpmSampleAlloc())
 
 
-def later(simulation: Simulation, handle: Any, seconds: float) -> tuple[Any, Any]:
+def later(simulation: SimulatedNvml, handle: Any, seconds: float) -> tuple[Any, Any]:
     """Return two samples with this time between them."""
     first = sample(handle)
     simulation.now += seconds
@@ -50,7 +50,7 @@ def later(simulation: Simulation, handle: Any, seconds: float) -> tuple[Any, Any
 def test_values_are_the_mean_between_two_samples(scenario: Path) -> None:
     """Half of the time at full load gives half of the full value, in percent; no load gives 0."""
     text = "jobs: [{start: 10, end: 20, load: 1.0}]"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         handle = simulation.handles()[0]
         simulation.now = 12.0
         full = between(*later(simulation, handle, 5.0), *ENGINES)
@@ -64,10 +64,10 @@ def test_values_are_the_mean_between_two_samples(scenario: Path) -> None:
 
 def test_each_metric_of_a_call_has_its_own_return_code() -> None:
     """An unknown metric has a return code in its own entry; names and units are set."""
-    with simulated(now=100.0) as simulation:
+    with simulated_node(now=100.0) as simulation:
         pair = later(simulation, simulation.handles()[0], 1.0)
         assert [type(value) for value in between(*pair, SM, 999, DRAM)] == [float, str, float]
-        names = pynvml.nvmlGpmMetricsGet(asked(*pair, [SM, NVLINK])).metrics
+        names = pynvml.nvmlGpmMetricsGet(gpm_request(*pair, [SM, NVLINK])).metrics
         assert [(m.metricInfo.shortName, m.metricInfo.unit) for m in names[:2]] == [
             (b"sm_util", b"%"),
             (b"nvlink_total_rx_per_sec", b"MiB/s"),
@@ -76,20 +76,20 @@ def test_each_metric_of_a_call_has_its_own_return_code() -> None:
 
 def test_traffic_metrics_match_the_counters() -> None:
     """Traffic in MiB/s over all NVLinks matches the counters of the same time."""
-    with simulated(now=100.0) as simulation:
+    with simulated_node(now=100.0) as simulation:
         handle = simulation.handles()[0]
 
-        def received() -> int:
+        def received_bytes() -> int:
             return int(pynvml.nvmlDeviceGetFieldValues(handle, [(139, 0xFFFFFFFF)])[0].value.ullVal)
 
-        before = received()
+        before = received_bytes()
         [rate] = between(*later(simulation, handle, 2.0), NVLINK)
-        assert rate == pytest.approx((received() - before) / 1024 / 2, rel=1e-6)
+        assert rate == pytest.approx((received_bytes() - before) / 1024 / 2, rel=1e-6)
 
 
 def test_a_sample_has_one_time(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample has one time however long it takes, so that no engine is busier than 100 %."""
-    with simulated(scenario=scenario, text="jobs: [{load: 1.0}]", now=100.0) as simulation:
+    with simulated_node(scenario=scenario, text="jobs: [{load: 1.0}]", now=100.0) as simulation:
         handle = simulation.handles()[0]
         before = sample(handle)
         simulation.now += 1.0
@@ -103,7 +103,7 @@ def test_a_sample_has_one_time(scenario: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_samples_of_the_same_time_give_nan() -> None:
     """Two samples of the same time return success and NaN."""
-    with simulated(now=100.0) as simulation:
+    with simulated_node(now=100.0) as simulation:
         [value] = between(*later(simulation, simulation.handles()[0], 0.0), SM)
         assert math.isnan(value)
 
@@ -117,7 +117,7 @@ gpus:
   1: {gpm: {sm_util: 300, dram_bw_util: .nan, any_tensor_util: null}}
   2: {set: {utilization: 50}}
 """
-    with simulated(scenario=scenario, text=text, now=100.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=100.0) as simulation:
         silent, wrong, half = (later(simulation, handle, 1.0) for handle in simulation.handles()[:3])
         assert between(*silent, *ENGINES) == [0.0] * len(ENGINES)
         assert pynvml.nvmlDeviceGetUtilizationRates(simulation.handles()[0]).gpu > 90
@@ -132,7 +132,7 @@ gpus:
 @pytest.mark.parametrize(("profile", "supported"), [("h100x8", 1), ("b200x8", 1), ("a100x8", 0), ("h100guestx2", 0)])
 def test_gpm_is_supported_on_hopper_and_later_except_in_guests(profile: str, supported: int) -> None:
     """Support can be queried; without support no sample can be taken."""
-    with simulated(profile) as simulation:
+    with simulated_node(profile) as simulation:
         handle = simulation.handles()[0]
         assert pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice == supported
         assert answer(sample, handle) == (0 if supported else pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -140,7 +140,7 @@ def test_gpm_is_supported_on_hopper_and_later_except_in_guests(profile: str, sup
 
 def test_samples_are_invalid_after_another_initialisation() -> None:
     """Samples from before an initialization, and freed samples, are invalid arguments."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         old = sample(simulation.handles()[0])
         pynvml.nvmlShutdown()
         pynvml.nvmlInit()
@@ -154,15 +154,15 @@ def test_samples_are_invalid_after_another_initialisation() -> None:
 
 def test_invalid_arguments_are_refused() -> None:
     """A wrong version is 25; samples of two GPUs, an empty sample, and too many metrics are errors."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         first, second = (sample(handle) for handle in simulation.handles()[:2])
-        question = asked(first, first, [SM])
+        question = gpm_request(first, first, [SM])
         question.version = 2
         assert answer(pynvml.nvmlGpmMetricsGet, question) == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
         invalid = pynvml.NVML_ERROR_INVALID_ARGUMENT
-        assert answer(pynvml.nvmlGpmMetricsGet, asked(first, second, [SM])) == invalid
-        assert answer(pynvml.nvmlGpmMetricsGet, asked(first, pynvml.nvmlGpmSampleAlloc(), [SM])) == invalid
-        question = asked(first, first, [SM])
+        assert answer(pynvml.nvmlGpmMetricsGet, gpm_request(first, second, [SM])) == invalid
+        assert answer(pynvml.nvmlGpmMetricsGet, gpm_request(first, pynvml.nvmlGpmSampleAlloc(), [SM])) == invalid
+        question = gpm_request(first, first, [SM])
         question.numMetrics = 211
         assert answer(pynvml.nvmlGpmMetricsGet, question) == invalid
 
@@ -170,14 +170,14 @@ def test_invalid_arguments_are_refused() -> None:
 def test_permission_can_be_missing(scenario: Path) -> None:
     """Missing permission for one GPU, as in some containers, does not affect the others."""
     text = "gpus: {1: {fail: {nvmlGpmSampleGet: NO_PERMISSION}}}"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         assert [answer(sample, handle) for handle in simulation.handles()[:3]] == [0, 4, 0]
 
 
 def test_mig_instances_have_their_own_samples(scenario: Path) -> None:
     """Instances are sampled by GPU and number, or by MIG device; other instances are errors."""
     text = "busy: true\ngpus: {0: {mig: [3g.40gb, {profile: 2g.20gb, compute: []}]}}"
-    with simulated(scenario=scenario, text=text, now=100.0) as simulation:
+    with simulated_node(scenario=scenario, text=text, now=100.0) as simulation:
         gpu = simulation.handles()[0]
         part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)
         number = pynvml.nvmlDeviceGetGpuInstanceId(part)

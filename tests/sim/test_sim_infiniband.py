@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-def opened(folder: Path, text: str = "", profile: str = "h100x8", now: float = 0.0) -> SimulatedTree:
+def open_simulated_tree(folder: Path, text: str = "", profile: str = "h100x8", now: float = 0.0) -> SimulatedTree:
     scenario = folder / "scenario.yml"
     scenario.write_text(text)
     clock = Clock()
@@ -39,7 +39,7 @@ def read(tree: SimulatedTree, name: str, device: str = "mlx5_0") -> str:
 @each_case("profile", PROFILES)
 def test_each_profile_has_its_ports_and_services(profile: str, tmp_path: Path) -> None:
     """Each profile has its number of devices and its running services."""
-    tree, kind = opened(tmp_path, profile=profile), PROFILES[profile]
+    tree, kind = open_simulated_tree(tmp_path, profile=profile), PROFILES[profile]
 
     assert tree.exists(CLASS) == bool(kind.ports)
     if kind.ports:
@@ -63,19 +63,22 @@ def test_counters_have_the_width_of_the_hardware(name: str, counted: int, shown:
     """A counter of the InfiniBand specification stops at its maximum; a queue counter of mlx5 wraps."""
     text = f"ports: {{mlx5_0: {{counters: {{{name.rpartition('/')[2]}: {counted}}}}}}}"
 
-    assert read(opened(tmp_path, text), name) == str(shown)
+    assert read(open_simulated_tree(tmp_path, text), name) == str(shown)
 
 
 def test_traffic_follows_the_load(tmp_path: Path) -> None:
     """Traffic starts idle and then is a part of the speed, the same for every reader at one time."""
     job = "jobs: [{start: 100, end: 200, load: 1.0, gpus: [0]}]"
-    words = {now: int(read(opened(tmp_path, job, now=now), "counters/port_xmit_data")) for now in (50, 150, 200, 900)}
+    words = {
+        now: int(read(open_simulated_tree(tmp_path, job, now=now), "counters/port_xmit_data"))
+        for now in (50, 150, 200, 900)
+    }
 
     assert words[50] == 0
     assert 0.1 < words[200] * 4 / (100 * 50e9) < 1
     assert words[150] == pytest.approx(words[200] / 2, rel=0.01)
     assert words[900] == words[200]
-    assert read(opened(tmp_path, job, now=900), "counters/port_xmit_data", "mlx5_1") == "0"
+    assert read(open_simulated_tree(tmp_path, job, now=900), "counters/port_xmit_data", "mlx5_1") == "0"
 
 
 def test_a_scenario_sets_states_speeds_and_counters(tmp_path: Path) -> None:
@@ -85,7 +88,7 @@ ports:
   "*": {counters: {symbol_error: 5}}
   mlx5_2: {state: down, rate: 200, counters: {link_downed: {value: 1, rate: 0.5, from: 10}}}
 """
-    tree = opened(tmp_path, text, now=14.0)
+    tree = open_simulated_tree(tmp_path, text, now=14.0)
 
     assert (read(tree, "state"), read(tree, "counters/symbol_error")) == ("4: ACTIVE", "5")
     assert (read(tree, "state", "mlx5_2"), read(tree, "phys_state", "mlx5_2")) == ("1: DOWN", "2: Polling")
@@ -96,7 +99,7 @@ ports:
 @pytest.mark.parametrize(("state", "unit", "runs"), [("stopped", True, False), ("not_installed", False, False)])
 def test_a_service_can_be_stopped_or_missing(tmp_path: Path, state: str, *, unit: bool, runs: bool) -> None:
     """A stopped service has a unit file and no cgroup; a missing one has neither."""
-    tree = opened(tmp_path, f"services: {{fabric_manager: {state}}}")
+    tree = open_simulated_tree(tmp_path, f"services: {{fabric_manager: {state}}}")
 
     assert tree.exists(f"{UNITS}/{SERVICES['fabric_manager']}") == unit
     assert tree.exists(f"{CGROUPS}/{SERVICES['fabric_manager']}") == runs
@@ -115,7 +118,7 @@ def test_a_service_can_be_stopped_or_missing(tmp_path: Path, state: str, *, unit
 def test_an_invalid_row_is_reported_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
     """An invalid row of ports is reported with its line, as in other parts of a scenario."""
     with pytest.raises(SimulationError, match=r"scenario\.yml:1: .*") as caught:
-        opened(tmp_path, text)
+        open_simulated_tree(tmp_path, text)
     assert problem in str(caught.value)
 
 
@@ -138,7 +141,10 @@ print(tree.read("class/infiniband/mlx5_3/ports/1/state"))
 def test_a_restarting_service_has_a_new_process_each_time(tmp_path: Path) -> None:
     """A restarting service has a new process after each restart and is always running."""
     unit = f"{CGROUPS}/{SERVICES['fabric_manager']}"
-    trees = [opened(tmp_path, "services: {fabric_manager: restarting}", now=now) for now in (0.0, 5.0, 40.0, 70.0)]
+    trees = [
+        open_simulated_tree(tmp_path, "services: {fabric_manager: restarting}", now=now)
+        for now in (0.0, 5.0, 40.0, 70.0)
+    ]
 
     assert all(tree.read(f"{unit}/cgroup.events").startswith("populated 1") for tree in trees)
     processes = [tree.read(f"{unit}/cgroup.procs") for tree in trees]
@@ -148,7 +154,7 @@ def test_a_restarting_service_has_a_new_process_each_time(tmp_path: Path) -> Non
 
 def test_each_port_device_has_its_own_pci_address(tmp_path: Path) -> None:
     """Each port device has a unique PCI address that is not the address of a GPU."""
-    tree, gpus = opened(tmp_path), PROFILES["h100x8"].bus_ids
+    tree, gpus = open_simulated_tree(tmp_path), PROFILES["h100x8"].bus_ids
     places = [
         tree.read(f"{CLASS}/{device}/device/uevent").partition("PCI_SLOT_NAME=")[2] for device in tree.names(CLASS)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from simulated import answer, simulated
+from simulated import answer, simulated_node
 
 from gpumon.model.orders import SimulationError
 from gpumon.sim.exports import EXPORTS
@@ -20,7 +20,7 @@ from gpumon.sim.library import open_node
 
 def test_functions_are_plain_c_function_pointers() -> None:
     """A function has no argument types, returns a C int, and accepts any argument."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         function = simulation.node.library.nvmlDeviceGetCount_v2
         assert function.argtypes is None
         assert function.restype is ctypes.c_int
@@ -39,7 +39,7 @@ def test_every_export_is_a_function_of_pynvml() -> None:
 
 def test_a_function_that_the_driver_lacks_is_not_found() -> None:
     """Functions of later drivers are absent in an older driver, and other names are always absent."""
-    with simulated("t4x1") as simulation:
+    with simulated_node("t4x1") as simulation:
         [handle] = simulation.handles()
         assert answer(pynvml.nvmlDeviceGetTemperatureV, handle, 0) == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
         assert answer(pynvml.nvmlDeviceGetMarginTemperature, handle) == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
@@ -50,7 +50,7 @@ def test_a_function_that_the_driver_lacks_is_not_found() -> None:
 
 def test_initialisation_is_counted() -> None:
     """NVML is uninitialized after as many shutdowns as initializations."""
-    with simulated(init=False):
+    with simulated_node(init=False):
         assert answer(pynvml.nvmlDeviceGetCount) == pynvml.NVML_ERROR_UNINITIALIZED
         pynvml.nvmlInit()
         pynvml.nvmlInit()
@@ -63,7 +63,7 @@ def test_initialisation_is_counted() -> None:
 
 def test_handles_are_invalid_after_another_initialisation() -> None:
     """A handle from before another initialization, and an arbitrary handle, are invalid."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         handle = simulation.handles()[0]
         pynvml.nvmlShutdown()
         assert answer(pynvml.nvmlDeviceGetPowerUsage, handle) == pynvml.NVML_ERROR_UNINITIALIZED
@@ -76,7 +76,7 @@ def test_handles_are_invalid_after_another_initialisation() -> None:
 
 def test_a_handle_is_found_by_index_bus_id_and_uuid() -> None:
     """Lookups by index, UUID and PCI address in every format return the same GPU."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         for index, handle in enumerate(simulation.handles()):
             uuid, bus_id = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetPciInfo(handle).busId
             assert pynvml.nvmlDeviceGetIndex(handle) == index
@@ -95,7 +95,7 @@ def test_a_handle_is_found_by_index_bus_id_and_uuid() -> None:
 
 def test_a_text_buffer_needs_space_for_nul() -> None:
     """A buffer too small for text and NUL returns INSUFFICIENT_SIZE and is unchanged."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         handle, name = simulation.handles()[0], pynvml.nvmlDeviceGetName(simulation.handles()[0])
         buffer = ctypes.create_string_buffer(b"\x7f" * 96, 96)
         function = simulation.node.library.nvmlDeviceGetName
@@ -115,7 +115,7 @@ def test_a_text_buffer_needs_space_for_nul() -> None:
 )
 def test_structs_contain_their_version(function: str, size: int, version: int) -> None:
     """An unknown struct version returns code 25, and no byte after the struct is written."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         handle, call = simulation.handles()[0], getattr(simulation.node.library, function)
         for wrong in (0, version + 1, version + 0x01000000):
             buffer = ctypes.create_string_buffer(struct.pack("<I", wrong), size)
@@ -130,7 +130,7 @@ def test_structs_contain_their_version(function: str, size: int, version: int) -
 def test_process_lists_return_the_size_they_need(tmp_path: Path) -> None:
     """An array that is too small returns INSUFFICIENT_SIZE with the size; an empty list succeeds."""
     runs = "jobs: [{load: 0.5, memory: 0.3}, {load: 0.3, memory: 0.2, gpus: [0]}]"
-    with simulated(scenario=tmp_path / "s.yml", text=runs, now=5.0) as simulation:
+    with simulated_node(scenario=tmp_path / "s.yml", text=runs, now=5.0) as simulation:
         first, second = simulation.handles()[:2]
         count = ctypes.c_uint(1)
         function = simulation.node.library.nvmlDeviceGetComputeRunningProcesses_v3
@@ -138,18 +138,18 @@ def test_process_lists_return_the_size_they_need(tmp_path: Path) -> None:
         assert count.value == 2
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(first)
         assert len({process.pid for process in processes}) == 2
-        assert sum(process.usedGpuMemory for process in processes) == _used(first)
+        assert sum(process.usedGpuMemory for process in processes) == _used_memory(first)
         assert len(pynvml.nvmlDeviceGetComputeRunningProcesses(second)) == 1
         assert pynvml.nvmlDeviceGetGraphicsRunningProcesses(first) == []
 
 
-def _used(handle: Any) -> int:
+def _used_memory(handle: Any) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2).used)
 
 
 def test_memory_adds_up_in_both_versions() -> None:
     """Used, free and reserved memory add up to the total; version 1 counts reserved memory as used."""
-    with simulated(now=100.0) as simulation:
+    with simulated_node(now=100.0) as simulation:
         for handle in simulation.handles():
             old = pynvml.nvmlDeviceGetMemoryInfo(handle)
             new = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
@@ -161,14 +161,14 @@ def test_memory_adds_up_in_both_versions() -> None:
 def test_free_memory_is_never_negative(tmp_path: Path) -> None:
     """Free memory is never negative, whatever value is set for used memory."""
     text = "gpus: {0: {set: {memory_used: 1000000000000}}}"
-    with simulated(scenario=tmp_path / "s.yml", text=text) as simulation:
+    with simulated_node(scenario=tmp_path / "s.yml", text=text) as simulation:
         memory = pynvml.nvmlDeviceGetMemoryInfo(simulation.handles()[0], pynvml.nvmlMemory_v2)
         assert (memory.free, memory.used + memory.reserved) == (0, memory.total)
 
 
 def test_every_return_code_has_a_text() -> None:
     """Return codes have a text, also before an initialization."""
-    with simulated(init=False):
+    with simulated_node(init=False):
         assert pynvml.nvmlErrorString(25) == "Argument version mismatch"
         assert pynvml.nvmlErrorString(12345) == "Unknown"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 from each_case import each_case
-from simulated import answer, simulated
+from simulated import answer, simulated_node
 
 from gpumon.sim.field_values import pack_bit_error_rate
 
@@ -34,7 +34,7 @@ def values(handle: Any, *fields: Any) -> list[Any]:
 )
 def test_each_generation_has_its_own_counters(profile: str, has: tuple[int, ...], lacks: tuple[int, ...]) -> None:
     """Hopper and Blackwell each do not support the counters of the other."""
-    with simulated(profile, now=100.0) as simulation:
+    with simulated_node(profile, now=100.0) as simulation:
         handle = simulation.handles()[0]
         assert all(isinstance(value, int) for value in values(handle, *((field, 3) for field in has)))
         assert values(handle, *((field, 3) for field in lacks)) == ["code 3"] * len(lacks)
@@ -45,7 +45,7 @@ def test_sums_over_all_links_match_the_links(scenario: Path) -> None:
     text = (
         "gpus: {0: {nvlinks: {2: {receive: 3, recovery_failed: 1}, 7: {receive: 4, recovered: 2}, 9: {state: down}}}}"
     )
-    with simulated("b200x8", scenario, text=text, now=100.0) as simulation:
+    with simulated_node("b200x8", scenario, text=text, now=100.0) as simulation:
         handle = simulation.handles()[0]
         assert values(handle, (208, ALL_LINKS), (213, ALL_LINKS), (214, 2), (215, ALL_LINKS)) == [7, 2, 1, 3]
         everything, one, down = values(handle, (204, ALL_LINKS), (204, 0), (204, 9))
@@ -67,7 +67,7 @@ def test_error_rates_are_packed(ratio: float, number: int) -> None:
 def test_an_error_rate_can_be_set(scenario: Path) -> None:
     """The error rate of one link can be set, and it has no sum."""
     text = "gpus: {0: {nvlinks: {4: {effective_ber: 2.0e-11}}}}"
-    with simulated("b200x8", scenario, text=text) as simulation:
+    with simulated_node("b200x8", scenario, text=text) as simulation:
         handle = simulation.handles()[0]
         assert values(handle, (220, 4), (220, 5), (222, ALL_LINKS)) == [2 << 8 | 11, 0xFFF, "code 2"]
 
@@ -78,7 +78,7 @@ def test_an_error_rate_can_be_set(scenario: Path) -> None:
 )
 def test_links_have_the_speed_of_their_generation(profile: str, links: int, speed: int, version: int) -> None:
     """Each generation has its number of links, its speed in MB/s per direction, and NVML's version number."""
-    with simulated(profile) as simulation:
+    with simulated_node(profile) as simulation:
         handle = simulation.handles()[0]
         assert values(handle, 91, (164, links - 1), (166, 0)) == [links, speed, version]
         assert pynvml.nvmlDeviceGetNvLinkVersion(handle, 0) == version
@@ -98,13 +98,13 @@ def peers(handle: Any) -> list[tuple[int, str]]:
 def test_a_link_can_be_slower(scenario: Path) -> None:
     """One link can be slower; a link that is down has speed 0."""
     text = "gpus: {0: {nvlinks: {2: {speed: 13281}, 3: {speed: 13281, state: down}}}}"
-    with simulated("h100x8", scenario, text=text, now=100.0) as simulation:
+    with simulated_node("h100x8", scenario, text=text, now=100.0) as simulation:
         assert values(simulation.handles()[0], (164, 1), (164, 2), (164, 3)) == [26562, 13281, 0]
 
 
 def test_remote_devices_of_links_depend_on_the_generation() -> None:
     """NVSwitches have a PCI address up to Hopper only; a bridge leads to the other GPU."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         remote = peers(simulation.handles()[0])
         assert {kind for kind, _ in remote} == {2}
         assert sorted({address: 0 for _, address in remote}) == [f"00000000:0{n}:00.0" for n in (5, 6, 7, 8)]
@@ -114,11 +114,11 @@ def test_remote_devices_of_links_depend_on_the_generation() -> None:
             4,
             5,
         ]
-    with simulated("b200x8") as simulation:
+    with simulated_node("b200x8") as simulation:
         assert set(peers(simulation.handles()[0])) == {(2, "fffffff:ffff:ff")}
-    with simulated("gb200x4") as simulation:
+    with simulated_node("gb200x4") as simulation:
         assert set(peers(simulation.handles()[0])) == {(2, "FFFFFFFF:FF:FF.0")}
-    with simulated("h100pciex2") as simulation:
+    with simulated_node("h100pciex2") as simulation:
         first, second = simulation.handles()
         assert set(peers(first)) == {(0, pynvml.nvmlDeviceGetPciInfo(second).busId)}
         assert set(peers(second)) == {(0, pynvml.nvmlDeviceGetPciInfo(first).busId)}
@@ -126,7 +126,7 @@ def test_remote_devices_of_links_depend_on_the_generation() -> None:
 
 def test_a_link_that_is_down_has_no_remote_device(scenario: Path) -> None:
     """A link that is down has no remote device and speed 0."""
-    with simulated(scenario=scenario, text="gpus: {0: {nvlinks: {3: {state: down}}}}") as simulation:
+    with simulated_node(scenario=scenario, text="gpus: {0: {nvlinks: {3: {state: down}}}}") as simulation:
         handle = simulation.handles()[0]
         assert answer(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, 3) == pynvml.NVML_ERROR_NOT_SUPPORTED
         assert answer(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, 3) == pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -135,7 +135,7 @@ def test_a_link_that_is_down_has_no_remote_device(scenario: Path) -> None:
 
 def test_only_grace_has_c2c_links(scenario: Path) -> None:
     """Grace has C2C links with number, state and speed; other products do not support them."""
-    with simulated(
+    with simulated_node(
         "gb200x4", scenario, text='gpus: {1: {c2c_links: {2: down}}, 2: {c2c_links: {"*": down}}}'
     ) as simulation:
         healthy, one, none = simulation.handles()[:3]
@@ -145,13 +145,13 @@ def test_only_grace_has_c2c_links(scenario: Path) -> None:
         assert values(one, *states) == [1, 1, 0, 1, 1]
         assert values(one, (172, 2)) == [0]
         assert values(none, *states) == [0] * 5
-    with simulated("b200x8") as simulation:
+    with simulated_node("b200x8") as simulation:
         assert values(simulation.handles()[0], 170, (171, 0)) == ["code 3", "code 3"]
 
 
 def test_the_links_of_a_guest_are_all_down() -> None:
     """A guest has 18 links that are all down."""
-    with simulated("h100guestx2", now=100.0) as simulation:
+    with simulated_node("h100guestx2", now=100.0) as simulation:
         handles = simulation.handles()
         assert len(handles) == len(simulation.node.pci_functions()) == 2
         assert values(handles[0], 91, (165, 0), (165, 17), (138, ALL_LINKS), 83, 94, 169) == [
@@ -171,7 +171,7 @@ def access(one: Any, other: Any, capability: int) -> int | str:
 def test_peer_access_of_each_pair_of_gpus(scenario: Path) -> None:
     """Peer access is over NVLink if both GPUs have an active link, else over PCIe, and symmetric."""
     text = 'gpus: {1: {nvlinks: {"*": {state: down}}}, 2: {peer_access: {0: {write: topology_not_supported}}}}'
-    with simulated("h100x8", scenario, text=text, now=100.0) as simulation:
+    with simulated_node("h100x8", scenario, text=text, now=100.0) as simulation:
         handles = simulation.handles()
         assert [access(handles[0], handles[3], capability) for capability in range(6)] == [0, 0, 0, 0, 0, "code 2"]
         assert [access(handles[0], handles[1], capability) for capability in range(5)] == [0, 0, 5, 5, 0]

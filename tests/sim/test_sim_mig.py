@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 from each_case import each_case
-from simulated import answer, simulated
+from simulated import answer, simulated_node
 
 from gpumon.model.orders import SimulationError
 from gpumon.sim.library import open_node
@@ -87,7 +87,7 @@ def test_a_scenario_that_does_not_fit_names_the_gpu(scenario: Path) -> None:
 
 def test_a_mig_device_has_its_own_readings_and_its_gpu() -> None:
     """A MIG device has its own name, UUID, numbers, attributes, memory and processes; other calls need the GPU."""
-    with simulated("h100migx8", now=100.0) as simulation:
+    with simulated_node("h100migx8", now=100.0) as simulation:
         gpu = simulation.handles()[4]
         assert names(gpu) == ["3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"]
         part = parts(gpu)[0]
@@ -111,7 +111,7 @@ def test_a_mig_device_has_its_own_readings_and_its_gpu() -> None:
 
 def test_memory_and_processes_of_mig_devices_add_up_to_the_gpu() -> None:
     """Each process is in one MIG device, and the memory of all MIG devices is in the GPU's memory."""
-    with simulated("h100migx8", now=100.0) as simulation:
+    with simulated_node("h100migx8", now=100.0) as simulation:
         for gpu in simulation.handles()[3:7]:
             all_of_it = {process.pid: process for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
             used = 0
@@ -130,12 +130,12 @@ def test_memory_and_processes_of_mig_devices_add_up_to_the_gpu() -> None:
 def test_compute_instances_are_several_mig_devices_of_an_instance(scenario: Path) -> None:
     """Compute instances share memory and engines of their GPU instance, and have names that show it."""
     text = "gpus: {0: {mig: [{profile: 3g.40gb, compute: [1, 2]}]}}"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         gpu = simulation.handles()[0]
         assert names(gpu) == ["1c.3g.40gb", "2c.3g.40gb"]
         both = [pynvml.nvmlDeviceGetAttributes(part) for part in parts(gpu)]
-        assert [one.multiprocessorCount for one in both] == [20, 40]
-        assert {one.memorySizeMB for one in both} == {40448}
+        assert [each.multiprocessorCount for each in both] == [20, 40]
+        assert {each.memorySizeMB for each in both} == {40448}
         assert [pynvml.nvmlDeviceGetComputeInstanceId(part) for part in parts(gpu)] == [0, 1]
 
 
@@ -150,7 +150,7 @@ ENGINES = ("UtilizationRates", "EncoderUtilization", "DecoderUtilization", "JpgU
 @pytest.mark.parametrize(("index", "rows"), [(0, "code 3"), (7, 0)])
 def test_a_gpu_with_instances_lacks_some_readings(index: int, rows: Any) -> None:
     """With instances the GPU has no utilization, volatile ECC, active NVLink or remapped rows."""
-    with simulated("h100migx8", now=100.0) as simulation:
+    with simulated_node("h100migx8", now=100.0) as simulation:
         gpu = simulation.handles()[index]
         assert pynvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
         for engine in ENGINES:
@@ -167,7 +167,7 @@ def test_a_gpu_with_instances_lacks_some_readings(index: int, rows: Any) -> None
 
 def test_a_gpu_with_mig_off_has_no_mig_devices() -> None:
     """With MIG off the mode can be read, and there is no MIG device."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         gpu = simulation.handles()[0]
         assert pynvml.nvmlDeviceGetMigMode(gpu) == [0, 0]
         assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 0
@@ -176,7 +176,7 @@ def test_a_gpu_with_mig_off_has_no_mig_devices() -> None:
 
 def test_a_new_layout_is_an_event_and_invalidates_handles(scenario: Path) -> None:
     """A new layout is an event; old handles are invalid and their numbers can be used again."""
-    with simulated(scenario=scenario, text="gpus: {1: {mig: [3g.40gb, 3g.40gb]}}", now=1.0) as simulation:
+    with simulated_node(scenario=scenario, text="gpus: {1: {mig: [3g.40gb, 3g.40gb]}}", now=1.0) as simulation:
         gpu = simulation.handles()[1]
         first, second = parts(gpu)
         waiting = pynvml.nvmlEventSetCreate()
@@ -198,7 +198,7 @@ def test_a_new_layout_is_an_event_and_invalidates_handles(scenario: Path) -> Non
 def test_the_same_layout_has_the_same_uuids(scenario: Path) -> None:
     """The same layout gives the same UUIDs again."""
     text = "gpus: {1: {mig: [3g.40gb, 2g.20gb]}}"
-    with simulated(scenario=scenario, text=text) as simulation:
+    with simulated_node(scenario=scenario, text=text) as simulation:
         gpu = simulation.handles()[1]
         before = [pynvml.nvmlDeviceGetUUID(part) for part in parts(gpu)]
         simulation.edit("gpus: {1: {mig: []}}")

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated import simulated
+from simulated import simulated_node
 
 from gpumon.clock import boot_clock
 from gpumon.sim import workload
@@ -92,7 +92,7 @@ def everything(simulation: Any) -> list[tuple[Any, ...]]:
 
 def test_the_node_is_idle_for_forty_seconds_and_busy_afterwards() -> None:
     """No process runs at first; then each GPU has a job for minutes, with pauses."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         held = []
         for second in range(1300):
             simulation.now = float(second)
@@ -109,7 +109,7 @@ def test_the_node_is_idle_for_forty_seconds_and_busy_afterwards() -> None:
 
 def test_readings_follow_the_job() -> None:
     """An idle GPU has low clocks, the idle reason and low power; a busy GPU does not, and becomes hotter."""
-    with simulated(now=30.0) as simulation:
+    with simulated_node(now=30.0) as simulation:
         for use, power, *_, processes, events, clock in everything(simulation):
             assert (use, processes, events, clock) == (0, [], 0x1, 345)
             assert 60_000 < power < 80_000
@@ -129,7 +129,7 @@ def test_readings_follow_the_job() -> None:
 
 def test_mean_power_covers_the_last_second() -> None:
     """Mean power is the energy of the last second, so that it follows the current power with a delay."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         handle = simulation.handles()[0]
         for second in (41.0, 46.5, 47.0, 100.0):
             simulation.now = second - 1.0
@@ -143,7 +143,7 @@ def test_mean_power_covers_the_last_second() -> None:
 
 def test_the_power_cap_counts_its_time() -> None:
     """The counter of the power cap increases exactly while its event is active."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         handle = simulation.handles()[0]
         for second in range(40, 400):
             active, counts = [], []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 from each_case import each_case
-from simulated import simulated
+from simulated import simulated_node
 
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
@@ -47,7 +47,7 @@ def read(call: Any, *arguments: Any) -> Any:
 @every_driver
 def test_calls_and_fields_agree(tmp_path: Path, profile: str, driver: str) -> None:
     """Values that can be read in two ways are the same, for every profile and driver."""
-    with simulated(
+    with simulated_node(
         profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"\nbusy: true', now=100.0
     ) as simulation:
         assert pynvml.nvmlSystemGetDriverVersion() == driver
@@ -77,7 +77,7 @@ def test_calls_and_fields_agree(tmp_path: Path, profile: str, driver: str) -> No
 def test_no_function_raises(tmp_path: Path, profile: str, driver: str) -> None:
     """Every call on a GPU returns a value or an NVML error, and does not raise otherwise."""
     room = ctypes.create_string_buffer(4096)
-    with simulated(profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"', now=100.0) as simulation:
+    with simulated_node(profile, tmp_path / "s.yml", text=f'driver_version: "{driver}"', now=100.0) as simulation:
         library, handle = simulation.node.library, simulation.handles()[0]
         for name in [name for name in EXPORTS if name.startswith("nvmlDeviceGet") and hasattr(library, name)]:
             takes = Signature(EXPORTS[name].words).c_types[1:]
@@ -96,7 +96,7 @@ def test_no_function_raises(tmp_path: Path, profile: str, driver: str) -> None:
 def test_a_poll_reads_every_gpu(tmp_path: Path, profile: str, driver: str) -> None:
     """The agent's poll reads all GPUs without a fault or an error."""
     text = f'driver_version: "{driver}"'
-    with simulated(profile, tmp_path / "s.yml", text=text, now=100.0, init=False) as simulation:
+    with simulated_node(profile, tmp_path / "s.yml", text=text, now=100.0, init=False) as simulation:
         library = Library(call_progress.Writer(call_progress.create()))
         assert start(library).driver == driver
         parts: list[Any] = []

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 from each_case import each_case
-from simulated import answer, simulated
+from simulated import answer, simulated_node
 
 MIB = 1 << 20
 
@@ -184,7 +184,7 @@ def numbers(handle: Any, *fields: Any) -> Any:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def supported(call: Any, *arguments: Any) -> Any:
+def value_if_supported(call: Any, *arguments: Any) -> Any:
     return None if answer(call, *arguments) == pynvml.NVML_ERROR_NOT_SUPPORTED else call(*arguments)
 
 
@@ -202,7 +202,7 @@ def supported(call: Any, *arguments: Any) -> Any:
 )
 def test_values_match_the_published_values(profile: str, published: dict[str, Any]) -> None:
     """Fixed values equal those of real GPUs, and changing values are in a range around them."""
-    with simulated(profile, now=10.0) as simulation:
+    with simulated_node(profile, now=10.0) as simulation:
         handle = simulation.handles()[0]
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
         offsets = numbers(handle, 193, 194, 195, 196)
@@ -221,10 +221,10 @@ def test_values_match_the_published_values(profile: str, published: dict[str, An
                 pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
             ],
             "pstate": pynvml.nvmlDeviceGetPerformanceState(handle),
-            "thresholds": [supported(pynvml.nvmlDeviceGetTemperatureThreshold, handle, n) for n in range(4)],
+            "thresholds": [value_if_supported(pynvml.nvmlDeviceGetTemperatureThreshold, handle, n) for n in range(4)],
             "offsets": None if offsets[0] is None else offsets,
-            "spare rows": getattr(supported(pynvml.nvmlDeviceGetRowRemapperHistogram, handle), "max", None),
-            "mig": supported(pynvml.nvmlDeviceGetMigMode, handle),
+            "spare rows": getattr(value_if_supported(pynvml.nvmlDeviceGetRowRemapperHistogram, handle), "max", None),
+            "mig": value_if_supported(pynvml.nvmlDeviceGetMigMode, handle),
             "links": numbers(handle, 91),
             "link speed": numbers(handle, (164, 0)),
             "capability": pynvml.nvmlDeviceGetCudaComputeCapability(handle),
@@ -246,7 +246,7 @@ def test_memory_and_module_power_match_the_published_values() -> None:
     """Idle power in watts: H200 42.08, B200 22.33, GB200 30.26 and 467.17 for the module; no module elsewhere."""
     read = {}
     for profile in ("h200x8", "b200x8", "gb200x4", "l40sx4"):
-        with simulated(profile, now=10.0) as simulation:
+        with simulated_node(profile, now=10.0) as simulation:
             read[profile] = numbers(simulation.handles()[0], (185, 2), (185, 1))
     assert read == {
         "h200x8": [42_000, None],
@@ -260,7 +260,7 @@ def test_the_temperature_limit_matches_the_published_value() -> None:
     """Temperature and margin add up to the limit: H200 38 + 49, B200 39 + 49, GB200 27 + 60, L40S 29 + 59."""
     sums = {}
     for profile in ("h200x8", "b200x8", "gb200x4", "l40sx4"):
-        with simulated(profile, now=10.0) as simulation:
+        with simulated_node(profile, now=10.0) as simulation:
             handle = simulation.handles()[0]
             margin = pynvml.nvmlDeviceGetMarginTemperature(handle)
             sums[profile] = pynvml.nvmlDeviceGetTemperature(handle, 0) + margin

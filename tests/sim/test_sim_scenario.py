@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml
 import pytest
 from each_case import each_case
-from simulated import simulated
+from simulated import simulated_node
 
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
@@ -71,14 +71,14 @@ def test_an_invalid_scenario_is_refused_with_line_and_remedy(tmp_path: Path, tex
 )
 def test_the_place_is_that_of_the_profile_or_scenario(tmp_path: Path, profile: str, text: str, place: str) -> None:
     """The profile or the scenario defines whether the agent is on a host, in a guest or in a container."""
-    with simulated(profile, tmp_path / "s.yml", text=text) as simulation:
+    with simulated_node(profile, tmp_path / "s.yml", text=text) as simulation:
         assert simulation.node.place == place
 
 
 def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None:
     """An edit of the place takes effect in the next process, because it is read once."""
     scenario = tmp_path / "s.yml"
-    with simulated(scenario=scenario, text="place: guest") as simulation:
+    with simulated_node(scenario=scenario, text="place: guest") as simulation:
         simulation.edit("{place: container, gpus: {3: {uncounted: true}}}")
         assert pynvml.nvmlDeviceGetCount() == 7
         assert simulation.node.place == GUEST
@@ -87,11 +87,11 @@ def test_an_edit_of_the_place_waits_for_the_next_process(tmp_path: Path) -> None
 
 def test_a_guest_sees_nvswitches_but_no_physical_slots(tmp_path: Path) -> None:
     """Clouds give the NVSwitches to a guest that has all GPUs; its PCIe ports are virtual (AI Enterprise HGX guide)."""
-    with simulated(
+    with simulated_node(
         "h100x8", tmp_path / "s.yml", text="{place: guest, gpus: {3: {set: {slot_width: 8}}}}"
     ) as simulation:
         assert (simulation.node.nvswitches(), simulation.node.slot_lanes()) == (4, {})
-    with simulated("h100guestx2", tmp_path / "s.yml", text="{}") as simulation:
+    with simulated_node("h100guestx2", tmp_path / "s.yml", text="{}") as simulation:
         assert simulation.node.nvswitches() == 0
 
 
@@ -112,7 +112,7 @@ def test_a_bad_edit_keeps_the_last_good_scenario(tmp_path: Path, caplog: pytest.
     """After an invalid edit or removal the last valid scenario stays active, and each error is logged once."""
     scenario = tmp_path / "s.yml"
     with (
-        simulated(scenario=scenario, text="gpus: {1: {set: {power: 123}}}") as simulation,
+        simulated_node(scenario=scenario, text="gpus: {1: {set: {power: 123}}}") as simulation,
         caplog.at_level(logging.WARNING),
     ):
         handle = simulation.handles()[1]
@@ -139,7 +139,7 @@ def test_a_file_that_is_still_written_is_not_read(tmp_path: Path, monkeypatch: p
     """A changed file is read after its last write is old enough, so that no partial scenario is active."""
     monkeypatch.setattr("gpumon.sim.scenario.MIN_AGE", 60.0)
     scenario = tmp_path / "s.yml"
-    with simulated(scenario=scenario, text="gpus: {1: {lost: true}}") as simulation:
+    with simulated_node(scenario=scenario, text="gpus: {1: {lost: true}}") as simulation:
         file = simulation.node._node._file
         scenario.write_text("")
         file._next_check = 0.0
@@ -151,10 +151,10 @@ def test_a_file_that_is_still_written_is_not_read(tmp_path: Path, monkeypatch: p
 
 def test_a_gpu_can_be_selected_by_uuid(tmp_path: Path) -> None:
     """A GPU's key is its index or its UUID, and has precedence over the row of all GPUs."""
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         uuid = pynvml.nvmlDeviceGetUUID(simulation.handles()[6])
     text = f'gpus: {{"*": {{set: {{power: 100}}}}, {uuid}: {{set: {{power: 200}}}}}}'
-    with simulated(scenario=tmp_path / "s.yml", text=text) as simulation:
+    with simulated_node(scenario=tmp_path / "s.yml", text=text) as simulation:
         powers = [pynvml.nvmlDeviceGetPowerUsage(handle) for handle in simulation.handles()]
         assert powers == [100_000] * 6 + [200_000, 100_000]
 
@@ -163,7 +163,7 @@ def test_another_seed_gives_another_node(tmp_path: Path) -> None:
     """UUIDs, serial numbers and jobs depend on the seed only."""
 
     def node(seed: int) -> tuple[str, str, int]:
-        with simulated(scenario=tmp_path / "s.yml", text=f"seed: {seed}", now=300.0) as simulation:
+        with simulated_node(scenario=tmp_path / "s.yml", text=f"seed: {seed}", now=300.0) as simulation:
             handle = simulation.handles()[0]
             energy = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
             return pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetSerial(handle), energy

@@ -8,14 +8,14 @@ from random import Random
 import yaml
 from each_case import each_case
 
-from benchmarks.turmoil import TROUBLES, Trouble, undecided
+from benchmarks.turmoil import TROUBLES, Trouble, undecided_faults
 from gpumon.model.orders import SimulationError
 from gpumon.sim.library import open_node
 
 
 def test_every_fault_is_in_the_soak_or_has_a_reason() -> None:
     """Every fault has a row in benchmarks/turmoil.py, or a reason why it has none."""
-    assert undecided() == set()
+    assert undecided_faults() == set()
 
 
 @each_case("trouble", TROUBLES)

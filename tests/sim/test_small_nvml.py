@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from simulated import simulated
+from simulated import simulated_node
 from small_nvml import FAULTS, build
 
 READ = """
@@ -111,7 +111,7 @@ def without_pids(node: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def uuids() -> dict[str, str]:
-    with simulated() as simulation:
+    with simulated_node() as simulation:
         return {f"UUID_{n}": pynvml.nvmlDeviceGetUUID(handle) for n, handle in enumerate(simulation.handles()[:2])}
 
 

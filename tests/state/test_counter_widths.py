@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from each_case import each_case
-from polled import polled
+from polled import open_poll
 from reduced_reports import gpu_state, reduce_all
 
 from gpumon.model.gpu import Gpu
@@ -86,7 +86,7 @@ def test_totals_follow_counters_of_the_simulated_driver_across_their_width(tmp_p
         {"replays": 2**16 + n, "rows": 2**32 - 10, "errors": 2**16 + n, "fatal": 250 + n} for n in (-20, -3, 4, 5, 30)
     ]
     report = None
-    with polled("h100x8", SLOW.format(**grown[0]), folder=tmp_path) as poll:
+    with open_poll("h100x8", SLOW.format(**grown[0]), folder=tmp_path) as poll:
         for at, values in enumerate(grown):
             poll.simulation.edit(SLOW.format(**values))
             snapshot = poll.poll_later(all_tiers=True)

@@ -12,7 +12,7 @@ from gpumon.state.counters import Count, Counts, advance, confirm_reset, raw_val
 ENERGY, SELDOM = "energy_joules_total", "ecc_errors_lifetime_total"
 
 
-def exported(*polls: dict[str, dict[str, float]], every: float = 1.0) -> Counts:
+def exported_counts(*polls: dict[str, dict[str, float]], every: float = 1.0) -> Counts:
     counts: Counts = {}
     for number, raws in enumerate(polls):
         counts = advance(counts, raws, {}, number * every)
@@ -21,14 +21,14 @@ def exported(*polls: dict[str, dict[str, float]], every: float = 1.0) -> Counts:
 
 def test_a_counter_starts_at_the_driver_value_and_follows_it() -> None:
     """The first value is exported unchanged; later values add their increase."""
-    counts = exported({ENERGY: {"": 100.0}}, {ENERGY: {"": 130.0}})
+    counts = exported_counts({ENERGY: {"": 100.0}}, {ENERGY: {"": 130.0}})
 
     assert counts[ENERGY][""] == Count(130.0, 130.0)
 
 
 def test_a_driver_reload_does_not_make_a_counter_fall() -> None:
     """After a restart of the driver's counter its new values add to the previous total."""
-    counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 5.0}}, {ENERGY: {"": 8.0}})
+    counts = exported_counts({ENERGY: {"": 1000.0}}, {ENERGY: {"": 5.0}}, {ENERGY: {"": 8.0}})
 
     assert counts[ENERGY][""].total == 1008.0
 
@@ -38,28 +38,28 @@ def test_one_low_value_is_not_a_restart() -> None:
 
     A rarely read value is repeated in every poll until the next reading.
     """
-    counts = exported(*({ENERGY: {"": raw}} for raw in (1000.0, 3.0, 3.0, 3.0, 1002.0)))
+    counts = exported_counts(*({ENERGY: {"": raw}} for raw in (1000.0, 3.0, 3.0, 3.0, 1002.0)))
 
     assert counts[ENERGY][""] == Count(1002.0, 1002.0)
 
 
 def test_a_counter_that_restarts_twice_adds_up() -> None:
     """Each restart keeps the total that was counted before it."""
-    counts = exported(*({ENERGY: {"": raw}} for raw in (1000.0, 5.0, 8.0, 100.0, 2.0, 3.0)))
+    counts = exported_counts(*({ENERGY: {"": raw}} for raw in (1000.0, 5.0, 8.0, 100.0, 2.0, 3.0)))
 
     assert counts[ENERGY][""].total == 1000.0 + 100.0 + 3.0
 
 
 def test_a_falling_counter_adds_nothing() -> None:
     """A counter that only falls does not increase the total."""
-    counts = exported(*({ENERGY: {"": float(raw)}} for raw in range(1000, 0, -10)))
+    counts = exported_counts(*({ENERGY: {"": float(raw)}} for raw in range(1000, 0, -10)))
 
     assert counts[ENERGY][""].total == 1000.0
 
 
 def test_errors_long_after_a_reset_are_counted() -> None:
     """Two errors, a reset, and one later error make a total of three."""
-    counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 1.0)))
+    counts = exported_counts(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 1.0)))
 
     assert counts[ENERGY][""] == Count(3.0, 1.0)
 
@@ -67,21 +67,21 @@ def test_errors_long_after_a_reset_are_counted() -> None:
 @pytest.mark.parametrize("later", [2.0, 5.0])
 def test_a_value_that_stays_low_is_a_restart(later: float) -> None:
     """A value that stays low for long is a restart: all later increases count, up to the old value too."""
-    counts = exported(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 0.0, 0.0, later)), every=15.0)
+    counts = exported_counts(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 0.0, 0.0, later)), every=15.0)
 
     assert counts[ENERGY][""] == Count(2.0 + later, later)
 
 
 def test_a_repeated_wrong_value_of_a_slow_field_is_not_a_restart() -> None:
     """One wrong reading that is repeated in several polls does not restart the counter."""
-    counts = exported(*({SELDOM: {"": raw}} for raw in (9.0, 0.0, 0.0, 0.0, 0.0, 9.0, 10.0)), every=60.0)
+    counts = exported_counts(*({SELDOM: {"": raw}} for raw in (9.0, 0.0, 0.0, 0.0, 0.0, 9.0, 10.0)), every=60.0)
 
     assert counts[SELDOM][""] == Count(10.0, 10.0)
 
 
 def test_a_confirmed_reset_restarts_the_counters_that_fell() -> None:
     """After a confirmed reset, values that fell count from zero; values that rose continue."""
-    counts = exported({ENERGY: {"fell": 8.0, "rose": 10.0}}, {ENERGY: {"fell": 1.0, "rose": 18.0}})
+    counts = exported_counts({ENERGY: {"fell": 8.0, "rose": 10.0}}, {ENERGY: {"fell": 1.0, "rose": 18.0}})
     counts = advance(confirm_reset(counts), {ENERGY: {"fell": 8.0, "rose": 19.0}}, {}, 2.0)
 
     assert counts[ENERGY] == {"fell": Count(16.0, 8.0), "rose": Count(19.0, 19.0)}
@@ -89,14 +89,14 @@ def test_a_confirmed_reset_restarts_the_counters_that_fell() -> None:
 
 def test_a_small_decrease_is_not_exported() -> None:
     """A small decrease neither lowers the total nor counts twice."""
-    counts = exported({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})
+    counts = exported_counts({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})
 
     assert counts[ENERGY][""].total == 1001.0
 
 
 def test_a_sum_that_loses_a_part_continues() -> None:
     """When one of 18 links goes down, the sum continues with the bytes of the other links."""
-    counts = exported(*({ENERGY: {"": raw}} for raw in (1800.0, 1702.0, 1704.0, 1710.0)))
+    counts = exported_counts(*({ENERGY: {"": raw}} for raw in (1800.0, 1702.0, 1704.0, 1710.0)))
 
     assert counts[ENERGY][""] == Count(1808.0, 1710.0)
 
@@ -112,7 +112,7 @@ def test_a_counter_keeps_its_source() -> None:
 
 def test_a_driver_counter_without_a_reading_is_absent() -> None:
     """A driver counter without a current reading is absent, and its total is kept."""
-    counts = exported({ENERGY: {"": 10.0}})
+    counts = exported_counts({ENERGY: {"": 10.0}})
 
     assert ENERGY not in totals(Gpu(), counts, {})
     assert totals(Gpu(energy_joules_total=12.0), counts, {})[ENERGY] == 10.0

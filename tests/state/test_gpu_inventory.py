@@ -46,11 +46,11 @@ def board(number: int, place: int | None = None, *, boot: str = "b1", **values: 
     return replace(record, **values)  # type: ignore[arg-type]
 
 
-def stored(*boards: StoredGpu, **values: object) -> StoredState:
+def state_with_gpus(*boards: StoredGpu, **values: object) -> StoredState:
     return StoredState(gpus=tuple(sorted(boards, key=lambda record: record.last_wall)), **values)  # type: ignore[arg-type]
 
 
-EIGHT = stored(*map(board, range(8)))
+EIGHT = state_with_gpus(*map(board, range(8)))
 
 
 def bus(
@@ -99,7 +99,7 @@ def faults(report: Report) -> dict[str, str]:
 @pytest.mark.parametrize("late", [False, True], ids=["store first", "poll first"])
 def test_a_gpu_that_is_gone_after_a_restart_is_missing(*, late: bool) -> None:
     """A missing GPU keeps its UUID, serial, index and Xids, whether the poll or the store arrives first."""
-    stored_state = stored(
+    stored_state = state_with_gpus(
         *map(board, range(8)), counters=(ErrorCounter(kind=XID, device="GPU-3", code=79, count=2, last_wall=1e9),)
     )
     poll = complete_poll(in_place(without=[3]))
@@ -126,7 +126,7 @@ def test_a_lost_gpu_keeps_its_age_and_its_nvlinks_over_a_restart() -> None:
     lost = GpuReading(bus_id=address(3), uuid=None, index=3, gpu=None, fault="lost", error="GPU is lost", watched=0.0)
     poll = complete_poll(in_place(without=[3]))
     poll = replace(poll, gpus=(*poll.gpus, lost), present=(*poll.present, lost.bus_id), visible=8)
-    stored_state = stored(*(board(number, nvlinks=18) for number in range(8)), verdicts=(verdict,))
+    stored_state = state_with_gpus(*(board(number, nvlinks=18) for number in range(8)), verdicts=(verdict,))
     report = report_after(stored_state, bus(range(8)), UP, poll)
 
     assert gpu_state(report, "GPU-3").fault == "lost"
@@ -235,7 +235,7 @@ def test_an_excluded_gpu_is_not_missing_after_a_restart() -> None:
 
 def test_without_a_driver_stored_gpus_are_unknown_and_not_missing() -> None:
     """Without a driver every stored GPU has fault "unknown", with the remedy in its detail."""
-    sixteen = stored(*map(board, range(16)))
+    sixteen = state_with_gpus(*map(board, range(16)))
     down = DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia")
     report = report_after(sixteen, bus([]), down)
 
@@ -247,7 +247,7 @@ def test_without_a_driver_stored_gpus_are_unknown_and_not_missing() -> None:
 
 def test_a_store_of_another_host_raises_no_fault() -> None:
     """The GPUs of a copied store of another host count as replaced by the GPUs of this host."""
-    foreign = stored(*(board(number, number - 100) for number in range(100, 108)))
+    foreign = state_with_gpus(*(board(number, number - 100) for number in range(100, 108)))
     report = report_after(foreign, bus(range(8)), UP, complete_poll(in_place()))
 
     assert (len(report.gpus), faults(report), report.node.gpus_expected) == (8, {}, 8.0)
@@ -262,7 +262,7 @@ def test_accepted_parts_are_no_longer_expected() -> None:
     assert not faults(after)
     assert after.expectation == Expectation(count=7, basis=Basis.ACCEPTED, unlisted=(address(3),))
 
-    seven = stored(*(board(number, expected=number != 3) for number in range(8)), accepted=True)
+    seven = state_with_gpus(*(board(number, expected=number != 3) for number in range(8)), accepted=True)
     restarted = report_after(seven, bus(range(8)), UP, complete_poll(in_place(without=[3])))
     assert not faults(restarted)
     assert restarted.expectation == after.expectation
@@ -308,7 +308,7 @@ def test_the_highest_number_of_lanes_is_remembered_by_address() -> None:
     three = gpu_state(report, "GPU-3").stored
     assert three is not None
     assert (three.lanes, three.lanes_accepted) == (16.0, False)
-    restarted = report_after(stored(*(three if n == 3 else board(n) for n in range(8))), bus(range(9)), UP)
+    restarted = report_after(state_with_gpus(*(three if n == 3 else board(n) for n in range(8))), bus(range(9)), UP)
     same = gpu_state(report_after(with_lanes(3, 8.0), report=restarted), "GPU-3").stored
     moved = gpu_state(report_after(with_lanes(3, 8.0, place=8), report=restarted), "GPU-3").stored
     assert same is not None
@@ -369,7 +369,7 @@ def test_product_and_bus_define_the_count_at_the_first_boot(
     place: str, here: int, on_bus: int, expected: Expectation
 ) -> None:
     """The product and the PCI bus define the expected count on a host; a guest may have fewer GPUs."""
-    report = report_after(stored(), bus(range(on_bus), place=place), UP, complete_poll(in_place(here)))
+    report = report_after(state_with_gpus(), bus(range(on_bus), place=place), UP, complete_poll(in_place(here)))
 
     assert replace(report.expectation, unlisted=()) == expected
     assert report.expectation.unlisted == tuple(map(address, range(here, on_bus)))
@@ -377,7 +377,7 @@ def test_product_and_bus_define_the_count_at_the_first_boot(
 
 def test_a_container_expects_the_gpus_it_had() -> None:
     """A container expects the GPUs that it had before, not the GPUs of its host."""
-    pair = stored(board(0), board(1))
+    pair = state_with_gpus(board(0), board(1))
     report = report_after(pair, bus(range(8), place=CONTAINER), UP, complete_poll({0: 0}))
 
     assert faults(report) == {"GPU-1": "missing"}
@@ -389,16 +389,21 @@ def test_a_reset_while_the_agent_was_stopped_is_detected_by_energy() -> None:
     """A lower energy counter in the same boot is a reset; after a reboot it is not."""
     drained = complete_poll({0: 0})
     drained = replace(drained, gpus=(replace(drained.gpus[0], gpu=Gpu(name=SXM, energy_joules_total=5.0)),))
-    arrivals = (stored(board(0)), bus([0]), UP, drained)
+    arrivals = (state_with_gpus(board(0)), bus([0]), UP, drained)
 
     assert gpu_state(report_after(*arrivals, boot="b1"), "GPU-0").reset_at == 100.0
     assert gpu_state(report_after(*arrivals, boot="b2"), "GPU-0").reset_at is None
-    assert gpu_state(report_after(stored(board(0)), bus([0]), UP, complete_poll({0: 0})), "GPU-0").reset_at is None
+    assert (
+        gpu_state(report_after(state_with_gpus(board(0)), bus([0]), UP, complete_poll({0: 0})), "GPU-0").reset_at
+        is None
+    )
 
 
 def test_the_stored_record_of_a_gpu() -> None:
     """The store keeps the first time of a GPU; all other values are those of the last reading."""
-    report = report_after(stored(board(0, 5, boot="b1", vbios="old")), bus([0]), UP, complete_poll({0: 0}), boot="b2")
+    report = report_after(
+        state_with_gpus(board(0, 5, boot="b1", vbios="old")), bus([0]), UP, complete_poll({0: 0}), boot="b2"
+    )
     record = gpu_state(report, "GPU-0").stored
 
     assert record == board(0, boot="b2", last_wall=1e9 + 100.0, energy=2e9, nvlinks=18, vbios="old")

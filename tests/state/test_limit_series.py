@@ -20,13 +20,13 @@ def with_gpu(**changes: object) -> Report:
     return replace(report, gpus=(replace(report.gpus[0], **changes),))  # type: ignore[arg-type]
 
 
-def dropped(report: Report) -> dict[str, float]:
+def dropped_series(report: Report) -> dict[str, float]:
     return {reason: count for reason, count in (report.node.dropped_series_total or {}).items() if count}
 
 
 def test_a_report_within_the_limits_is_unchanged() -> None:
     """Reports of real nodes are not limited, and every reason has a count of 0."""
-    for report in (samples.healthy(16), samples.partitioned(), samples.grace(), samples.troubled()):
+    for report in (samples.healthy(16), samples.partitioned_node(), samples.grace(), samples.troubled_node()):
         after = limit_series(report)
         assert (after.gpus, after.ports) == (report.gpus, report.ports)
         assert after.node.dropped_series_total == dict.fromkeys(MAX_SERIES, 0.0)
@@ -43,7 +43,7 @@ def test_the_most_frequent_xids_remain() -> None:
     assert min(shown.values()) >= max(count for xid, count in counts.items() if xid not in shown)
     assert list(shown) == sorted(shown, key=int)
     assert set(after.gpus[0].gpu.xid_last_timestamp_seconds or {}) == set(shown)
-    assert dropped(after) == {"xids": 136.0}
+    assert dropped_series(after) == {"xids": 136.0}
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_dropped_series_are_counted_by_reason(changes: dict[str, object], reason
     after = limit_series(with_gpu(**changes))
     state = after.gpus[0]
     assert max(len(state.migs), len(state.links)) <= MAX_SERIES["links"]
-    assert dropped(after) == {reason: cut}
+    assert dropped_series(after) == {reason: cut}
 
 
 def test_the_count_of_dropped_series_does_not_fall() -> None:
     """The count of dropped series is a counter that keeps its maximum."""
     worst = limit_series(with_gpu(migs=(example_parts.mig(),) * 20))
     healed = replace(worst, gpus=samples.healthy(1).gpus)
-    assert dropped(limit_series(healed)) == dropped(worst) == {"migs": 32.0}
+    assert dropped_series(limit_series(healed)) == dropped_series(worst) == {"migs": 32.0}
 
 
 def test_nvswitch_errors_are_limited_to_the_most_frequent() -> None:
@@ -76,4 +76,4 @@ def test_nvswitch_errors_are_limited_to_the_most_frequent() -> None:
     after = limit_series(replace(report, node=replace(report.node, nvswitch_errors_total=counts)))
     assert len(after.node.nvswitch_errors_total or ()) == MAX_SERIES["sxids"]
     assert "00000000:05:00.0,99" in (after.node.nvswitch_errors_total or {})
-    assert dropped(after) == {"sxids": 36.0}
+    assert dropped_series(after) == {"sxids": 36.0}

@@ -34,7 +34,7 @@ def links(*ports: PortReading, **more: object) -> LinksSnapshot:
     return LinksSnapshot(ended_at=0.0, ports=ports, **more)  # type: ignore[arg-type]
 
 
-def received(report: Report, number: int = 0) -> float | None:
+def total_received(report: Report, number: int = 0) -> float | None:
     return next(reading.counts.receive_bytes_total for reading in report.ports if reading.device == f"mlx5_{number}")
 
 
@@ -50,12 +50,12 @@ def test_counters_continue_after_a_reset_and_an_absence() -> None:
     """Port counters do not decrease after a driver reload or the absence of a card."""
     report = reduce_all(links(port(received=1000.0)))
     report = reduce_all(links(port(received=0.0)), links(port(received=10.0)), report=report)
-    assert received(report) == 1010.0
+    assert total_received(report) == 1010.0
 
     report = reduce_all(links(), report=report)
     assert report.ports == ()
     report = reduce_all(links(port(received=30.0)), report=report)
-    assert received(report) == 1030.0
+    assert total_received(report) == 1030.0
 
 
 def test_an_unreadable_counter_is_absent_and_continues_later() -> None:
@@ -178,33 +178,35 @@ def test_start_and_end_of_read_errors_are_logged() -> None:
     assert log_lines(still, reduce_all(links(port()), report=still)) == [(logging.INFO, "all links can be read again")]
 
 
-def gone(report: Report) -> list[str]:
+def gone_devices(report: Report) -> list[str]:
     return [reading.port.device for reading in report.gone_ports]
 
 
 def test_a_port_that_is_not_listed_is_gone_until_it_returns() -> None:
     """A port that is not listed is gone and has no readings until it returns."""
     report = reduce_all(links(port(0), port(1)))
-    assert gone(report) == []
+    assert gone_devices(report) == []
     report = reduce_all(links(port(0)), links(port(0)), report=report)
-    assert gone(report) == ["mlx5_1"]
+    assert gone_devices(report) == ["mlx5_1"]
     assert (report.gone_ports[0].port.link, report.gone_ports[0].port.counts) == (InfinibandLink(), InfinibandPort())
     report = reduce_all(links(port(0), port(1)), report=report)
-    assert gone(report) == []
+    assert gone_devices(report) == []
 
 
 def test_ports_that_cannot_be_listed_are_not_gone() -> None:
     """Ports are not gone if their device is quarantined, the list cannot be read, or there are too many."""
     report = reduce_all(links(port(0), port(1)))
-    assert gone(reduce_all(links(port(0), errors={"infiniband": "class/infiniband: denied"}), report=report)) == []
-    assert gone(reduce_all(links(port(0), left_out=1), report=report)) == []
+    assert (
+        gone_devices(reduce_all(links(port(0), errors={"infiniband": "class/infiniband: denied"}), report=report)) == []
+    )
+    assert gone_devices(reduce_all(links(port(0), left_out=1), report=report)) == []
     quarantined = LinksStatus(quarantined={"mlx5_1": Quarantine(fault="stuck", detail="state", wall=0.0)})
-    assert gone(reduce_all(quarantined, links(port(0)), report=report)) == []
+    assert gone_devices(reduce_all(quarantined, links(port(0)), report=report)) == []
 
 
 def test_a_silent_child_makes_no_port_gone() -> None:
     report = reduce_all(links(port(0), port(1)), links(port(0)), at=100.0)
-    assert gone(reduce_all(Tick(), report=report, at=100.0 + STALE_SECONDS + 1)) == []
+    assert gone_devices(reduce_all(Tick(), report=report, at=100.0 + STALE_SECONDS + 1)) == []
 
 
 def test_stops_of_services_are_counted() -> None:

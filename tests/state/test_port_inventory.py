@@ -51,7 +51,7 @@ def port_records(report: Report) -> tuple[PortRecord, ...]:
     return tuple(report.internal.ports.records.values())
 
 
-def rebooted(report: Report, *cards: PortReading) -> Report:
+def after_reboot(report: Report, *cards: PortReading) -> Report:
     """Return the report after a reboot, after one poll at the start and one when all drivers are loaded."""
     at = report.internal.links.read_at + 1000.0
     after = report_after(StoredState(ports=port_records(report)), links(*cards), at=at)
@@ -62,7 +62,7 @@ def missing(report: Report) -> list[str]:
     return [gone.port.device for gone in report.gone_ports]
 
 
-def expected(report: Report) -> dict[str, bool | None]:
+def expected_ports(report: Report) -> dict[str, bool | None]:
     """Return whether each port is expected, by its name in verdicts."""
     return {name: record.expected for name, record in port_inventory.by_name(report.internal.ports).items()}
 
@@ -85,7 +85,7 @@ def test_a_card_that_is_gone_after_a_reboot_is_missing(*, late: bool) -> None:
 
 def test_all_cards_that_are_gone_are_missing() -> None:
     """If the driver is not loaded, the empty device folder makes every card missing."""
-    assert len(missing(rebooted(report_after(links(*ALL))))) == CARDS
+    assert len(missing(after_reboot(report_after(links(*ALL))))) == CARDS
 
 
 def test_no_card_is_missing_while_the_list_fails() -> None:
@@ -98,36 +98,38 @@ def test_no_card_is_missing_while_the_list_fails() -> None:
 def test_only_ports_that_were_up_are_expected() -> None:
     """A port that is down since boot and never counted anything is not expected."""
     first = report_after(links(card(0), card(1, up=0.0)))
-    report = rebooted(first, card(0, up=0.0), card(1, up=0.0))
+    report = after_reboot(first, card(0, up=0.0), card(1, up=0.0))
 
-    assert expected(report) == {"mlx5_0/1": True, "mlx5_1/1": None}
-    assert missing(rebooted(first, card(0, up=0.0))) == []  # the unused card
+    assert expected_ports(report) == {"mlx5_0/1": True, "mlx5_1/1": None}
+    assert missing(after_reboot(first, card(0, up=0.0))) == []  # the unused card
 
 
 def test_a_port_used_before_the_agent_started_is_expected() -> None:
     """A port that is down but has counted traffic since boot is expected, also after the next boot."""
     dead = card(1, up=0.0)
     dead = replace(dead, counts=InfinibandPort(receive_bytes_total=7e9, link_downs_total=1.0))
-    assert expected(rebooted(report_after(links(card(0), dead)), card(0), card(1, up=0.0)))["mlx5_1/1"] is True
+    assert (
+        expected_ports(after_reboot(report_after(links(card(0), dead)), card(0), card(1, up=0.0)))["mlx5_1/1"] is True
+    )
 
 
 def test_renamed_cards_keep_their_identity() -> None:
     """An inserted card that shifts names and addresses does not make other cards missing."""
     moved = [card(9, 0), *(card(number, number + 1, up=float(number != 2)) for number in range(CARDS))]
-    report = rebooted(report_after(links(*ALL)), *moved)
+    report = after_reboot(report_after(links(*ALL)), *moved)
 
     assert missing(report) == []
-    assert expected(report) == {f"mlx5_{number}/1": True for number in range(CARDS + 1)}
+    assert expected_ports(report) == {f"mlx5_{number}/1": True for number in range(CARDS + 1)}
     assert report.internal.ports.records["5c25:7303:00f0:0002/1"].device == "mlx5_3"
 
 
 def test_a_missing_card_whose_name_is_taken_is_named_by_its_address() -> None:
     """A removed card is named by its address when another card has its device name."""
     shifted = [card(0), card(2, 2, 1), card(3, 3, 2)]
-    report = rebooted(report_after(links(*ALL)), *shifted)
+    report = after_reboot(report_after(links(*ALL)), *shifted)
 
     assert missing(report) == ["00000000:11:00.0"]
-    assert len(expected(report)) == CARDS
+    assert len(expected_ports(report)) == CARDS
 
 
 @pytest.mark.parametrize("place", [3, 7], ids=["in its slot", "in another slot"])
@@ -140,24 +142,24 @@ def test_a_replaced_card_is_no_longer_missing(place: int) -> None:
     assert missing(before)
     assert missing(after) == []
     assert [words for _, words in log_lines(before, after) if "replaced" in words]
-    again = rebooted(after, *ALL[:3], card(9, place))
+    again = after_reboot(after, *ALL[:3], card(9, place))
     assert missing(again) == []
-    assert missing(rebooted(again, *ALL)) == []  # the old card returns to the place of the new reading
+    assert missing(after_reboot(again, *ALL)) == []  # the old card returns to the place of the new reading
 
 
 def test_a_new_card_in_the_slot_of_an_old_card_is_expected_up() -> None:
     """A new card without a cable in the slot of an old card is expected up."""
-    report = rebooted(report_after(links(*ALL)), *ALL[:3], card(9, 3, up=0.0))
+    report = after_reboot(report_after(links(*ALL)), *ALL[:3], card(9, 3, up=0.0))
 
     assert missing(report) == []
-    assert expected(report)["mlx5_3/1"] is True
+    assert expected_ports(report)["mlx5_3/1"] is True
 
 
 def test_a_moved_card_replaces_no_card() -> None:
     """A card that moves into the slot of a gone card does not replace it."""
-    report = rebooted(report_after(links(*ALL)), card(0), card(1), card(3, 2))
+    report = after_reboot(report_after(links(*ALL)), card(0), card(1), card(3, 2))
     assert missing(report) == ["00000000:12:00.0"]
-    assert len(expected(report)) == CARDS
+    assert len(expected_ports(report)) == CARDS
 
 
 def test_cards_that_appear_one_after_another_replace_no_card() -> None:
@@ -168,7 +170,7 @@ def test_cards_that_appear_one_after_another_replace_no_card() -> None:
     report = report_after(links(*moved), report=report, at=1000.0 + SETTLING_SECONDS - 5.0)
 
     assert missing(report_after(links(*moved), report=report, at=1100.0)) == []
-    assert expected(report)["mlx5_0/1"] is None
+    assert expected_ports(report)["mlx5_0/1"] is None
 
 
 def at_speed(reading: PortReading, speed: float) -> PortReading:
@@ -183,7 +185,7 @@ def test_a_slower_port_keeps_its_faster_speed_until_acceptance() -> None:
     """A slower port keeps its faster speed over reboots until its own lower speed is accepted."""
     gpus = (PciBus(functions={}), UP, snapshot(gpu_reading(0)))
     slow = tuple(at_speed(reading, 12.5e9) for reading in ALL[:2])
-    report = rebooted(report_after(links(*ALL)), *slow, *ALL[2:])
+    report = after_reboot(report_after(links(*ALL)), *slow, *ALL[2:])
     at = report.internal.links.read_at
     report = report_after(*gpus, report=report, at=at)
     assert set(speeds(report).values()) == {50e9}
@@ -193,7 +195,7 @@ def test_a_slower_port_keeps_its_faster_speed_until_acceptance() -> None:
     assert refusal(report, ["mlx5_1/1"]) is None
     answer = acceptance(report, ["mlx5_1/1"])
     assert (answer.count, answer.ports, answer.slow) == (None, (), {"5c25:7303:00f0:0001/1": 12.5e9})
-    after = rebooted(report_after(answer, report=report, at=at), *slow, *ALL[2:])
+    after = after_reboot(report_after(answer, report=report, at=at), *slow, *ALL[2:])
     assert speeds(after) == {"mlx5_0/1": 50e9, "mlx5_1/1": 12.5e9, "mlx5_2/1": 50e9, "mlx5_3/1": 50e9}
 
 
@@ -218,34 +220,34 @@ def test_accepted_parts_are_no_longer_expected() -> None:
         alone = acceptance(report, [part])
         assert (alone.count, alone.gone, alone.ports) == (None, (), ("5c25:7303:00f0:0003/1",))
     partly = report_after(alone, links(*here), report=report, at=1005.0)
-    assert (missing(partly), expected(partly)["mlx5_2/1"]) == ([], True)
+    assert (missing(partly), expected_ports(partly)["mlx5_2/1"]) == ([], True)
     assert (partly.internal.inventory.accepted, partly.internal.inventory.learned) == (
         report.internal.inventory.accepted,
         report.internal.inventory.learned,
     )
 
     after = report_after(answer, links(*here), report=report, at=1005.0)
-    assert (missing(after), expected(after)["mlx5_2/1"]) == ([], False)
+    assert (missing(after), expected_ports(after)["mlx5_2/1"]) == ([], False)
     assert port_inventory.removed_ports(after.internal.ports) == {"mlx5_3/1", "00000000:13:00.0/1"}
-    again = rebooted(after, *here)
-    assert (missing(again), expected(again)["mlx5_2/1"]) == ([], False)
+    again = after_reboot(after, *here)
+    assert (missing(again), expected_ports(again)["mlx5_2/1"]) == ([], False)
 
     back = report_after(links(*ALL), report=again, at=1100.0)
-    assert expected(back) == {f"mlx5_{number}/1": True for number in range(CARDS)}
+    assert expected_ports(back) == {f"mlx5_{number}/1": True for number in range(CARDS)}
     assert missing(report_after(links(*here), report=back, at=1105.0)) == ["mlx5_3"]
 
 
 def test_a_card_without_a_guid_is_identified_by_its_address() -> None:
     """A card without a GUID is identified by its address, also if its GUID fails to be read once."""
     bare = [replace(reading, guid="") for reading in ALL]
-    assert missing(rebooted(report_after(links(*bare)), *bare[:3])) == ["mlx5_3"]
-    assert missing(rebooted(report_after(links(*ALL)), *bare)) == []
+    assert missing(after_reboot(report_after(links(*bare)), *bare[:3])) == ["mlx5_3"]
+    assert missing(after_reboot(report_after(links(*ALL)), *bare)) == []
 
 
 def test_cards_that_share_a_guid_are_separate() -> None:
     """Two cards with the same GUID are separate: one does not replace the other."""
     twins = [card(0), replace(card(1), guid=card(0).guid)]
-    report = rebooted(report_after(links(*twins)), twins[0])
+    report = after_reboot(report_after(links(*twins)), twins[0])
     assert missing(report) == ["mlx5_1"]
 
 
@@ -276,7 +278,7 @@ def test_over_any_boots_exactly_the_gone_cards_are_missing(
     report = report_after(links(*ALL))
     for order, bad in boots:
         here = [card(n, place, up=bad.get(n, 1.0)) for place, n in enumerate(order) if bad.get(n, 1.0) is not None]
-        report = rebooted(report, *here)
+        report = after_reboot(report, *here)
         gone = {n for n, how in bad.items() if how is None}
         named = port_inventory.by_name(report.internal.ports)
         assert len(report.gone_ports) == len(gone)

@@ -60,7 +60,7 @@ def test_ports_that_are_not_of_the_fabric_have_a_reason(
     assert all(found[device].startswith(reason) for device, reason in expected.items())
 
 
-def placed(
+def port_at(
     device: str, *, layer: str = "Ethernet", position: str = NUMA, kind: str = "", gigabits: int = 400, up: float = 1.0
 ) -> PortReading:
     return PortReading(
@@ -73,28 +73,28 @@ def placed(
     )
 
 
-RAILS = tuple(placed(f"mlx5_{number}", layer="InfiniBand", position=SWITCH) for number in range(8))
-ROCE = tuple(placed(f"mlx5_{number}", position=SWITCH) for number in range(7))
-ON_NUMA = tuple(placed(f"mlx5_{number}") for number in range(8))
-DPUS = tuple(placed(f"mlx5_{number}", kind=DPU) for number in range(8))
-HALF = tuple(placed(f"mlx5_{number}", position=SWITCH, gigabits=200) for number in range(7))
+RAILS = tuple(port_at(f"mlx5_{number}", layer="InfiniBand", position=SWITCH) for number in range(8))
+ROCE = tuple(port_at(f"mlx5_{number}", position=SWITCH) for number in range(7))
+ON_NUMA = tuple(port_at(f"mlx5_{number}") for number in range(8))
+DPUS = tuple(port_at(f"mlx5_{number}", kind=DPU) for number in range(8))
+HALF = tuple(port_at(f"mlx5_{number}", position=SWITCH, gigabits=200) for number in range(7))
 SYNTHETIC = "its network interface belongs to a virtual machine's synthetic interface"
 
 
 @each_case(
     ("ports", "expected"),
     [
-        ((*RAILS, placed("mlx5_8")), {"mlx5_8"}),
-        ((*RAILS, placed("mlx5_8", position=SWITCH)), set()),
-        ((*ROCE, placed("mlx5_7", position=SWITCH, gigabits=200)), set()),
-        ((*ROCE, placed("mlx5_7", position=SWITCH, gigabits=25)), {"mlx5_7"}),
-        (tuple(placed(f"mlx5_bond_{number}", kind=BOND, gigabits=200) for number in range(8)), set()),
-        ((*ROCE, placed("mlx5_bond_0", kind=BOND)), {"mlx5_bond_0"}),
-        ((placed("mlx5_an0", kind=SYNTHETIC),), {"mlx5_an0"}),
-        ((*ON_NUMA, placed("mlx5_8", layer="InfiniBand", up=0.0)), set()),
-        ((*ON_NUMA, placed("mlx5_8", layer="InfiniBand", position=APART, gigabits=200)), {"mlx5_8"}),
-        ((*DPUS, placed("mlx5_bond_0", kind=BOND, gigabits=100)), {"mlx5_bond_0"}),
-        ((*HALF, placed("mlx5_8", position=SWITCH)), set()),
+        ((*RAILS, port_at("mlx5_8")), {"mlx5_8"}),
+        ((*RAILS, port_at("mlx5_8", position=SWITCH)), set()),
+        ((*ROCE, port_at("mlx5_7", position=SWITCH, gigabits=200)), set()),
+        ((*ROCE, port_at("mlx5_7", position=SWITCH, gigabits=25)), {"mlx5_7"}),
+        (tuple(port_at(f"mlx5_bond_{number}", kind=BOND, gigabits=200) for number in range(8)), set()),
+        ((*ROCE, port_at("mlx5_bond_0", kind=BOND)), {"mlx5_bond_0"}),
+        ((port_at("mlx5_an0", kind=SYNTHETIC),), {"mlx5_an0"}),
+        ((*ON_NUMA, port_at("mlx5_8", layer="InfiniBand", up=0.0)), set()),
+        ((*ON_NUMA, port_at("mlx5_8", layer="InfiniBand", position=APART, gigabits=200)), {"mlx5_8"}),
+        ((*DPUS, port_at("mlx5_bond_0", kind=BOND, gigabits=100)), {"mlx5_bond_0"}),
+        ((*HALF, port_at("mlx5_8", position=SWITCH)), set()),
     ],
 )
 def test_the_role_of_ethernet_depends_on_the_other_ports(ports: tuple[PortReading, ...], expected: set[str]) -> None:

@@ -27,7 +27,7 @@ MORE_THAN_CACHED = 40_000
 """Rows that SQLite cannot keep in its cache of 2 MB."""
 
 
-class Loop:
+class CollectingLoop:
     """A replacement of the daemon's loop that collects the results of callbacks."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class Loop:
 
 
 @pytest.fixture
-def loop() -> Loop:
-    return Loop()
+def loop() -> CollectingLoop:
+    return CollectingLoop()
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(loop: Loop) -> Iterator[Callable[[Path], StoreWriter]]:
+def start(loop: CollectingLoop) -> Iterator[Callable[[Path], StoreWriter]]:
     writers: list[StoreWriter] = []
 
     def start_writer(path: Path) -> StoreWriter:
@@ -80,7 +80,7 @@ def start(loop: Loop) -> Iterator[Callable[[Path], StoreWriter]]:
         writer.close(SOON)
 
 
-def test_completed_jobs_are_durable(path: Path, loop: Loop, start: Callable[[Path], StoreWriter]) -> None:
+def test_completed_jobs_are_durable(path: Path, loop: CollectingLoop, start: Callable[[Path], StoreWriter]) -> None:
     """Acknowledged rows are in the file after closing, which finishes queued jobs first."""
     writer = start(path)
     for number in range(5):
@@ -97,7 +97,7 @@ def test_completed_jobs_are_durable(path: Path, loop: Loop, start: Callable[[Pat
 
 
 def test_jobs_fail_until_the_store_can_be_opened(
-    loop: Loop, start: Callable[[Path], StoreWriter], tmp_path: Path
+    loop: CollectingLoop, start: Callable[[Path], StoreWriter], tmp_path: Path
 ) -> None:
     """Jobs fail with the reason while the folder is missing, and the store opens when it exists."""
     folder = tmp_path / "later"
@@ -121,7 +121,7 @@ def test_jobs_fail_until_the_store_can_be_opened(
 
 @pytest.mark.slow
 def test_a_store_that_is_damaged_in_use_is_replaced(
-    path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
+    path: Path, loop: CollectingLoop, start: Callable[[Path], StoreWriter]
 ) -> None:
     """The job that detects the damage fails, the file is renamed, and the next job succeeds."""
     with Store.open(path) as store:
@@ -147,7 +147,7 @@ def test_a_store_that_is_damaged_in_use_is_replaced(
 
 
 def test_a_defect_in_a_job_does_not_end_the_thread(
-    path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
+    path: Path, loop: CollectingLoop, start: Callable[[Path], StoreWriter]
 ) -> None:
     """A job that raises an unexpected exception fails, and later jobs run."""
     writer = start(path)
@@ -163,7 +163,7 @@ def test_a_defect_in_a_job_does_not_end_the_thread(
 
 
 def test_a_hung_disk_blocks_no_caller(
-    path: Path, loop: Loop, start: Callable[[Path], StoreWriter], monkeypatch: pytest.MonkeyPatch
+    path: Path, loop: CollectingLoop, start: Callable[[Path], StoreWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hung job is reported, jobs are refused when the queue is full, and closing has a timeout."""
     monkeypatch.setattr(writer_module, "HUNG_SECONDS", 0.05)
@@ -196,7 +196,7 @@ def test_a_hung_disk_blocks_no_caller(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_full_disk_is_reported_until_space_is_freed(
-    tmp_path: Path, loop: Loop, start: Callable[[Path], StoreWriter]
+    tmp_path: Path, loop: CollectingLoop, start: Callable[[Path], StoreWriter]
 ) -> None:
     """Counters are read from a full disk, jobs fail, and the store recovers when space is freed."""
     folder = tmp_path / "disk"

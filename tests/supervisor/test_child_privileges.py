@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from agents import Agent, eventually
+from agents import AgentProcess, eventually
 
 CAP_SYSLOG = 1 << 34
 GPUMON = str(Path(sys.executable).with_name("gpumon"))
@@ -49,7 +49,7 @@ def test_commands_import_nothing_from_the_working_directory(tmp_path: Path) -> N
 @pytest.mark.usefixtures("hostile_folder")
 def test_the_agent_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
     """Sampler, links child, scheduler gate and the ranks of a probe start in its working directory."""
-    agent = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_PROBE__SCHEDULER_GATE": '["/bin/true"]'})
+    agent = AgentProcess(tmp_path, profile="h100pciex2", environment={"GPUMON_PROBE__SCHEDULER_GATE": '["/bin/true"]'})
     agent.launcher = [GPUMON]
     agent.simulate({"idle": True})
     with running(agent):
@@ -60,7 +60,7 @@ def test_the_agent_imports_nothing_from_the_working_directory(tmp_path: Path) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="grants capabilities")
 def test_only_the_links_child_inherits_capabilities(tmp_path: Path) -> None:
     """The daemon keeps those of its unit, the links child gets them, and the sampler has none."""
-    agent = Agent(tmp_path, profile="t4x1")
+    agent = AgentProcess(tmp_path, profile="t4x1")
     grant = ["setpriv", "--securebits=+noroot", "--inh-caps=-all,+syslog", "--ambient-caps=-all,+syslog"]
     agent.launcher = [*grant, *agent.launcher]
     with running(agent):
@@ -76,7 +76,7 @@ def test_gate_and_ranks_inherit_no_capability(tmp_path: Path) -> None:
     """The command of the scheduler gate and the ranks of a probe run without the unit's capabilities."""
     seen = tmp_path / "gate"
     gate = ["/bin/sh", "-c", f"grep CapEff /proc/self/status > {seen}"]
-    agent = Agent(tmp_path, profile="h100pciex2", environment={"GPUMON_PROBE__SCHEDULER_GATE": json.dumps(gate)})
+    agent = AgentProcess(tmp_path, profile="h100pciex2", environment={"GPUMON_PROBE__SCHEDULER_GATE": json.dumps(gate)})
     agent.simulate({"idle": True})
     grant = ["setpriv", "--securebits=+noroot", "--inh-caps=-all,+syslog", "--ambient-caps=-all,+syslog"]
     agent.launcher = [*grant, *agent.launcher]
@@ -90,7 +90,7 @@ def test_gate_and_ranks_inherit_no_capability(tmp_path: Path) -> None:
 
 
 @contextmanager
-def running(agent: Agent) -> Iterator[None]:
+def running(agent: AgentProcess) -> Iterator[None]:
     """Run the agent meanwhile."""
     agent.start()
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agents import command_line, descendants, unreaped
+from agents import command_line, descendants, unreaped_children
 from loops import turn_for, turn_until
 from unkillable import build, held
 
@@ -63,7 +63,7 @@ class SupervisedNode:
         written.write_text(yaml.safe_dump({"idle": True, "gpus": gpus, **node}))
         written.rename(self.scenario)
 
-    def polled(self) -> set[int]:
+    def gpus_with_readings(self) -> set[int]:
         """Return the GPUs with readings in the last poll."""
         return self._last
 
@@ -77,7 +77,7 @@ class SupervisedNode:
 
     def stop(self, unreaped_before: set[int]) -> None:
         self.supervisor.stop()
-        self.until(lambda: not self.supervisor.running and unreaped() <= unreaped_before)
+        self.until(lambda: not self.supervisor.running and unreaped_children() <= unreaped_before)
 
     def _take(self, message: ChildMessage) -> None:
         if isinstance(message, ErrorObservation):
@@ -103,9 +103,9 @@ def samplers() -> set[int]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[SupervisedNode]:
-    before = unreaped()
+    before = unreaped_children()
     created = SupervisedNode(tmp_path)
-    created.until(lambda: len(created.polled()) == 8)
+    created.until(lambda: len(created.gpus_with_readings()) == 8)
     yield created
     created.stop(before)
 
@@ -118,13 +118,13 @@ def test_a_gpu_of_an_unkillable_child_is_not_tried(node: SupervisedNode, tmp_pat
         node.simulate({5: {"hang": [HANG]}})
         node.until(lambda: node.state.abandoned)
         assert HANG in node.state.abandoned[0]
-        node.until(lambda: node.polled() == {0, 1, 2, 3, 4, 6, 7})
+        node.until(lambda: node.gpus_with_readings() == {0, 1, 2, 3, 4, 6, 7})
         node.simulate({})
         turn_for(node.loop, 2 * DEADLINES.first_trial)  # a trial would be due
         assert len(node.state.quarantined) == 1
 
     node.until(lambda: not node.state.abandoned)
-    node.until(lambda: len(node.polled()) == 8)
+    node.until(lambda: len(node.gpus_with_readings()) == 8)
     assert not node.state.quarantined
 
 
@@ -135,7 +135,7 @@ def test_no_sampler_is_started_after_the_maximum_of_abandoned_children(node: Sup
     held_pids: set[int] = set()
     with ExitStack() as holders:
         for gpu in range(MAX_ABANDONED):
-            node.until(lambda left=gpu: len(node.polled()) == 8 - left)
+            node.until(lambda left=gpu: len(node.gpus_with_readings()) == 8 - left)
             (pid,) = samplers() - held_pids
             held_pids.add(pid)
             holders.enter_context(held(program, pid))
@@ -147,7 +147,7 @@ def test_no_sampler_is_started_after_the_maximum_of_abandoned_children(node: Sup
         assert len(node.snapshots) == count
         node.simulate({})
 
-    node.until(lambda: len(node.polled()) == 8)
+    node.until(lambda: len(node.gpus_with_readings()) == 8)
 
 
 def test_silent_firmware_quarantines_a_gpu_at_once(node: SupervisedNode) -> None:
@@ -156,10 +156,10 @@ def test_silent_firmware_quarantines_a_gpu_at_once(node: SupervisedNode) -> None
     node.until(lambda: node.state.quarantined)
     (quarantine,) = node.state.quarantined.values()
     assert quarantine.detail == "Firmware silent since Xid 119"
-    node.until(lambda: node.polled() == {0, 1, 3, 4, 5, 6, 7})
+    node.until(lambda: node.gpus_with_readings() == {0, 1, 3, 4, 5, 6, 7})
 
     node.simulate({2: {"xids": [119]}})
-    node.until(lambda: len(node.polled()) == 8)
+    node.until(lambda: len(node.gpus_with_readings()) == 8)
     node.until(lambda: node.state.restarts["readmit"] == 1)
 
 
@@ -173,14 +173,14 @@ def test_restarts_after_crashes_are_delayed_exponentially(node: SupervisedNode) 
 
     assert boot_clock() - began > 4 * DEADLINES.first_restart  # a lower bound: doubled twice
     node.simulate({})
-    node.until(lambda: len(node.polled()) == 8)
+    node.until(lambda: len(node.gpus_with_readings()) == 8)
 
 
 def test_xids_that_arrive_with_silent_firmware_are_published(node: SupervisedNode) -> None:
     """Xids that the sampler sent before its end are published, also those of other GPUs."""
     node.simulate({4: {"xids": [119, 79], "hang": [HANG]}, 6: {"xids": [94]}})
     node.until(lambda: node.state.quarantined)
-    node.until(lambda: len(node.polled()) == 7)
+    node.until(lambda: len(node.gpus_with_readings()) == 7)
 
     assert sorted(node.xids) == [79, 94, 119]
 
@@ -221,7 +221,7 @@ def test_close_watching_reads_processes_at_every_poll(node: SupervisedNode) -> N
 
     node.supervisor.replace("configuration")
     node.until(lambda: node.state.restarts["configuration"] == 1)
-    node.until(lambda: len(node.polled()) == 8 and "rare" not in node.snapshots[-1].durations)
+    node.until(lambda: len(node.gpus_with_readings()) == 8 and "rare" not in node.snapshots[-1].durations)
     assert polls_until(node, {3, 5}) <= SOON
 
 
@@ -240,13 +240,13 @@ def polls_until(node: SupervisedNode, busy: set[int]) -> int:
 @pytest.mark.slow
 def test_without_a_pci_bus_a_hanging_lookup_hides_no_other_gpu(tmp_path: Path) -> None:
     """A GPU whose lookup by index hangs is left out until a trial of it succeeds; the others are read meanwhile."""
-    before = unreaped()
+    before = unreaped_children()
     node = SupervisedNode(tmp_path, {4: {"hang": ["nvmlDeviceGetPciInfo*"]}}, place="sandbox")
     try:
-        node.until(lambda: node.polled() == {0, 1, 2, 3, 5, 6, 7})
+        node.until(lambda: node.gpus_with_readings() == {0, 1, 2, 3, 5, 6, 7})
         assert node.state.restarts["deadline"] == 1
         assert not node.state.quarantined
         node.simulate({}, place="sandbox")
-        node.until(lambda: len(node.polled()) == 8)
+        node.until(lambda: len(node.gpus_with_readings()) == 8)
     finally:
         node.stop(before)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.truth.fault import Fault
+from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import agent, allreduce, heat, links, memory, ports, unreadable, work, xids
 
-FAULTS: tuple[Fault, ...] = (
+FAULTS: tuple[FaultRow, ...] = (
     *unreadable.rows(),
     *xids.rows(),
     *memory.rows(),

@@ -4,44 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import Fault, Step, growing
+from benchmarks.truth.fault import FaultRow, ScenarioStep, growing
 from benchmarks.truth.faults.steps import HANGING, unkillable
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 
-def rows() -> Iterator[Fault]:
-    yield Fault(
+def rows() -> Iterator[FaultRow]:
+    yield FaultRow(
         name="a process of the agent cannot be ended",
         check="gpumon_child_abandoned",
         where="node",
         action=Action.REBOOT,
-        steps=(Step(gpu={"hang_forever": HANGING}, act=unkillable),),
+        steps=(ScenarioStep(gpu={"hang_forever": HANGING}, act=unkillable),),
     )
-    yield Fault(
+    yield FaultRow(
         name="the library crashes now and then",
         check="gpumon_sampler_restarting",
         where="node",
         steps=tuple(
             step
             for n in range(5)
-            for step in (Step(at=60.0 * n, node={"crash": ["nvmlDeviceGetCount*"]}), Step(at=60.0 * n + 6))
+            for step in (
+                ScenarioStep(at=60.0 * n, node={"crash": ["nvmlDeviceGetCount*"]}),
+                ScenarioStep(at=60.0 * n + 6),
+            )
         ),
     )
-    yield Fault(
+    yield FaultRow(
         name="the agent crashes three times in a row",
         check="gpumon_restarting",
         where="node",
-        steps=tuple(Step(at=90.0 * n, act=World.restart) for n in range(4)),
+        steps=tuple(ScenarioStep(at=90.0 * n, act=World.restart) for n in range(4)),
     )
-    yield Fault(
+    yield FaultRow(
         name="the kernel log was overwritten before it was read",
         check="gpumon_kernel_log_lost",
         where="node",
-        steps=(Step(act=World.lose_records),),
+        steps=(ScenarioStep(act=World.lose_records),),
     )
-    yield Fault(
+    yield FaultRow(
         name="a GPU that was reset three times fails again",
         check="node_repeat_offender",
         where="node",
@@ -50,37 +53,37 @@ def rows() -> Iterator[Fault]:
             step
             for n in range(3)
             for step in (
-                Step(at=1000.0 * n, gpu={"xids": [95]}),
-                Step(at=1000.0 * n + 240, gpu={"set": {"energy": growing(300)}}),
+                ScenarioStep(at=1000.0 * n, gpu={"xids": [95]}),
+                ScenarioStep(at=1000.0 * n + 240, gpu={"set": {"energy": growing(300)}}),
             )
         ),
         on=lambda profile: not profile.guest,
         within=5 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the kernel log cannot be read",
         check="gpumon_kernel_log_down",
         where="node",
-        steps=(Step(act=World.lose_log),),
+        steps=(ScenarioStep(act=World.lose_log),),
         within=5 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the configuration file is invalid",
         check="gpumon_reload_failed",
         where="node",
-        steps=(Step(act=lambda world: world.reload(good=False)),),
+        steps=(ScenarioStep(act=lambda world: world.reload(good=False)),),
     )
-    yield Fault(
+    yield FaultRow(
         name="the disk of the store is full",
         check="gpumon_store_down",
         where="node",
-        steps=(Step(act=World.fill_disk),),
+        steps=(ScenarioStep(act=World.fill_disk),),
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="unexpected reboot of the node",
         check="node_unexpected_reboot",
         where="node",
-        steps=(Step(act=World.reboot),),
+        steps=(ScenarioStep(act=World.reboot),),
         within=5 * MINUTE,
     )

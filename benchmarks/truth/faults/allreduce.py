@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.truth import ranks
-from benchmarks.truth.fault import Fault, Step, growing
+from benchmarks.truth.fault import FaultRow, ScenarioStep, growing
 from benchmarks.truth.ranks import RankBehaviour, record_good_runs, run
 from gpumon.config.component_settings import PROBE
 from gpumon.health.verdict import Action
@@ -50,13 +50,13 @@ def _sharp(profile: Profile) -> bool:
     return can_run(profile) and adds_up and not (profile.fabric and profile.fabric.several_nodes)
 
 
-def _after_good_runs(*behaviours: RankBehaviour) -> tuple[Step, ...]:
+def _after_good_runs(*behaviours: RankBehaviour) -> tuple[ScenarioStep, ...]:
     """Return steps with one run after the other, on a host with a baseline."""
-    runs = (Step(at=10.0 + n * MINUTE, act=run(behaviour)) for n, behaviour in enumerate(behaviours))
-    return (Step(act=record_good_runs), *runs)
+    runs = (ScenarioStep(at=10.0 + n * MINUTE, act=run(behaviour)) for n, behaviour in enumerate(behaviours))
+    return (ScenarioStep(act=record_good_runs), *runs)
 
 
-def rows() -> Iterator[Fault]:
+def rows() -> Iterator[FaultRow]:
     yield from _slow()
     yield from _beyond_limits()
     yield from _wrong()
@@ -64,11 +64,11 @@ def rows() -> Iterator[Fault]:
     yield from _silent()
 
 
-def _row(on: Callable[[Profile], bool] = can_run) -> Callable[..., Fault]:
-    return partial(Fault, on=on, before=FREE)
+def _row(on: Callable[[Profile], bool] = can_run) -> Callable[..., FaultRow]:
+    return partial(FaultRow, on=on, before=FREE)
 
 
-def _slow() -> Iterator[Fault]:
+def _slow() -> Iterator[FaultRow]:
     yield _row(_more_than_two)(
         name="one GPU slows the all-reduce down",
         check="gpu_allreduce_slow",
@@ -88,27 +88,27 @@ def _slow() -> Iterator[Fault]:
     )
     yield node(
         name="the all-reduce is slower than published results from the first run",
-        steps=(Step(act=run(ranks.SLOW)),),
+        steps=(ScenarioStep(act=run(ranks.SLOW)),),
         on=_has_published_result,
     )
 
 
-def _beyond_limits() -> Iterator[Fault]:
+def _beyond_limits() -> Iterator[FaultRow]:
     node = partial(_row(), where="node")
     yield node(
         name="the smallest all-reduce takes 3 ms",
         check="allreduce_latency_high",
-        steps=(Step(act=run(ranks.LATE_SMALL)),),
+        steps=(ScenarioStep(act=run(ranks.LATE_SMALL)),),
     )
     yield node(
         name="the all-reduce is slower than the configured limit",
         check="allreduce_bandwidth_low",
-        steps=(Step(act=run()),),
+        steps=(ScenarioStep(act=run()),),
         settings={"health": {"thresholds": {"min_allreduce_nccl_busbw_bytes_per_second": 1e13}}},
     )
 
 
-def _wrong() -> Iterator[Fault]:
+def _wrong() -> Iterator[FaultRow]:
     yield _row()(
         name="one GPU returns wrong data in the all-reduce",
         check="gpu_allreduce_wrong",
@@ -123,7 +123,7 @@ def _wrong() -> Iterator[Fault]:
     )
 
 
-def _without_result() -> Iterator[Fault]:
+def _without_result() -> Iterator[FaultRow]:
     node = partial(_row(), where="node", check="allreduce_failing")
     yield node(
         name="the all-reduce fails twice during an operation", steps=_after_good_runs(ranks.BROKEN, ranks.BROKEN)
@@ -143,7 +143,7 @@ def _without_result() -> Iterator[Fault]:
     )
 
 
-def _silent() -> Iterator[Fault]:
+def _silent() -> Iterator[FaultRow]:
     node = partial(_row(), where="node", check="allreduce_stale", settings=SCHEDULED, within=35 * MINUTE)
     yield node(
         name="the all-reduce has no result for two periods on a free node",
@@ -154,7 +154,7 @@ def _silent() -> Iterator[Fault]:
         action=Action.NONE,
         steps=(
             *_after_good_runs(ranks.HEALTHY),
-            Step(at=2 * MINUTE, gpu={"set": {"energy": growing(90)}}),
+            ScenarioStep(at=2 * MINUTE, gpu={"set": {"energy": growing(90)}}),
         ),
         settings={"probe": {"enabled": True}},
         on=lambda profile: can_run(profile) and len(profile.bus_ids) <= FEW and not profile.guest,

@@ -4,72 +4,81 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import SWITCH_LINK_DOWN, Fault, Step, growing, once
+from benchmarks.truth.fault import SWITCH_LINK_DOWN, FaultRow, ScenarioStep, growing, once
 from benchmarks.truth.faults.steps import flaps
-from benchmarks.truth.faults.where import c2c, fabric, fabric_health, imex, linked, managed, nvlink4, nvlink5
+from benchmarks.truth.faults.where import (
+    c2c,
+    fabric,
+    fabric_health,
+    has_fabric_manager,
+    has_nvlinks,
+    imex,
+    nvlink4,
+    nvlink5,
+)
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 
-def rows() -> Iterator[Fault]:
+def rows() -> Iterator[FaultRow]:
     down = {"state": "down"}
-    yield Fault(
+    yield FaultRow(
         name="one NVLink is down",
         check="nvlink_down",
         action=Action.RESET,
         steps=once(nvlinks={3: down}),
-        on=linked,
+        on=has_nvlinks,
     )
-    yield Fault(
+    yield FaultRow(
         name="one NVLink is down, and the NVSwitch reports it too",
         check="nvlink_down",
         action=Action.RESET,
-        steps=(Step(gpu={"nvlinks": {3: down}}, log=(SWITCH_LINK_DOWN,)),),
-        on=lambda profile: linked(profile) and bool(profile.switches),
+        steps=(ScenarioStep(gpu={"nvlinks": {3: down}}, log=(SWITCH_LINK_DOWN,)),),
+        on=lambda profile: has_nvlinks(profile) and bool(profile.switches),
     )
-    yield Fault(
+    yield FaultRow(
         name="all NVLinks of a GPU are down",
         check="nvlink_down",
         action=Action.RESET,
         steps=once(nvlinks={"*": down}),
-        on=linked,
+        on=has_nvlinks,
     )
-    yield Fault(
+    yield FaultRow(
         name="fell off the bus, and the NVSwitch reports the links that went down",
         check="gpu_lost",
         action=Action.REBOOT,
         steps=(
-            Step(
+            ScenarioStep(
                 gpu={"lost": True},
                 log=("NVRM: Xid (PCI:{bus}): 79, GPU has fallen off the bus.", *(SWITCH_LINK_DOWN,) * 3),
             ),
         ),
-        on=lambda profile: linked(profile) and bool(profile.switches),
+        on=lambda profile: has_nvlinks(profile) and bool(profile.switches),
         hides=True,
     )
     for counter in ("replay", "recovery"):
-        yield Fault(
+        yield FaultRow(
             name=f"an NVLink counts a {counter} now and then",
             check="nvlink_errors",
             steps=once(nvlinks={3: {counter: growing(0.1)}}),
             on=nvlink4,
             within=10 * MINUTE,
         )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink counts CRC errors: 10 a second",
         check="nvlink_crc_high",
         steps=once(nvlinks={3: {"crc": growing(10)}}),
         on=nvlink4,
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink counts CRC errors: 500 a second",
         check="nvlink_crc_high",
         steps=once(nvlinks={3: {"crc": growing(500)}}),
         on=nvlink4,
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink recovers again and again",
         check="nvlink_errors",
         steps=once(nvlinks={3: {"recovered": growing(0.1)}}),
@@ -77,91 +86,91 @@ def rows() -> Iterator[Fault]:
         within=10 * MINUTE,
     )
     for counter in ("symbol", "effective", "receive_remote"):
-        yield Fault(
+        yield FaultRow(
             name=f"an NVLink of Blackwell counts {counter.replace('_', ' ')} errors now and then",
             check="nvlink_errors",
             steps=once(nvlinks={3: {counter: growing(0.1)}}),
             on=nvlink5,
             within=10 * MINUTE,
         )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink loses too many bits",
         check="nvlink_ber_high",
         steps=once(nvlinks={3: {"effective_ber": 2e-11}}),
         on=nvlink5,
         within=12 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink could not be trained again",
         check="nvlink_recovery_failed",
         action=Action.RESET,
         steps=once(nvlinks={3: {"recovery_failed": 1}}),
         on=nvlink5,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink has errors for 20 minutes",
         check="nvlink_unstable",
         steps=once(nvlinks={3: {"replay": growing(0.1)}}),
         on=nvlink4,
         within=25 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink of Blackwell has symbol errors for 20 minutes",
         check="nvlink_unstable",
         steps=once(nvlinks={3: {"symbol": growing(0.1)}}),
         on=nvlink5,
         within=25 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink is down for a minute, again and again",
         check="nvlink_unstable",
         steps=flaps(10, 2 * MINUTE, gpu={"nvlinks": {3: down}}),
-        on=linked,
+        on=has_nvlinks,
         within=15 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVLink runs at half its speed",
         check="nvlink_slow",
         action=Action.RESET,
         steps=once(nvlinks={3: {"speed": 12000}}),
-        on=linked,
+        on=has_nvlinks,
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the fabric manager has stopped",
         check="fabric_manager_down",
         action=Action.RESTART,
         where="node",
-        steps=(Step(node={"services": {"fabric_manager": "stopped"}}),),
-        on=managed,
+        steps=(ScenarioStep(node={"services": {"fabric_manager": "stopped"}}),),
+        on=has_fabric_manager,
     )
-    yield Fault(
+    yield FaultRow(
         name="the fabric manager in a container has ended",
         check="fabric_manager_down",
         action=Action.RESTART,
         where="node",
         steps=(
-            Step(node={"services": {"fabric_manager": "container"}}),
-            Step(at=2 * MINUTE, node={"services": {"fabric_manager": "not_installed"}}),
+            ScenarioStep(node={"services": {"fabric_manager": "container"}}),
+            ScenarioStep(at=2 * MINUTE, node={"services": {"fabric_manager": "not_installed"}}),
         ),
         before={"busy": True, "services": {"fabric_manager": "container"}},
-        on=managed,
+        on=has_fabric_manager,
     )
-    yield Fault(
+    yield FaultRow(
         name="the fabric manager starts again and again",
         check="fabric_manager_flapping",
         where="node",
         steps=flaps(4, 2 * MINUTE, node={"services": {"fabric_manager": "stopped"}}),
-        on=managed,
+        on=has_fabric_manager,
     )
-    yield Fault(
+    yield FaultRow(
         name="the GPU's registration with the fabric does not end",
         check="fabric_unhealthy",
         steps=once(fabric={"state": 2}),
         on=fabric,
         within=12 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the GPU's registration with the fabric failed",
         check="fabric_unhealthy",
         action=Action.RESET,
@@ -169,14 +178,14 @@ def rows() -> Iterator[Fault]:
         on=fabric,
         within=12 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the fabric runs with less bandwidth",
         check="fabric_unhealthy",
         steps=once(fabric={"health": {"degraded_bandwidth": 1}, "summary": 3}),
         on=fabric_health,
         within=12 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the driver reports the fabric as unhealthy without a cause",
         check="fabric_unhealthy",
         action=Action.RESET,
@@ -184,16 +193,16 @@ def rows() -> Iterator[Fault]:
         on=fabric_health,
         within=12 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="IMEX has stopped",
         check="imex_unhealthy",
         action=Action.RESTART,
         where="node",
-        steps=(Step(node={"services": {"imex": "stopped"}}),),
+        steps=(ScenarioStep(node={"services": {"imex": "stopped"}}),),
         on=imex,
         within=12 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a chip-to-chip link is down",
         check="c2c_link_down",
         action=Action.REBOOT,

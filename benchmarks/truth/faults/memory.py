@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import Fault, growing, once
+from benchmarks.truth.fault import FaultRow, growing, once
 from benchmarks.truth.faults.where import remaps, retires, whole
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 
-def rows() -> Iterator[Fault]:
-    yield Fault(
+def rows() -> Iterator[FaultRow]:
+    yield FaultRow(
         name="an uncorrectable error in memory",
         check="gpu_ecc_uncorrectable",
         action=Action.RESET,
         steps=once(ecc={"uncorrected_dram": 1, "lifetime_uncorrected_dram": 1}),
         on=whole,
     )
-    yield Fault(
+    yield FaultRow(
         name="an uncorrectable error in SRAM",
         check="gpu_ecc_uncorrectable",
         action=Action.RESET,
         steps=once(ecc={"uncorrected_sram": 1, "lifetime_uncorrected_sram": 1}),
         on=whole,
     )
-    yield Fault(
+    yield FaultRow(
         name="uncorrectable errors in SRAM above the board's threshold",
         check="gpu_ecc_sram_threshold",
         action=Action.REPLACE,
@@ -33,7 +33,7 @@ def rows() -> Iterator[Fault]:
         on=lambda profile: profile.board.architecture >= 7 and not profile.mig,
         within=7 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="corrected errors in a storm: 500 a second",
         check="gpu_ecc_corrected_storm",
         action=Action.RESET,
@@ -41,7 +41,7 @@ def rows() -> Iterator[Fault]:
         on=whole,
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="30 million corrected errors in memory",
         check="gpu_ecc_corrected_high",
         action=Action.RESET,
@@ -49,7 +49,7 @@ def rows() -> Iterator[Fault]:
         on=whole,
         within=20 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a row that waits to be remapped",
         check="gpu_row_remap_pending",
         action=Action.RESET,
@@ -57,7 +57,7 @@ def rows() -> Iterator[Fault]:
         on=remaps,
         within=20 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a row that could not be remapped",
         check="gpu_row_remap_failed",
         action=Action.REPLACE,
@@ -65,7 +65,7 @@ def rows() -> Iterator[Fault]:
         on=remaps,
         within=6 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="512 rows remapped",
         check="gpu_row_remap_many",
         action=Action.REPLACE,
@@ -73,7 +73,7 @@ def rows() -> Iterator[Fault]:
         on=remaps,
         within=6 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a bank without spare rows",
         check="gpu_row_remap_banks",
         action=Action.INSPECT,
@@ -81,7 +81,7 @@ def rows() -> Iterator[Fault]:
         on=remaps,
         within=6 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="20 pages retired",
         check="gpu_retired_pages",
         action=Action.INSPECT,
@@ -89,7 +89,7 @@ def rows() -> Iterator[Fault]:
         on=retires,
         within=6 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a page that waits to be retired",
         check="gpu_page_retirement_pending",
         action=Action.REBOOT,
@@ -97,7 +97,7 @@ def rows() -> Iterator[Fault]:
         on=retires,
         within=25 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="63 pages retired",
         check="gpu_retired_pages",
         action=Action.REPLACE,

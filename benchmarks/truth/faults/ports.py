@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.truth.fault import PORT, SILENT, Fault, Step, growing, once
+from benchmarks.truth.fault import PORT, SILENT, FaultRow, ScenarioStep, growing, once
 from benchmarks.truth.faults.steps import counting, flaps, on_port
-from benchmarks.truth.faults.where import ported
+from benchmarks.truth.faults.where import has_ports
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
@@ -30,45 +30,47 @@ FIRMWARE_REPORT = tuple(
 """A report of a PCIe error by ACPI APEI, as Linux logs it (drivers/firmware/efi/cper.c)."""
 
 
-def rows() -> Iterator[Fault]:
-    yield Fault(
+def rows() -> Iterator[FaultRow]:
+    yield FaultRow(
         name="half of its PCIe lanes are gone",
         check="pcie_width_degraded",
         steps=once(set={"pcie_width": 8}),
         within=15 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="PCIe of the first generation under load",
         check="pcie_generation_degraded",
         steps=once(set={"pcie_generation": 1}),
         within=15 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="100 PCIe replays a second",
         check="pcie_replays",
         steps=once(set={"pcie_replays": growing(100)}),
         on=lambda profile: not profile.guest,
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a fatal error of the PCIe link",
         check="pcie_errors",
         steps=once(pcie_errors={"fatal": 1}),
         on=lambda profile: profile.board.architecture > ADA and not profile.guest,  # Hopper and later count them
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the kernel reports a fatal PCIe error",
         check="pcie_fatal_error",
         action=Action.REBOOT,
-        steps=(Step(log=("pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error message received from {bus}",)),),
+        steps=(
+            ScenarioStep(log=("pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error message received from {bus}",)),
+        ),
     )
-    yield Fault(
+    yield FaultRow(
         name="a PCIe port disables the link of the GPU after an error",
         check="pcie_fatal_error",
         action=Action.REBOOT,
         steps=(
-            Step(
+            ScenarioStep(
                 log=(
                     "pcieport 0000:00:01.0: DPC: containment event, status:0x1f05, ERR_NONFATAL received from {bus}",
                     "pcieport 0000:00:01.0: AER: subordinate device reset failed",
@@ -76,14 +78,14 @@ def rows() -> Iterator[Fault]:
             ),
         ),
     )
-    yield Fault(
+    yield FaultRow(
         name="a non-fatal PCIe error, which the firmware of the host reports too",
         check="pcie_errors",
-        steps=(Step(gpu={"pcie_errors": {"non_fatal": 1}}, log=FIRMWARE_REPORT),),
+        steps=(ScenarioStep(gpu={"pcie_errors": {"non_fatal": 1}}, log=FIRMWARE_REPORT),),
         on=lambda profile: profile.board.architecture > ADA and not profile.guest,
         within=10 * MINUTE,
     )
-    port = partial(Fault, where="port", on=ported)
+    port = partial(FaultRow, where="port", on=has_ports)
     yield port(name="a port is down", check="ib_port_down", steps=on_port(state="down"), within=6 * MINUTE)
     yield port(
         name="a port has a link and no subnet manager",
@@ -107,13 +109,13 @@ def rows() -> Iterator[Fault]:
     yield port(
         name="a port does not come back after a reboot",
         check="ib_port_down",
-        steps=(Step(node={"ports": {PORT: SILENT}}, act=World.reboot),),
+        steps=(ScenarioStep(node={"ports": {PORT: SILENT}}, act=World.reboot),),
         within=12 * MINUTE,  # of which the boot and its grace take seven
     )
     yield port(
         name="an adapter does not come back after a reboot",
         check="ib_device_missing",
-        steps=(Step(node={"ports": {PORT: {"absent": True}}}, act=World.reboot),),
+        steps=(ScenarioStep(node={"ports": {PORT: {"absent": True}}}, act=World.reboot),),
         within=15 * MINUTE,
     )
     yield port(
@@ -150,14 +152,14 @@ def rows() -> Iterator[Fault]:
         name="the firmware of a network adapter does not answer",
         check="nic_driver_fatal",
         action=Action.REBOOT,
-        steps=(Step(log=("mlx5_core 0001:11:00.0: poll_health:955:(pid 0): device's health compromised",)),),
+        steps=(ScenarioStep(log=("mlx5_core 0001:11:00.0: poll_health:955:(pid 0): device's health compromised",)),),
     )
     yield port(
         name="a network adapter reports an unrecoverable hardware error",
         check="nic_driver_fatal",
         action=Action.REBOOT,
         steps=(
-            Step(
+            ScenarioStep(
                 log=("mlx5_core 0001:11:00.0: print_health_info:432:(pid 0): synd 0x8: unrecoverable hardware error",)
             ),
         ),
@@ -169,55 +171,55 @@ def rows() -> Iterator[Fault]:
         within=15 * MINUTE,
     )
     yield from _efa()
-    yield Fault(
+    yield FaultRow(
         name="reading the files of a port fails",
         check="gpumon_links_unread",
         steps=on_port(unreadable=["state", "rate"]),
         where="node",
-        on=ported,
+        on=has_ports,
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="reading the files of a port does not return",
         check="gpumon_links_unread",
         steps=on_port(hang=True),
         where="node",
-        on=ported,
+        on=has_ports,
         within=10 * MINUTE,
     )
 
 
-def _efa() -> Iterator[Fault]:
+def _efa() -> Iterator[FaultRow]:
     """Yield the faults of EFA, whose ports always report an active link."""
     interface, silent = NIC_KINDS["efa_netdev"].device, NIC_KINDS["efa"]
     nics = {"busy": True, "nics": ["efa_netdev", "efa"]}
-    yield Fault(
+    yield FaultRow(
         name="the network interface of an EFA port is down",
         check="ib_port_down",
         where="port",
         port=interface,
         before=nics,
-        steps=(Step(node={"ports": {interface: {"state": "down"}}}),),
-        on=ported,
+        steps=(ScenarioStep(node={"ports": {interface: {"state": "down"}}}),),
+        on=has_ports,
         within=6 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the admin queue of an EFA device is closed",
         check="nic_driver_fatal",
         where="port",
         port=silent.device,
         action=Action.REBOOT,
         before=nics,
-        steps=(Step(log=(f"efa {silent.address} {silent.device}: Admin queue is closed",)),),
-        on=ported,
+        steps=(ScenarioStep(log=(f"efa {silent.address} {silent.device}: Admin queue is closed",)),),
+        on=has_ports,
     )
-    yield Fault(
+    yield FaultRow(
         name="an EFA device does not answer admin commands",
         check="ib_fatal_counter",
         where="port",
         port=silent.device,
         before=nics,
-        steps=(Step(node={"ports": {silent.device: {"counters": {"no_completion_cmds": 1}}}}),),
-        on=ported,
+        steps=(ScenarioStep(node={"ports": {silent.device: {"counters": {"no_completion_cmds": 1}}}}),),
+        on=has_ports,
         within=6 * MINUTE,
     )

@@ -4,52 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import Fault, Step, once
+from benchmarks.truth.fault import FaultRow, ScenarioStep, once
 from benchmarks.truth.faults.steps import HANGING, MANY, after_restart, unkillable, xid
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 
-def rows() -> Iterator[Fault]:
+def rows() -> Iterator[FaultRow]:
     """Yield the rows of GPUs and drivers that do not answer."""
     lost = "GPU has fallen off the bus."
-    yield Fault(
+    yield FaultRow(
         name="fell off the bus: Xid 79, and lost to NVML",
         check="gpu_lost",
         action=Action.REBOOT,
         steps=xid(79, lost, lost=True),
         hides=True,
     )
-    yield Fault(name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT, steps=once(lost=True))
-    yield Fault(
+    yield FaultRow(name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT, steps=once(lost=True))
+    yield FaultRow(
         name="fell off the bus: kernel message without an Xid",
         check="gpu_lost",
         action=Action.REBOOT,
-        steps=(Step(gpu={"lost": True}, log=("NVRM: GPU {bus}.0: GPU has fallen off the bus.",)),),
+        steps=(ScenarioStep(gpu={"lost": True}, log=("NVRM: GPU {bus}.0: GPU has fallen off the bus.",)),),
         hides=True,
     )
-    yield Fault(
+    yield FaultRow(
         name="vanished from the PCI bus", check="gpu_missing", action=Action.REBOOT, steps=once(absent=True), hides=True
     )
-    yield Fault(
+    yield FaultRow(
         name="on the PCI bus, and no driver bound to it",
         check="gpu_missing",
         action=Action.REBOOT,
         steps=once(bound="none"),
         hides=True,
     )
-    yield Fault(
+    yield FaultRow(
         name="on the PCI bus, but not counted by NVML",
         check="gpu_count_mismatch",
         where="node",
         steps=once(uncounted=True),
     )
-    yield Fault(
+    yield FaultRow(
         name="gone after a reboot",
         check="gpu_missing",
         action=Action.INSPECT,
-        steps=(Step(gpu={"absent": True}, act=World.reboot),),
+        steps=(ScenarioStep(gpu={"absent": True}, act=World.reboot),),
         within=6 * MINUTE,
         miss="if the only GPU is gone, the driver does not start: `gpu_driver_down` reports it instead.",
     )
@@ -58,88 +58,88 @@ def rows() -> Iterator[Fault]:
         ("missing", "gpu_missing", {"absent": True}, alone),
         ("cannot be opened", "gpu_init_failed", {"lookup": "IRQ_ISSUE"}, ""),
     ):
-        yield Fault(
+        yield FaultRow(
             name=f"lost, rebooted, and {now}",
             check=check,
             action=Action.INSPECT,
-            steps=(*xid(79, lost, lost=True), Step(at=MINUTE, gpu=step, act=World.planned_reboot)),
+            steps=(*xid(79, lost, lost=True), ScenarioStep(at=MINUTE, gpu=step, act=World.planned_reboot)),
             within=9 * MINUTE,
             hides=True,
             miss=miss,
         )
-    yield Fault(
+    yield FaultRow(
         name="needs a reset",
         check="gpu_reset_required",
         action=Action.RESET,
         steps=after_restart(reset_required=True),
         hides=True,
     )
-    yield Fault(
+    yield FaultRow(
         name="cannot be opened",
         check="gpu_init_failed",
         action=Action.RESET,
         steps=after_restart(lookup="IRQ_ISSUE"),
         hides=True,
     )
-    yield Fault(
+    yield FaultRow(
         name="permission to open it is denied",
         check="gpu_denied",
         action=Action.NONE,
         steps=after_restart(lookup="NO_PERMISSION"),
     )
-    yield Fault(
+    yield FaultRow(
         name="a driver call on it does not return",
         check="gpu_stuck",
         action=Action.REBOOT,
         steps=once(hang=HANGING),
         hides=True,
     )
-    yield Fault(
+    yield FaultRow(
         name="a driver call never returns, and its process cannot be killed",
         check="gpu_stuck",
         action=Action.REBOOT,
-        steps=(Step(gpu={"hang_forever": HANGING}, act=unkillable),),
+        steps=(ScenarioStep(gpu={"hang_forever": HANGING}, act=unkillable),),
     )
-    yield Fault(
+    yield FaultRow(
         name="opening it does not return",
         check="gpu_stuck",
         action=Action.REBOOT,
         steps=after_restart(hang=["nvmlDeviceGetHandleByPciBusId*"]),
         within=2 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the library crashes on it", check="gpu_unreadable", action=Action.RESET, steps=once(crash=HANGING)
     )
-    yield Fault(
+    yield FaultRow(
         name="every call on it answers an unknown error",
         check="gpu_init_failed",
         action=Action.RESET,
         steps=once(fail={"nvmlDeviceGet*": 999}),
         hides=True,
     )
-    yield Fault(
+    yield FaultRow(
         name="one call on it answers an unknown error",
         check="gpumon_poll_errors",
         where="node",
         steps=once(fail={"nvmlDeviceGetUtilizationRates": 999}),
         on=lambda profile: not profile.mig,  # not called if MIG is enabled
     )
-    yield Fault(
+    yield FaultRow(
         name="one field of it answers an unknown error",
         check="gpumon_poll_errors",
         where="node",
         steps=once(fail_fields={"TOTAL_ENERGY_CONSUMPTION": 999}),
         on=lambda profile: not profile.guest,
     )
-    yield Fault(
+    yield FaultRow(
         name="every driver call is slow",
         check="gpumon_poll_slow",
         where="node",
-        steps=(Step(node={"delay": {"nvmlDeviceGet*": 0.02}}),),
+        steps=(ScenarioStep(node={"delay": {"nvmlDeviceGet*": 0.02}}),),
         settings={"poll": {"interval_seconds": 1.0}},
         on=lambda profile: len(profile.bus_ids) >= MANY,
     )
-    yield Fault(
+    yield FaultRow(
         name="driver calls on one GPU are slow",
         check="gpumon_poll_slow",
         where="node",
@@ -147,47 +147,53 @@ def rows() -> Iterator[Fault]:
         settings={"poll": {"interval_seconds": 1.0}},
         miss="a GPU that answers slowly is read in turns, so no poll is slow; its readings are older but correct.",
     )
-    yield Fault(
+    yield FaultRow(
         name="the kernel module is gone",
         check="gpu_driver_down",
         where="node",
-        steps=(Step(node={"driver": "not_loaded"}),),
+        steps=(ScenarioStep(node={"driver": "not_loaded"}),),
     )
-    yield Fault(
+    yield FaultRow(
         name="library and kernel module differ",
         check="gpu_driver_down",
         where="node",
-        steps=(Step(node={"driver": "mismatch"}), Step(at=1.0, node={"driver": "mismatch"}, act=World.restart)),
+        steps=(
+            ScenarioStep(node={"driver": "mismatch"}),
+            ScenarioStep(at=1.0, node={"driver": "mismatch"}, act=World.restart),
+        ),
     )
-    yield Fault(
+    yield FaultRow(
         name="the driver's library is not installed",
         check="gpu_driver_down",
         where="node",
-        steps=(Step(node={"driver": "absent"}), Step(at=1.0, node={"driver": "absent"}, act=World.restart)),
+        steps=(
+            ScenarioStep(node={"driver": "absent"}),
+            ScenarioStep(at=1.0, node={"driver": "absent"}, act=World.restart),
+        ),
     )
-    yield Fault(
+    yield FaultRow(
         name="initialising the driver does not return",
         check="gpu_driver_down",
         where="node",
         action=Action.REBOOT,
         steps=(
-            Step(node={"hang": ["nvmlInit*"]}),
-            Step(at=1.0, node={"hang": ["nvmlInit*"]}, act=World.restart),
+            ScenarioStep(node={"hang": ["nvmlInit*"]}),
+            ScenarioStep(at=1.0, node={"hang": ["nvmlInit*"]}, act=World.restart),
         ),
         within=3 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a driver call for the whole node does not return",
         check="gpu_driver_down",
         where="node",
         action=Action.REBOOT,
-        steps=(Step(node={"hang": ["nvmlDeviceGetCount*"]}),),
+        steps=(ScenarioStep(node={"hang": ["nvmlDeviceGetCount*"]}),),
         within=3 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="the library crashes at every start",
         check="gpu_driver_down",
         where="node",
-        steps=(Step(node={"crash": ["nvmlDeviceGetCount*"]}),),
+        steps=(ScenarioStep(node={"crash": ["nvmlDeviceGetCount*"]}),),
         within=3 * MINUTE,
     )

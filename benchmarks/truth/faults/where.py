@@ -12,17 +12,17 @@ def several(profile: Profile) -> bool:
     return len(profile.bus_ids) > 1
 
 
-def linked(profile: Profile) -> bool:
+def has_nvlinks(profile: Profile) -> bool:
     """Return whether NVLinks are up and in use."""
     return bool(profile.board.links) and profile.links_active and not profile.mig
 
 
 def nvlink4(profile: Profile) -> bool:
-    return linked(profile) and not profile.board.nvlink5
+    return has_nvlinks(profile) and not profile.board.nvlink5
 
 
 def nvlink5(profile: Profile) -> bool:
-    return linked(profile) and profile.board.nvlink5
+    return has_nvlinks(profile) and profile.board.nvlink5
 
 
 def fabric(profile: Profile) -> bool:
@@ -34,7 +34,7 @@ def fabric_health(profile: Profile) -> bool:
     return fabric(profile) and profile.fabric is not None and bool(profile.fabric.health)
 
 
-def managed(profile: Profile) -> bool:
+def has_fabric_manager(profile: Profile) -> bool:
     return "fabric_manager" in profile.services
 
 
@@ -64,7 +64,7 @@ def has_recovery_action(profile: Profile) -> bool:
     return int(profile.driver.partition(".")[0]) >= 570
 
 
-def ported(profile: Profile) -> bool:
+def has_ports(profile: Profile) -> bool:
     return profile.ports is not None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import NOW, Fault, Step, once
+from benchmarks.truth.fault import NOW, FaultRow, ScenarioStep, once
 from benchmarks.truth.faults.steps import MANY
 from benchmarks.truth.faults.where import several, whole
 from gpumon.health.check_row import MINUTE
@@ -12,9 +12,9 @@ from gpumon.health.verdict import Action
 from gpumon.sim.board import Profile
 
 
-def rows() -> Iterator[Fault]:
+def rows() -> Iterator[FaultRow]:
     idle = {"idle": True}
-    yield Fault(
+    yield FaultRow(
         name="12 GB of memory in use without a process",
         check="gpu_memory_orphaned",
         action=Action.RESET,
@@ -23,7 +23,7 @@ def rows() -> Iterator[Fault]:
         on=lambda profile: whole(profile) and not profile.numa_nodes,  # else the kernel may hold it
         within=10 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="busy without work: a kernel spins",
         check="gpu_spin",
         action=Action.RESTART,
@@ -31,24 +31,24 @@ def rows() -> Iterator[Fault]:
         on=lambda profile: profile.board.power_limit > 500 and not profile.mig,
         within=20 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a process that uses it is blocked in the kernel",
         check="gpu_process_stuck",
         where="node",
         action=Action.REBOOT,
-        steps=(Step(node={"stuck_processes": [{"gpus": [0], "since": NOW}]}),),
+        steps=(ScenarioStep(node={"stuck_processes": [{"gpus": [0], "since": NOW}]}),),
         within=8 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="a process that uses it waits for Lustre",
         check="gpu_process_stuck",
         where="node",
         action=Action.INSPECT,
-        steps=(Step(node={"stuck_processes": [{"gpus": [0], "since": NOW, "waits_in": "lustre"}]}),),
+        steps=(ScenarioStep(node={"stuck_processes": [{"gpus": [0], "since": NOW, "waits_in": "lustre"}]}),),
         on=lambda profile: not several(profile),
         within=8 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an ECC change that waits for a reset",
         check="gpu_settings_pending",
         action=Action.RESET,
@@ -56,28 +56,28 @@ def rows() -> Iterator[Fault]:
         on=lambda profile: len(profile.bus_ids) < MANY,
         within=70 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="persistence mode is off",
         check="gpu_persistence_off",
         action=Action.NONE,
         steps=once(set={"persistence_mode": 0}),
         within=25 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="another driver than the expected one",
         check="node_version_drift",
         where="node",
-        steps=(Step(act=lambda world: world.restart(health={"versions": {"driver": "999.1"}})),),
+        steps=(ScenarioStep(act=lambda world: world.restart(health={"versions": {"driver": "999.1"}})),),
         within=25 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="another VBIOS than the expected one",
         check="gpu_version_drift",
-        steps=(Step(act=lambda world: world.restart(health={"versions": {"vbios": "1.2.3"}})),),
+        steps=(ScenarioStep(act=lambda world: world.restart(health={"versions": {"vbios": "1.2.3"}})),),
         on=lambda profile: not several(profile),
         within=25 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="processes hold it for an hour and do not use it",
         check="gpu_idle",
         action=Action.NONE,
@@ -85,7 +85,7 @@ def rows() -> Iterator[Fault]:
         on=_few,
         within=65 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="busy for an hour, beyond the configured limit",
         check="gpu_busy",
         action=Action.NONE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from benchmarks.truth.fault import Fault, Step
+from benchmarks.truth.fault import FaultRow, ScenarioStep
 from benchmarks.truth.faults.steps import HANGING, xid, xids
-from benchmarks.truth.faults.where import has_recovery_action, linked, nvlink5, several
+from benchmarks.truth.faults.where import has_nvlinks, has_recovery_action, nvlink5, several
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
@@ -50,24 +50,24 @@ _STICKING = (
 )
 
 
-def rows() -> Iterator[Fault]:
+def rows() -> Iterator[FaultRow]:
     for code, (words, text, action) in _CRITICAL.items():
-        yield Fault(name=f"Xid {code}: {words}", check="gpu_xid_critical", action=action, steps=xid(code, text))
+        yield FaultRow(name=f"Xid {code}: {words}", check="gpu_xid_critical", action=action, steps=xid(code, text))
     for code in (119, 120):
-        yield Fault(
+        yield FaultRow(
             name=f"Xid {code}: the GPU's firmware does not answer",
             check="gpu_stuck",
             action=Action.RESET,
             steps=xid(code, "Timeout after 6s of waiting for RPC response from GPU0 GSP!", hang=HANGING),
         )
-    yield Fault(
+    yield FaultRow(
         name="Xid 136: an NVLink could not be trained",
         check="gpu_xid_critical",
         action=Action.RESET,
         steps=xid(136, "NVLink: link training failed"),
-        on=linked,
+        on=has_nvlinks,
     )
-    yield Fault(
+    yield FaultRow(
         name="Xid 149: an NVLink 5 is down",
         check="gpu_xid_critical",
         action=Action.RESET,
@@ -77,7 +77,7 @@ def rows() -> Iterator[Fault]:
         ),
         on=nvlink5,
     )
-    yield Fault(
+    yield FaultRow(
         name="Xid 154: the driver asks for a reset",
         check="gpu_recovery_action",
         on=has_recovery_action,
@@ -86,7 +86,7 @@ def rows() -> Iterator[Fault]:
             154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", set={"recovery_action": 1}
         ),
     )
-    yield Fault(
+    yield FaultRow(
         name="Xid 154: the driver asks for a reboot",
         check="gpu_recovery_action",
         on=has_recovery_action,
@@ -96,72 +96,76 @@ def rows() -> Iterator[Fault]:
         ),
     )
     for code, words, text, action in _WARNINGS:
-        yield Fault(name=f"Xid {code}: {words}", check="gpu_xid", action=action, steps=xid(code, text))
-    yield Fault(
+        yield FaultRow(name=f"Xid {code}: {words}", check="gpu_xid", action=action, steps=xid(code, text))
+    yield FaultRow(
         name="Xid 94 twice within a quarter of an hour",
         check="gpu_xid",
         action=Action.RESET,
         steps=xids(94, "Contained memory error", 2, 10 * MINUTE),
     )
-    yield Fault(
+    yield FaultRow(
         name="Xid 48 occurs five times",
         check="gpu_xid_recurring",
         steps=xids(48, "An uncorrectable double bit error (DBE)", 5, 4 * MINUTE),
     )
     for code, text, action in _STICKING:
-        yield Fault(
+        yield FaultRow(
             name=f"Xid {code} recurs on one GPU only",
             check="gpu_xid_app_repeated",
             action=action,
             steps=xids(code, text, 2, 10 * MINUTE),
         )
-    yield Fault(
+    yield FaultRow(
         name="Xid 31 on two GPUs",
         check="xid_app_everywhere",
         where="node",
         action=Action.RESTART,
-        steps=(Step(gpu={"xids": [31]}, node={"gpus": {0: {"xids": [31]}}}),),
+        steps=(ScenarioStep(gpu={"xids": [31]}, node={"gpus": {0: {"xids": [31]}}}),),
         on=several,
     )
-    yield Fault(
+    yield FaultRow(
         name="Xid 79 of an unknown GPU",
         check="xid_unplaced",
         where="node",
         action=Action.REBOOT,
         before={"busy": True, "gpus": {1: {"absent": True}}},
-        steps=(Step(log=("NVRM: Xid (PCI:{bus}): 79, GPU has fallen off the bus.",)),),
+        steps=(ScenarioStep(log=("NVRM: Xid (PCI:{bus}): 79, GPU has fallen off the bus.",)),),
         on=several,
     )
-    yield Fault(
+    yield FaultRow(
         name="an Xid that is not in the catalogue",
         check="gpu_xid_unknown",
         action=Action.NONE,
         steps=xid(999_001, "Something new"),
     )
-    yield Fault(
+    yield FaultRow(
         name="2000 Xids a second",
         check="gpu_xid_storm",
         action=Action.RESET,
-        steps=(Step(gpu={"xids": [{"xid": 94, "at": "now", "rate": 2000}]}),),
+        steps=(ScenarioStep(gpu={"xids": [{"xid": 94, "at": "now", "rate": 2000}]}),),
         within=5 * MINUTE,
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVSwitch reports a fatal error of one link",
         check="nvswitch_link_down",
         action=Action.RESET,
         where="node",
         steps=(
-            Step(log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 28 sourcetrack timeout error",)),
+            ScenarioStep(
+                log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 28 sourcetrack timeout error",)
+            ),
         ),
         on=lambda profile: bool(profile.switches),
     )
-    yield Fault(
+    yield FaultRow(
         name="an NVSwitch reports a fatal error",
         check="nvswitch_error",
         action=Action.REBOOT,
         where="node",
         steps=(
-            Step(log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12020, Fatal, Link 30 egress sequence ID error",)),
+            ScenarioStep(
+                log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12020, Fatal, Link 30 egress sequence ID error",)
+            ),
         ),
         on=lambda profile: bool(profile.switches),
     )

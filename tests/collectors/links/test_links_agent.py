@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, Metrics, eventually
+from agents import AgentProcess, Metrics, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +18,8 @@ CALM = {"busy": True}
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Agent]:
-    running_agent = Agent(tmp_path)
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    running_agent = AgentProcess(tmp_path)
     running_agent.simulate(CALM)
     running_agent.start()
     eventually(lambda: len(up(running_agent.metrics())) == 8)
@@ -32,7 +32,7 @@ def up(metrics: Metrics) -> dict[str, float]:
     return {dict(labels)["device"]: value for (name, labels), value in metrics.values.items() if name == PORT_UP}
 
 
-def test_failed_links_are_reported_everywhere_and_recover(agent: Agent) -> None:
+def test_failed_links_are_reported_everywhere_and_recover(agent: AgentProcess) -> None:
     """A port down, a hung device, a stopped fabric manager, and all NVLinks of a GPU down: metrics, API and log."""
     assert agent.metrics().value("gpumon_fabric_manager_up") == 1
     received = eventually(lambda: agent.metrics().value(RECEIVED, device="mlx5_0"))

@@ -23,7 +23,7 @@ FORGED = "7"
 HOST = "pid:[4026531836]"
 
 
-class Devices(Tree):
+class DeviceTree(Tree):
     """A tree in which the names of NVIDIA devices lead to devices, except one that a process has made itself."""
 
     def device(self, path: str) -> tuple[int, int] | None:
@@ -33,7 +33,7 @@ class Devices(Tree):
         return (504, 0) if name == "-uvm" else (195, int(name) if name.isdecimal() else 255)
 
 
-class Host:
+class ProcHost:
     """The /proc of a host, and a clock."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Host:
         self.process(SELF, "S", parent=DAEMON)
         self.link("proc/self", str(SELF))
         self.link(f"proc/{SELF}/ns/pid", HOST)
-        self.processes = ProcessReader(lambda _: Devices(folder), clock=lambda: self.now)
+        self.processes = ProcessReader(lambda _: DeviceTree(folder), clock=lambda: self.now)
         (folder / "proc/devices").write_text("Character devices:\n  1 mem\n195 nvidia-frontend\n504 nvidia-uvm\n")
 
     def link(self, path: str, target: str) -> None:
@@ -92,11 +92,11 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(tmp_path: Path) -> ProcHost:
+    return ProcHost(tmp_path)
 
 
-def test_a_process_in_state_d_with_a_gpu_is_stuck(host: Host) -> None:
+def test_a_process_in_state_d_with_a_gpu_is_stuck(host: ProcHost) -> None:
     """A stuck process has the time of its first poll in state D and the GPUs of its device nodes."""
     host.process(2000, "D", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3", "/dev/nvidia11", "/dev/nvidia3")
     assert host.poll(1) == ()
@@ -125,14 +125,14 @@ NFS = "[<0>] rpc_wait_bit_killable+0x24/0xa0 [sunrpc]\n[<0>] nfs4_proc_getattr+0
     ],
 )
 def test_a_stuck_process_is_in_the_driver_or_elsewhere(
-    host: Host, stack: str | None, wchan: str, *, in_driver: bool | None
+    host: ProcHost, stack: str | None, wchan: str, *, in_driver: bool | None
 ) -> None:
     """The kernel stack decides whether a process waits in the driver; without it, the function in which it sleeps."""
     host.process(2000, "D", "/dev/nvidia3", stack=stack, wchan=wchan)
     assert host.poll() == (StuckProcess(since=1015.0, gpus=("3",), in_driver=in_driver),)
 
 
-def test_a_stuck_process_can_enter_the_driver(host: Host) -> None:
+def test_a_stuck_process_can_enter_the_driver(host: ProcHost) -> None:
     """A process that waits for a file system counts as in the driver when another of its threads is."""
     host.process(2000, "D", "/dev/nvidia3", stack=NFS, threads={2000: "D", 2001: "D"})
     assert [process.in_driver for process in host.poll() or ()] == [False]
@@ -167,20 +167,20 @@ def test_a_stuck_process_can_enter_the_driver(host: Host) -> None:
         "frozen, without stacks",
     ],
 )
-def test_processes_that_are_not_stuck(host: Host, make: Callable[[Host], None]) -> None:
+def test_processes_that_are_not_stuck(host: ProcHost, make: Callable[[ProcHost], None]) -> None:
     """Processes in these states are never stuck, after any number of polls."""
     make(host)
     assert host.poll(5) == ()
 
 
-def test_a_process_that_runs_between_polls_is_not_stuck(host: Host) -> None:
+def test_a_process_that_runs_between_polls_is_not_stuck(host: ProcHost) -> None:
     """A process in state D that uses CPU time between polls, as a job that reads its data, is not stuck."""
     for ran in range(30):
         host.process(2000, "D", "/dev/nvidia3", ran=ran)
         assert host.poll(1) == ()
 
 
-def test_a_process_stuck_again_has_a_new_start_time(host: Host) -> None:
+def test_a_process_stuck_again_has_a_new_start_time(host: ProcHost) -> None:
     """A process that recovers and is stuck again has a new start time."""
     host.process(2000, "D", "/dev/nvidia3")
     assert host.poll(4)
@@ -190,7 +190,7 @@ def test_a_process_stuck_again_has_a_new_start_time(host: Host) -> None:
     assert host.poll(2) == (StuckProcess(since=host.now - 15, gpus=("3",), in_driver=True),)
 
 
-def test_a_killed_process_that_cannot_end_is_stuck(host: Host) -> None:
+def test_a_killed_process_that_cannot_end_is_stuck(host: ProcHost) -> None:
     """A killed process without open files is stuck, once, if the stack of one of its threads is in the driver."""
     stack = "[<0>] os_acquire_rwlock_write+0x35/0x40 [nvidia]\n[<0>] nvidia_close+0x1/0x2 [nvidia]"
     host.process(2000, "Z", threads={2000: "Z", 2001: "D", 2002: "S", 2003: "D"}, stack=stack)
@@ -206,7 +206,7 @@ class Unprivileged(Tree):
         return super().link(path)
 
 
-def test_a_thread_that_waits_for_one_in_the_driver_is_stuck(host: Host) -> None:
+def test_a_thread_that_waits_for_one_in_the_driver_is_stuck(host: ProcHost) -> None:
     """A process counts if any of its threads sleeps in the driver, and if its stacks cannot be read."""
     host.process(2000, "D", "/dev/nvidia3", threads={2000: "D", 2001: "D"}, stack="[<0>] rwsem_down_read_slowpath+0x1")
     (host.root / "proc/2000/task/2001/stack").write_text("[<0>] os_acquire_mutex+0x35/0x40 [nvidia]")
@@ -282,7 +282,7 @@ def test_devices_of_the_host_have_numbers() -> None:
     assert Tree(Path("/")).device("dev") is None
 
 
-def test_processes_of_other_users_can_be_denied(host: Host) -> None:
+def test_processes_of_other_users_can_be_denied(host: ProcHost) -> None:
     """Without privileges the result is unknown and the collector is denied, without a read error."""
     host.process(2000, "D", "/dev/nvidia3")
     processes = ProcessReader(lambda _: Unprivileged(host.root), clock=lambda: host.now)
@@ -292,7 +292,7 @@ def test_processes_of_other_users_can_be_denied(host: Host) -> None:
     assert not processes.read_errors.words
 
 
-def test_a_container_sees_its_own_processes(host: Host) -> None:
+def test_a_container_sees_its_own_processes(host: ProcHost) -> None:
     """An agent in a PID namespace other than the first is contained."""
     (host.root / f"proc/{SELF}/ns/pid").unlink()
     host.link(f"proc/{SELF}/ns/pid", "pid:[4026532758]")
@@ -300,20 +300,20 @@ def test_a_container_sees_its_own_processes(host: Host) -> None:
     assert host.processes.contained is True
 
 
-def test_whether_the_agent_is_contained_is_unknown_without_its_pid_namespace(host: Host) -> None:
+def test_whether_the_agent_is_contained_is_unknown_without_its_pid_namespace(host: ProcHost) -> None:
     (host.root / f"proc/{SELF}/ns/pid").unlink()
     host.poll()
     assert host.processes.contained is None
 
 
-def test_a_read_error_names_no_process(host: Host) -> None:
+def test_a_read_error_names_no_process(host: ProcHost) -> None:
     """A read error has no PID, because every client can read it."""
     (host.root / "proc/2000/stat").mkdir(parents=True)
     assert host.poll() == ()
     assert host.processes.read_errors.words == "proc/*/stat: Is a directory"
 
 
-def test_too_many_processes_are_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_processes_are_an_error(host: ProcHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the maximum number of processes the reader reports an error."""
     monkeypatch.setattr("gpumon.collectors.links.processes.MAX_PROCESSES", 1)
     assert host.poll() == ()
@@ -354,7 +354,7 @@ def test_a_scenario_simulates_stuck_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "uid", "found"), [("nv-fabricmanage", 0, True), ("nv-fabricmanage", 1000, False)])
-def test_a_fabric_manager_of_root_is_found_by_its_name(host: Host, name: str, uid: int, found: bool) -> None:  # noqa: FBT001 - a table
+def test_a_fabric_manager_of_root_is_found_by_its_name(host: ProcHost, name: str, uid: int, found: bool) -> None:  # noqa: FBT001 - a table
     """In a container too. Any user may give a process that name."""
     host.process(200, "S")
     host.poll()
@@ -370,7 +370,7 @@ def test_a_fabric_manager_of_root_is_found_by_its_name(host: Host, name: str, ui
 
 
 @pytest.mark.parametrize(("hidden", "found"), [(False, True), (True, None)])
-def test_a_fabric_manager_is_found_without_permissions(host: Host, hidden: bool, found: bool | None) -> None:  # noqa: FBT001 - a table
+def test_a_fabric_manager_is_found_without_permissions(host: ProcHost, hidden: bool, found: bool | None) -> None:  # noqa: FBT001 - a table
     """Any user may read names and states, unless /proc is mounted with hidepid=2, where even process 1 is hidden."""
     host.process(200, "S")
     stat = host.root / "proc/200/stat"

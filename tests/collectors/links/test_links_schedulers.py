@@ -11,7 +11,7 @@ from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.schedulers import COLLECTOR, LOOK_SECONDS, SchedulerReader
 
 
-class Host:
+class SchedulerHost:
     """A host with these files, and a clock."""
 
     def __init__(self, folder: Path, *files: str, environment: Mapping[str, str] | None = None) -> None:
@@ -46,25 +46,25 @@ def test_a_scheduler_is_detected_by_its_files(
     tmp_path: Path, files: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     """A scheduler of a node is detected by its unit, program or process; a controller or a client is not."""
-    assert Host(tmp_path, *files).schedulers.poll() == expected
+    assert SchedulerHost(tmp_path, *files).schedulers.poll() == expected
 
 
 def test_a_symlinked_unit_of_the_host_is_found_from_a_container(tmp_path: Path) -> None:
     """A unit file that links to a path below the host's root is found from a container."""
-    host = Host(tmp_path, "etc/systemd/system/gpumon.service=[Service]\n")
+    host = SchedulerHost(tmp_path, "etc/systemd/system/gpumon.service=[Service]\n")
     (tmp_path / "etc/systemd/system/slurmd.service").symlink_to("/nonexistent/slurm/slurmd.service")
     assert host.schedulers.poll() == ("slurmd",)
 
 
 def test_an_agent_in_a_pod_detects_the_kubelet(tmp_path: Path) -> None:
     """An agent in a pod detects the kubelet without access to files of the host."""
-    host = Host(tmp_path, environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    host = SchedulerHost(tmp_path, environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
     assert host.schedulers.poll() == ("kubelet",)
 
 
 def test_a_scheduler_installed_later_is_found_by_the_next_poll(tmp_path: Path) -> None:
     """All processes are read once per minute."""
-    host = Host(tmp_path)
+    host = SchedulerHost(tmp_path)
     assert host.schedulers.poll() == ()
     host.add("proc/4711/comm=slurmd\n")
     assert host.schedulers.poll() == ()
@@ -74,5 +74,5 @@ def test_a_scheduler_installed_later_is_found_by_the_next_poll(tmp_path: Path) -
 
 def test_a_quarantined_collector_reports_unknown_schedulers(tmp_path: Path) -> None:
     """A quarantined collector leaves the schedulers unknown."""
-    Host(tmp_path, "usr/sbin/slurmd=")
+    SchedulerHost(tmp_path, "usr/sbin/slurmd=")
     assert SchedulerReader(lambda _: Tree(tmp_path), (COLLECTOR,), environment={}).poll() is None

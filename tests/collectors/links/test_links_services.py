@@ -12,7 +12,7 @@ from gpumon.collectors.links.services import COLLECTOR, ServiceReader
 UNIT = "nvidia-fabricmanager.service"
 
 
-class Host:
+class SystemdHost:
     """The files of a systemd host on which the fabric manager is not installed yet."""
 
     def __init__(self, folder: Path, hierarchy: str = "") -> None:
@@ -37,37 +37,37 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(tmp_path: Path) -> SystemdHost:
+    return SystemdHost(tmp_path)
 
 
-def test_a_unit_that_is_not_installed_is_omitted(host: Host) -> None:
+def test_a_unit_that_is_not_installed_is_omitted(host: SystemdHost) -> None:
     """A unit that is not installed has no entry, as on GB200 without a fabric manager."""
     assert host.poll() == {}
 
 
 @pytest.mark.parametrize("folder", ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"])
-def test_an_installed_unit_without_processes_is_stopped(host: Host, folder: str) -> None:
+def test_an_installed_unit_without_processes_is_stopped(host: SystemdHost, folder: str) -> None:
     """An installed unit without a cgroup is stopped, because systemd removes the cgroup at its end."""
     host.install(folder=folder)
     assert host.poll() == {UNIT: False}
 
 
-def test_a_unit_with_processes_runs(host: Host) -> None:
+def test_a_unit_with_processes_runs(host: SystemdHost) -> None:
     """A unit runs if its cgroup, or a child cgroup, is populated."""
     host.install()
     host.run()
     assert host.poll() == {UNIT: True}
 
 
-def test_a_unit_with_an_empty_cgroup_is_stopped(host: Host) -> None:
+def test_a_unit_with_an_empty_cgroup_is_stopped(host: SystemdHost) -> None:
     """An empty cgroup, which exists briefly while a unit ends, is a stopped unit."""
     host.install()
     host.run(text="populated 0\nfrozen 0\n")
     assert host.poll() == {UNIT: False}
 
 
-def test_a_unit_can_be_in_another_slice(host: Host) -> None:
+def test_a_unit_can_be_in_another_slice(host: SystemdHost) -> None:
     """A unit is found in the slice that the operator configured."""
     host.install()
     host.run(slice_="nvidia")
@@ -77,13 +77,13 @@ def test_a_unit_can_be_in_another_slice(host: Host) -> None:
 @pytest.mark.parametrize(("processes", "runs"), [("1234\n1240\n", True), ("", False)])
 def test_cgroups_of_version_1_list_processes(tmp_path: Path, processes: str, *, runs: bool) -> None:
     """With cgroup v1 a unit runs if cgroup.procs of systemd's hierarchy lists a process."""
-    host = Host(tmp_path, "systemd")
+    host = SystemdHost(tmp_path, "systemd")
     host.install()
     host.run("cgroup.procs", processes)
     assert host.poll() == {UNIT: runs}
 
 
-def test_a_masked_unit_is_not_installed(host: Host) -> None:
+def test_a_masked_unit_is_not_installed(host: SystemdHost) -> None:
     """A masked unit has no entry, so that it raises no alarm."""
     host.install()
     mask = host.root / "etc" / "systemd" / "system" / UNIT
@@ -99,7 +99,7 @@ IMEX = "nvidia-imex.service"
     ("folder", "expected"),
     [("", {}), ("multi-user.target.wants", {IMEX: False}), ("slurmd.service.requires", {IMEX: False})],
 )
-def test_imex_is_stopped_only_if_a_unit_starts_it(host: Host, folder: str, expected: dict[str, bool]) -> None:
+def test_imex_is_stopped_only_if_a_unit_starts_it(host: SystemdHost, folder: str, expected: dict[str, bool]) -> None:
     """IMEX is stopped only if another unit wants it, because pods and jobs start it with its unit disabled."""
     host.install()
     units = host.root / "usr/lib/systemd/system"
@@ -117,13 +117,13 @@ def test_imex_is_stopped_only_if_a_unit_starts_it(host: Host, folder: str, expec
 
 def test_services_are_unknown_without_systemd(tmp_path: Path) -> None:
     """Without a systemd slice no service is reported, as in a container image with the unit file."""
-    host = Host(tmp_path)
+    host = SystemdHost(tmp_path)
     host.install()
     (host.cgroups / "system.slice").rmdir()
     assert host.poll() == {}
 
 
-def test_a_quarantined_collector_reads_no_service(host: Host) -> None:
+def test_a_quarantined_collector_reads_no_service(host: SystemdHost) -> None:
     """A quarantined collector reads no service file."""
     host.install()
     assert host.poll(COLLECTOR) == {}
@@ -131,7 +131,7 @@ def test_a_quarantined_collector_reads_no_service(host: Host) -> None:
 
 def test_a_unit_restarted_between_two_polls_has_ended(tmp_path: Path) -> None:
     """A unit has ended if none of its previous processes remains; the end of one process of several is ignored."""
-    host = Host(tmp_path)
+    host = SystemdHost(tmp_path)
     host.install()
     host.run()
     processes = host.cgroups / "system.slice" / UNIT / "cgroup.procs"
@@ -148,7 +148,7 @@ def test_a_unit_restarted_between_two_polls_has_ended(tmp_path: Path) -> None:
     assert (services.poll(), services.ended) == ({UNIT: False}, ())
 
 
-def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: Host) -> None:
+def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: SystemdHost) -> None:
     """A unit whose processes cannot be listed ends when its cgroup is empty."""
     host.install()
     host.run()
@@ -158,7 +158,7 @@ def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: Host) -
     assert (services.poll(), services.ended) == ({UNIT: False}, (UNIT,))
 
 
-def test_a_fabric_manager_in_a_container_runs_whatever_its_unit_is(host: Host) -> None:
+def test_a_fabric_manager_in_a_container_runs_whatever_its_unit_is(host: SystemdHost) -> None:
     """Its process counts, whether the unit is stopped or not installed; once it has ended, so has the service."""
     assert host.reader().poll(fabric_manager=True) == {UNIT: True}
     host.install()

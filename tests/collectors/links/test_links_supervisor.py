@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from agents import command_line, descendants, unreaped
+from agents import command_line, descendants, unreaped_children
 from loops import turn_for, turn_until
 from unkillable import build, held
 
@@ -66,79 +66,79 @@ def children() -> set[int]:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[SupervisedLinks]:
-    before = unreaped()
+def supervised_links(tmp_path: Path) -> Iterator[SupervisedLinks]:
+    before = unreaped_children()
     supervised = SupervisedLinks(tmp_path)
     supervised.until(lambda: supervised.devices() == ALL)
     yield supervised
     supervised.supervisor.stop()
-    supervised.until(lambda: not supervised.supervisor.running and unreaped() <= before)
+    supervised.until(lambda: not supervised.supervisor.running and unreaped_children() <= before)
 
 
 @pytest.mark.slow
-def test_a_hung_device_is_quarantined_until_it_answers(watched: SupervisedLinks) -> None:
+def test_a_hung_device_is_quarantined_until_it_answers(supervised_links: SupervisedLinks) -> None:
     """Another child reads the other ports, and the supervisor retries the hung device until it answers."""
-    watched.suffer({"mlx5_3": {"hang": True}})
-    watched.until(lambda: watched.state.quarantined)
-    began = watched.state.quarantined["mlx5_3"].wall
-    assert "class/infiniband/mlx5_3" in watched.state.quarantined["mlx5_3"].detail
-    watched.until(lambda: watched.devices() == OTHERS)
+    supervised_links.suffer({"mlx5_3": {"hang": True}})
+    supervised_links.until(lambda: supervised_links.state.quarantined)
+    began = supervised_links.state.quarantined["mlx5_3"].wall
+    assert "class/infiniband/mlx5_3" in supervised_links.state.quarantined["mlx5_3"].detail
+    supervised_links.until(lambda: supervised_links.devices() == OTHERS)
 
-    count = len(watched.snapshots)
+    count = len(supervised_links.snapshots)
     (tried,) = children()
-    watched.until(lambda: children() and children() != {tried})
-    watched.until(lambda: len(watched.snapshots) > count and watched.state.quarantined)
-    assert watched.devices() == OTHERS
-    assert watched.state.quarantined["mlx5_3"].wall == began
+    supervised_links.until(lambda: children() and children() != {tried})
+    supervised_links.until(lambda: len(supervised_links.snapshots) > count and supervised_links.state.quarantined)
+    assert supervised_links.devices() == OTHERS
+    assert supervised_links.state.quarantined["mlx5_3"].wall == began
 
-    watched.suffer({})
-    watched.until(lambda: watched.devices() == ALL)
-    watched.until(lambda: not watched.state.quarantined)
-    assert watched.state.abandoned == ()
+    supervised_links.suffer({})
+    supervised_links.until(lambda: supervised_links.devices() == ALL)
+    supervised_links.until(lambda: not supervised_links.state.quarantined)
+    assert supervised_links.state.abandoned == ()
 
 
 @pytest.mark.slow
-def test_an_unkillable_child_is_reported_without_retries(watched: SupervisedLinks, tmp_path: Path) -> None:
+def test_an_unkillable_child_is_reported_without_retries(supervised_links: SupervisedLinks, tmp_path: Path) -> None:
     """Another child reads the other ports, and the device is retried only after the first child has ended."""
     (pid,) = children()
     with held(build(tmp_path), pid):
-        watched.suffer({"mlx5_3": {"hang": True}})
-        watched.until(lambda: watched.state.abandoned)
-        assert f"links {pid}" in watched.state.abandoned[0]
-        watched.until(lambda: watched.devices() == OTHERS)
-        watched.suffer({})
-        turn_for(watched.loop, 4.0)  # a retry would have been due after 2 s
-        assert watched.devices() == OTHERS
+        supervised_links.suffer({"mlx5_3": {"hang": True}})
+        supervised_links.until(lambda: supervised_links.state.abandoned)
+        assert f"links {pid}" in supervised_links.state.abandoned[0]
+        supervised_links.until(lambda: supervised_links.devices() == OTHERS)
+        supervised_links.suffer({})
+        turn_for(supervised_links.loop, 4.0)  # a retry would have been due after 2 s
+        assert supervised_links.devices() == OTHERS
 
-    watched.until(lambda: not watched.state.abandoned)
-    watched.until(lambda: watched.devices() == ALL)
+    supervised_links.until(lambda: not supervised_links.state.abandoned)
+    supervised_links.until(lambda: supervised_links.devices() == ALL)
 
 
 @pytest.mark.slow
-def test_the_status_shows_that_no_child_is_started(watched: SupervisedLinks, tmp_path: Path) -> None:
+def test_the_status_shows_that_no_child_is_started(supervised_links: SupervisedLinks, tmp_path: Path) -> None:
     """After the maximum number of abandoned children, the trouble is reported until a child sends a snapshot."""
     program, held_pids = build(tmp_path), set[int]()
     with ExitStack() as holders:
         for count in range(MAX_ABANDONED):
-            watched.until(lambda: children() - held_pids)
+            supervised_links.until(lambda: children() - held_pids)
             (pid,) = children() - held_pids
             held_pids.add(pid)
             holders.enter_context(held(program, pid))
-            watched.suffer({f"mlx5_{n}": {"hang": True} for n in range(count + 1)})
-            watched.until(lambda: len(watched.state.abandoned) == len(held_pids))
-        assert "no links child" in watched.state.trouble
-        watched.suffer({})
+            supervised_links.suffer({f"mlx5_{n}": {"hang": True} for n in range(count + 1)})
+            supervised_links.until(lambda: len(supervised_links.state.abandoned) == len(held_pids))
+        assert "no links child" in supervised_links.state.trouble
+        supervised_links.suffer({})
 
-    watched.until(lambda: watched.devices() == ALL and not watched.state.trouble)
+    supervised_links.until(lambda: supervised_links.devices() == ALL and not supervised_links.state.trouble)
 
 
-def test_a_dead_child_is_replaced_and_reported(watched: SupervisedLinks) -> None:
+def test_a_dead_child_is_replaced_and_reported(supervised_links: SupervisedLinks) -> None:
     """The status names the trouble until the next snapshot."""
     (pid,) = children()
-    count = len(watched.snapshots)
+    count = len(supervised_links.snapshots)
     os.kill(pid, signal.SIGKILL)
 
-    watched.until(lambda: watched.state.trouble)
-    watched.until(lambda: len(watched.snapshots) > count)
-    watched.until(lambda: not watched.state.trouble)
-    assert watched.devices() == ALL
+    supervised_links.until(lambda: supervised_links.state.trouble)
+    supervised_links.until(lambda: len(supervised_links.snapshots) > count)
+    supervised_links.until(lambda: not supervised_links.state.trouble)
+    assert supervised_links.devices() == ALL

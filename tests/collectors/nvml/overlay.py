@@ -35,8 +35,7 @@ def overlaid(functions: Mapping[str, Any]) -> Iterator[None]:
     """Put these C functions, by name, in front of the library. A Python function gets integers and addresses."""
     below = pynvml.nvmlLib
     made = {
-        name: wrapped(function) if not isinstance(function, Function) else function
-        for name, function in functions.items()
+        name: wrap(function) if not isinstance(function, Function) else function for name, function in functions.items()
     }
     pynvml._nvmlGetFunctionPointer_cache.clear()
     pynvml.nvmlLib = Overlay(below, made)
@@ -47,7 +46,7 @@ def overlaid(functions: Mapping[str, Any]) -> Iterator[None]:
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
 
-def wrapped(function: Callable[..., int]) -> Function:
+def wrap(function: Callable[..., int]) -> Function:
     """A C function without argument conversion or checks, as ctypes returns it for a library."""
     callback = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * len(signature(function).parameters))(function)
     _callbacks.append(callback)
@@ -72,4 +71,4 @@ def answering(change: Callable[[int, int], tuple[int, int, int, bytes] | None]) 
                 ctypes.memmove(where, ENTRY.pack(number, scope, timestamp, latency, kind, result, value), ENTRY.size)
         return code
 
-    return wrapped(field_values)
+    return wrap(field_values)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from each_case import each_case
-from polled import Poll, polled
+from polled import Poll, open_poll
 
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.gpu import Gpu
@@ -49,7 +49,7 @@ def calls_a_second(poll: Poll) -> float:
 @pytest.mark.parametrize(("gpm", "most"), [(False, WITHOUT_GPM), (True, WITH_GPM)])
 def test_a_full_node_stays_within_the_budget(*, gpm: bool, most: float) -> None:
     """The calls on eight H100 with 18 links each, counted in the library, are within the budget."""
-    with polled(extent=Extent(gpm=gpm)) as poll:
+    with open_poll(extent=Extent(gpm=gpm)) as poll:
         rate = calls_a_second(steady(poll))
 
     assert most - 10 < rate <= most  # far below this limit, a metric is no longer read
@@ -58,7 +58,7 @@ def test_a_full_node_stays_within_the_budget(*, gpm: bool, most: float) -> None:
 @each_case("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "l40sx4", "t4x1", "h100migx8"])
 def test_no_slow_call_is_in_a_fast_poll(profile: str) -> None:
     """PCIe throughput sampling is never called, and process lists are in the slow tier."""
-    with polled(profile) as poll:
+    with open_poll(profile) as poll:
         steady(poll)
         fast, all_tiers = calls_of(poll, FAST), calls_of(poll, FAST, SLOW, RARE)
 
@@ -68,7 +68,7 @@ def test_no_slow_call_is_in_a_fast_poll(profile: str) -> None:
 
 def test_fields_take_one_call_per_tier_and_gpu() -> None:
     """One batch per tier and GPU has the fields of the GPU and of its 18 links."""
-    with polled() as poll:
+    with open_poll() as poll:
         steady(poll)
         batches = [calls_of(poll, *tiers)["nvmlDeviceGetFieldValues"] for tiers in ((FAST,), (FAST, SLOW))]
 
@@ -88,7 +88,7 @@ def test_a_fast_poll_reads_the_power_of_one_scope() -> None:
 
 def test_on_blackwell_ecc_and_link_counters_are_in_two_batches() -> None:
     """On Blackwell ECC totals fail in one batch with link counters, so two batches are used."""
-    with polled("b200x8") as poll:
+    with open_poll("b200x8") as poll:
         steady(poll)
         slow = calls_of(poll, FAST, SLOW)["nvmlDeviceGetFieldValues"]
 
@@ -97,7 +97,7 @@ def test_on_blackwell_ecc_and_link_counters_are_in_two_batches() -> None:
 
 def test_while_watching_each_poll_lists_processes_once() -> None:
     """While watching, each poll lists processes once, also when the slow tier is due in every poll."""
-    with polled("t4x1") as poll:
+    with open_poll("t4x1") as poll:
         steady(poll).node.watching = True
         for tiers in ((FAST,), (FAST, SLOW)):
             assert calls_of(poll, *tiers)["nvmlDeviceGetComputeRunningProcesses_v3"] == 1

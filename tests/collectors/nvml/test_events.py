@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 import pytest
 from overlay import overlaid
-from polled import Poll, polled
+from polled import Poll, open_poll
 
 DATA = struct.Struct("<QQQII")  # nvmlEventData_t: device, type, datum, GPU instance, compute instance
 XID, CLOCK, MIG, UNAVAILABLE, RECOVERY = 0x8, 0x10, 0x100, 0x4000, 0x8000
@@ -48,7 +48,7 @@ def test_only_supported_event_types_are_registered(profile: str, asked: int) -> 
         registered.append(types)
         return 0
 
-    with polled(profile) as poll, overlaid({"nvmlDeviceRegisterEvents": register}):
+    with open_poll(profile) as poll, overlaid({"nvmlDeviceRegisterEvents": register}):
         poll.poll()
 
     assert set(registered) == {asked}
@@ -62,7 +62,7 @@ def test_xids_are_registered_alone_if_other_events_are_denied() -> None:
         registered.append(types)
         return 0 if types == XID else NO_PERMISSION
 
-    with polled("h100x1") as poll, overlaid({"nvmlDeviceRegisterEvents": register}):
+    with open_poll("h100x1") as poll, overlaid({"nvmlDeviceRegisterEvents": register}):
         poll.poll()
 
     assert registered == [XID | MIG, XID]
@@ -70,7 +70,7 @@ def test_xids_are_registered_alone_if_other_events_are_denied() -> None:
 
 def test_an_xid_has_its_instance_if_the_driver_reports_it() -> None:
     """An instance of all ones is absent."""
-    with polled() as poll:
+    with open_poll() as poll:
         poll.poll()
         gpu = address(poll, 3)
         with overlaid({"nvmlEventSetWait_v2": answers((gpu, XID, 31, 2, 1), (gpu, XID, 79, ALL_ONES, ALL_ONES))}):
@@ -85,7 +85,7 @@ def test_an_xid_has_its_instance_if_the_driver_reports_it() -> None:
 @pytest.mark.parametrize("kind", [MIG, UNAVAILABLE, RECOVERY])
 def test_a_gpu_with_an_announced_change_is_read_at_once(tmp_path: Path, kind: int) -> None:
     """The next poll reads the slow fields of the announced GPU; other GPUs keep their interval."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit('gpus: {"*": {set: {pcie_width: 4}}}')
         with overlaid({"nvmlEventSetWait_v2": answers((address(poll, 3), kind, 0, ALL_ONES, ALL_ONES))}):
@@ -113,7 +113,7 @@ def calls_of(poll: Poll, wait: Callable[..., int], polls: int) -> Counter[str]:
 @pytest.mark.parametrize("kind", [XID, MIG, CLOCK])
 def test_an_event_storm_has_a_max_number_of_calls(kind: int) -> None:
     """A driver with a new event at every call delays the poll by a limited number of calls."""
-    with polled() as poll:
+    with open_poll() as poll:
         poll.poll()
         event: tuple[Any, ...] = (address(poll, 3), kind, 0, 0, 0)
 
@@ -126,7 +126,7 @@ def test_an_event_storm_has_a_max_number_of_calls(kind: int) -> None:
 
 def test_a_failed_wait_is_not_repeated_at_once() -> None:
     """A wait that fails at once is not repeated in the same interval."""
-    with polled() as poll:
+    with open_poll() as poll:
         poll.poll()
 
         assert calls_of(poll, answers(then=UNKNOWN), polls=50) == {"wait": 1}

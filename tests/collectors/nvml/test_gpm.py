@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_gpm import NO_PERMISSION, NOT_SUPPORTED, FakeGpm
 from overlay import overlaid
-from polled import Poll, polled
+from polled import Poll, open_poll
 
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.gpu import Gpu
@@ -21,8 +21,8 @@ BUSY, IDLE = "{utilization: 80}", "{utilization: 0}"
 
 
 @contextmanager
-def monitored(gpm: FakeGpm, profile: str = "h100x1", *, extent: Extent | None = None) -> Iterator[Poll]:
-    with polled(profile, extent=extent) as poll, overlaid(gpm.functions()):
+def open_poll_with_gpm(gpm: FakeGpm, profile: str = "h100x1", *, extent: Extent | None = None) -> Iterator[Poll]:
+    with open_poll(profile, extent=extent) as poll, overlaid(gpm.functions()):
         yield poll
 
 
@@ -36,7 +36,7 @@ def first(poll: Poll) -> Gpu:
 def test_ratios_cover_the_time_between_two_polls() -> None:
     """Ratios are absent until there are two samples, then cover each interval; the older sample is overwritten."""
     gpm = FakeGpm(value=50.0)
-    with monitored(gpm) as poll:
+    with open_poll_with_gpm(gpm) as poll:
         before = first(poll).sm_active_ratio
         gpm.values = {SM_ACTIVE: 25.0}
         after = first(poll)
@@ -51,7 +51,7 @@ def test_ratios_cover_the_time_between_two_polls() -> None:
 def test_pcie_bytes_are_the_integral_of_the_measured_rate() -> None:
     """PCIe bytes are right at 50 GB/s, at which the driver's 32-bit counter wraps every 80 ms."""
     gpm = FakeGpm(values={PCIE_RECEIVED: 50e9 / (1 << 20), PCIE_SENT: 100.5})
-    with monitored(gpm) as poll:
+    with open_poll_with_gpm(gpm) as poll:
         first(poll)
         reading = poll.poll_later().gpus[0]
     assert reading.gpu is not None
@@ -61,11 +61,11 @@ def test_pcie_bytes_are_the_integral_of_the_measured_rate() -> None:
 
 def test_gpm_takes_two_calls_per_gpu_and_poll() -> None:
     """One sample and one read per GPU: 2 x 8 calls on a full node."""
-    with monitored(FakeGpm(), "h100x8") as poll:
+    with open_poll_with_gpm(FakeGpm(), "h100x8") as poll:
         poll.poll_later()
         poll.poll_later()
         with_it = _calls(poll)
-    with monitored(FakeGpm(), "h100x8", extent=Extent(gpm=False)) as poll:
+    with open_poll_with_gpm(FakeGpm(), "h100x8", extent=Extent(gpm=False)) as poll:
         poll.poll_later()
         without = _calls(poll)
 
@@ -81,7 +81,7 @@ def _calls(poll: Poll) -> int:
 def test_samples_respect_the_min_interval_of_the_driver() -> None:
     """The second of two polls within 100 ms takes no sample, and the previous reading remains."""
     gpm = FakeGpm()
-    with monitored(gpm) as poll:
+    with open_poll_with_gpm(gpm) as poll:
         poll.poll_later()
         poll.poll_later()
         turns = poll.node._slots[poll.poll().gpus[0].bus_id].turns
@@ -100,7 +100,7 @@ def test_samples_respect_the_min_interval_of_the_driver() -> None:
 def test_only_the_failed_metric_is_absent() -> None:
     """Each metric has its own return code and may be NaN."""
     gpm = FakeGpm(codes={SM_ACTIVE: NOT_SUPPORTED}, values={TENSOR: math.nan})
-    with monitored(gpm) as poll:
+    with open_poll_with_gpm(gpm) as poll:
         first(poll)
         gpu = first(poll)
         errors = poll.poll_later().errors
@@ -112,7 +112,7 @@ def test_only_the_failed_metric_is_absent() -> None:
 @pytest.mark.parametrize(("answered", "ratio"), [(100.4, 1.0), (300.0, None), (-5.0, None)])
 def test_a_ratio_slightly_above_one_is_one(answered: float, ratio: float | None) -> None:
     """A ratio slightly above 1 is 1, because units are sampled at different times; a larger one is invalid."""
-    with monitored(FakeGpm(value=answered)) as poll:
+    with open_poll_with_gpm(FakeGpm(value=answered)) as poll:
         first(poll)
         assert first(poll).sm_active_ratio == ratio
 
@@ -120,7 +120,7 @@ def test_a_ratio_slightly_above_one_is_one(answered: float, ratio: float | None)
 def test_without_support_nothing_is_sampled() -> None:
     """GPUs before Hopper and guests with a part of a GPU have no samples."""
     gpm = FakeGpm(supported=0)
-    with monitored(gpm) as poll:
+    with open_poll_with_gpm(gpm) as poll:
         first(poll)
         snapshot = poll.poll_later()
 
@@ -130,7 +130,7 @@ def test_without_support_nothing_is_sampled() -> None:
 def test_missing_permission_is_reported_as_one_collector() -> None:
     """Missing permission, which can change at run time, is no error and is retried."""
     gpm = FakeGpm()
-    with monitored(gpm) as poll:
+    with open_poll_with_gpm(gpm) as poll:
         first(poll)
         gpm.refusal = NO_PERMISSION
         denied = poll.poll_later()
@@ -149,7 +149,7 @@ def test_missing_permission_is_reported_as_one_collector() -> None:
 def test_all_zeros_on_a_busy_gpu_are_invalid(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """All zeros on a busy GPU, a driver defect, are absent, counted, and logged once."""
     gpm = FakeGpm(value=0.0)
-    with polled("h100x1", f"gpus: {{0: {{set: {BUSY}}}}}", folder=tmp_path) as poll, overlaid(gpm.functions()):
+    with open_poll("h100x1", f"gpus: {{0: {{set: {BUSY}}}}}", folder=tmp_path) as poll, overlaid(gpm.functions()):
         first(poll)
         with caplog.at_level(logging.INFO):
             silent = [first(poll).sm_active_ratio for _ in range(3)]
@@ -165,7 +165,10 @@ def test_all_zeros_on_a_busy_gpu_are_invalid(tmp_path: Path, caplog: pytest.LogC
 
 def test_zeros_on_an_idle_gpu_are_valid(tmp_path: Path) -> None:
     """Zeros on an idle GPU are valid, also in the poll in which the work starts or ends."""
-    with polled("h100x1", f"gpus: {{0: {{set: {IDLE}}}}}", folder=tmp_path) as poll, overlaid(FakeGpm(0.0).functions()):
+    with (
+        open_poll("h100x1", f"gpus: {{0: {{set: {IDLE}}}}}", folder=tmp_path) as poll,
+        overlaid(FakeGpm(0.0).functions()),
+    ):
         ratios = [first(poll).sm_active_ratio for _ in range(2)]
         poll.simulation.edit(f"gpus: {{0: {{set: {BUSY}}}}}")
         ratios.append(first(poll).sm_active_ratio)
@@ -176,7 +179,7 @@ def test_zeros_on_an_idle_gpu_are_valid(tmp_path: Path) -> None:
 def test_samples_are_freed(tmp_path: Path) -> None:
     """Samples are freed when a GPU is lost and before NVML is shut down."""
     gpm = FakeGpm()
-    with polled("h100x8", folder=tmp_path) as poll, overlaid(gpm.functions()):
+    with open_poll("h100x8", folder=tmp_path) as poll, overlaid(gpm.functions()):
         poll.poll_later()
         assert len(gpm.living) == 16
         poll.simulation.edit("gpus: {3: {lost: true}}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from each_case import each_case
 from overlay import answering, overlaid
-from polled import Poll, polled
+from polled import Poll, open_poll
 
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.snapshot import GpuReading
@@ -31,7 +31,7 @@ def states(reading: GpuReading) -> Counter[float | None]:
 @each_case("profile", ["h100x8", "a100x8", "b200x8", "gb200x4", "h100pciex2"])
 def test_a_link_that_is_down_is_reported_down(tmp_path: Path, profile: str) -> None:
     """A link that is down is reported down from the first reading, also if it was never up."""
-    with polled(profile, DOWN, folder=tmp_path) as poll:
+    with open_poll(profile, DOWN, folder=tmp_path) as poll:
         reading = slow(poll)
 
     assert reading.links["3"].up == 0
@@ -41,7 +41,7 @@ def test_a_link_that_is_down_is_reported_down(tmp_path: Path, profile: str) -> N
 
 def test_link_states_are_absent_with_mig_on() -> None:
     """With MIG on the links are switched off, and their states are absent."""
-    with polled("h100migx8") as poll:
+    with open_poll("h100migx8") as poll:
         reading = slow(poll)
 
     assert states(reading) == {None: 18}
@@ -51,7 +51,7 @@ def test_link_states_are_absent_with_mig_on() -> None:
 
 def test_a_guest_is_reported_with_its_link_states() -> None:
     """A guest reports its links as they are and is marked as a guest, because it may have a part of the fabric."""
-    with polled("h100guestx2") as poll:
+    with open_poll("h100guestx2") as poll:
         reading = slow(poll)
 
     assert (states(reading), reading.guest) == ({0: 18}, True)
@@ -60,7 +60,7 @@ def test_a_guest_is_reported_with_its_link_states() -> None:
 def test_links_that_come_up_late_are_read_in_full(tmp_path: Path) -> None:
     """A link that comes up later is read again with its remote device."""
     text = 'gpus: {"*": {nvlinks: {"*": {state: down}}}}'
-    with polled("h100x1", text, folder=tmp_path) as poll:
+    with open_poll("h100x1", text, folder=tmp_path) as poll:
         dark = slow(poll)
         poll.simulation.edit("gpus: {0: {nvlinks: {5: {crc: 7}}}}")
         lit = slow(poll)
@@ -74,7 +74,7 @@ def test_links_that_come_up_late_are_read_in_full(tmp_path: Path) -> None:
 
 def test_a_transient_error_of_one_link_affects_no_other_link(tmp_path: Path) -> None:
     """After a transient error of the first link the fields of all links are read again."""
-    with polled("h100x1", folder=tmp_path) as poll:
+    with open_poll("h100x1", folder=tmp_path) as poll:
         slow(poll)
         with overlaid({"nvmlDeviceGetFieldValues": answering(lambda n, link: REFUSED if (n, link) == CRC_0 else None)}):
             refused = slow(poll).links
@@ -86,7 +86,7 @@ def test_a_transient_error_of_one_link_affects_no_other_link(tmp_path: Path) -> 
 
 def test_peers_are_sent_once() -> None:
     """Remote devices are in the first reading only, because they do not change."""
-    with polled("h100pciex2") as poll:
+    with open_poll("h100pciex2") as poll:
         first, second = poll.poll().gpus[0], slow(poll)
 
     assert {(peer.peer_type, peer.peer) for peer in first.peers.values()} == {("gpu", "00000000:CA:00.0")}
@@ -95,7 +95,7 @@ def test_peers_are_sent_once() -> None:
 
 def test_a_switch_without_a_pci_function_has_no_address() -> None:
     """A remote device whose PCI address NVML fills with ones has no address."""
-    with polled("b200x8") as poll:
+    with open_poll("b200x8") as poll:
         peers = poll.poll().gpus[0].peers
 
     assert {(peer.peer_type, peer.peer) for peer in peers.values()} == {("switch", None)}
@@ -104,7 +104,7 @@ def test_a_switch_without_a_pci_function_has_no_address() -> None:
 def test_blackwell_has_its_own_counters(tmp_path: Path) -> None:
     """Blackwell has its own error counters and bit error rates packed into a mantissa and an exponent."""
     text = "gpus: {0: {nvlinks: {2: {symbol: 5, recovery_failed: 1, effective_ber: 3.0e-13}}}}"
-    with polled("b200x8", text, folder=tmp_path) as poll:
+    with open_poll("b200x8", text, folder=tmp_path) as poll:
         link = slow(poll).links["2"]
 
     assert "crc" not in (link.errors_total or {})
@@ -115,7 +115,7 @@ def test_blackwell_has_its_own_counters(tmp_path: Path) -> None:
 
 def test_the_speed_of_the_slowest_link_is_reported(tmp_path: Path) -> None:
     """The speed is that of the slowest active link; a link that is down has no speed."""
-    with polled("h100x1", DOWN, folder=tmp_path) as poll:
+    with open_poll("h100x1", DOWN, folder=tmp_path) as poll:
         gpu = slow(poll).gpu
 
     assert gpu is not None
@@ -124,9 +124,9 @@ def test_the_speed_of_the_slowest_link_is_reported(tmp_path: Path) -> None:
 
 def test_grace_has_c2c_links_a_rack_location_and_a_clique(tmp_path: Path) -> None:
     """A Grace host has C2C links, a rack location and a clique; other hosts have none of them."""
-    with polled("gb200x4", "gpus: {1: {c2c_links: {2: down}}}", folder=tmp_path) as poll:
+    with open_poll("gb200x4", "gpus: {1: {c2c_links: {2: down}}}", folder=tmp_path) as poll:
         grace = slow(poll, 1)
-    with polled("h100x8") as poll:
+    with open_poll("h100x8") as poll:
         other = slow(poll)
 
     assert [link.up for link in grace.c2c_links.values()] == [1, 1, 0, 1, 1]
@@ -143,7 +143,7 @@ def test_grace_has_c2c_links_a_rack_location_and_a_clique(tmp_path: Path) -> Non
 @each_case("driver", ["535.183.01", "550.163.01", "570.148.08", "580.173.02", "610.43.02"])
 def test_fabric_info_uses_a_struct_version_of_the_driver(tmp_path: Path, driver: str) -> None:
     """The newest of three struct versions is tried first, and the version that works is remembered."""
-    with polled("h100x1", f'driver_version: "{driver}"', folder=tmp_path) as poll:
+    with open_poll("h100x1", f'driver_version: "{driver}"', folder=tmp_path) as poll:
         fabric = slow(poll).fabric
         before = Counter(poll.simulation.node.library._trace._calls)
         slow(poll)
@@ -157,7 +157,7 @@ def test_fabric_info_uses_a_struct_version_of_the_driver(tmp_path: Path, driver:
 @pytest.mark.parametrize(("state", "status"), [(1, None), (2, None), (3, 0)])
 def test_the_fabric_status_needs_a_complete_registration(tmp_path: Path, state: int, status: int | None) -> None:
     """The status and the clique are absent until the registration with the fabric completes."""
-    with polled("gb200x4", f"gpus: {{0: {{fabric: {{state: {state}}}}}}}", folder=tmp_path) as poll:
+    with open_poll("gb200x4", f"gpus: {{0: {{fabric: {{state: {state}}}}}}}", folder=tmp_path) as poll:
         fabric = slow(poll).fabric
 
     assert fabric is not None
@@ -167,9 +167,9 @@ def test_the_fabric_status_needs_a_complete_registration(tmp_path: Path, state: 
 def test_unhealthy_checks_of_the_fabric_are_1(tmp_path: Path) -> None:
     """Each health bit field has its own healthy value; an unsupported field is absent."""
     text = "gpus: {0: {fabric: {health: {degraded_bandwidth: 1, incorrect_configuration: 2}}}}"
-    with polled("gb200x4", text, folder=tmp_path) as poll:
+    with open_poll("gb200x4", text, folder=tmp_path) as poll:
         fabric = slow(poll).fabric
-    with polled("h100x1") as poll:
+    with open_poll("h100x1") as poll:
         hopper = slow(poll).fabric
 
     assert fabric is not None
@@ -189,5 +189,5 @@ def test_the_fabric_health_summary_needs_driver_support(
 ) -> None:
     """A health summary of 0 is absent, because it means unknown."""
     text = f'{{driver_version: "{driver}", gpus: {{0: {{fabric: {{summary: 2}}}}}}}}'
-    with polled(profile, text, folder=tmp_path) as poll:
+    with open_poll(profile, text, folder=tmp_path) as poll:
         assert [gpu.fabric and gpu.fabric.health_summary for gpu in poll.poll_all_tiers().gpus][:2] == summaries

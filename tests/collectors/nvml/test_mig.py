@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from polled import Poll, polled
+from polled import Poll, open_poll
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import FAST
@@ -26,7 +26,7 @@ def profiles(migs: tuple[MigReading, ...]) -> list[str]:
 
 def test_instances_have_names_numbers_and_memory(tmp_path: Path) -> None:
     """Each instance has its own UUID, and its memory is a part of its GPU's memory."""
-    with polled("h100x1", PARTED, folder=tmp_path) as poll:
+    with open_poll("h100x1", PARTED, folder=tmp_path) as poll:
         migs = slow(poll).migs
 
     assert profiles(migs) == ["1g.10gb", "2g.20gb", "3g.40gb"]
@@ -39,7 +39,7 @@ def test_instances_have_names_numbers_and_memory(tmp_path: Path) -> None:
 def test_compute_instances_share_the_samples_of_their_gpu_instance(tmp_path: Path) -> None:
     """Two compute instances of one GPU instance have the same activity from one pair of samples."""
     text = "gpus: {0: {busy: true, mig: [{profile: 3g.40gb, compute: [1, 2]}]}}"
-    with polled("h100x1", text, folder=tmp_path) as poll:
+    with open_poll("h100x1", text, folder=tmp_path) as poll:
         slow(poll)
         first, second = slow(poll).migs
 
@@ -52,7 +52,7 @@ def test_compute_instances_share_the_samples_of_their_gpu_instance(tmp_path: Pat
 @pytest.mark.parametrize("changed", [True, False])
 def test_fields_that_disappear_with_the_first_instance_return_with_the_last(tmp_path: Path, *, changed: bool) -> None:
     """A field that the driver stops supporting with the first instance is absent, and errors stop soon."""
-    with polled("h100x1", "gpus: {0: {mig: []}}", folder=tmp_path) as poll:
+    with open_poll("h100x1", "gpus: {0: {mig: []}}", folder=tmp_path) as poll:
 
         def readings(text: str) -> list[Gpu]:
             poll.simulation.edit(text)
@@ -70,7 +70,7 @@ def test_fields_that_disappear_with_the_first_instance_return_with_the_last(tmp_
 
 def test_a_new_layout_lists_the_new_instances(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The next slow poll has the new instances, and the samples of the old instances are freed."""
-    with polled("h100x1", PARTED, folder=tmp_path) as poll, caplog.at_level(logging.INFO):
+    with open_poll("h100x1", PARTED, folder=tmp_path) as poll, caplog.at_level(logging.INFO):
         before = slow(poll).migs
         slow(poll)
         poll.simulation.edit("gpus: {0: {mig: [7g.80gb]}}")
@@ -88,7 +88,7 @@ def test_a_new_layout_lists_the_new_instances(tmp_path: Path, caplog: pytest.Log
 
 def test_an_announced_change_is_read_at_once(tmp_path: Path) -> None:
     """A layout change that the driver announces is read at once, without a due slow poll."""
-    with polled("h100x1", PARTED, folder=tmp_path) as poll:
+    with open_poll("h100x1", PARTED, folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("gpus: {0: {mig: [7g.80gb]}}")
         poll.simulation.now += 1.0
@@ -100,7 +100,7 @@ def test_an_announced_change_is_read_at_once(tmp_path: Path) -> None:
 
 def test_fields_that_mig_disables_are_absent_without_an_error(tmp_path: Path) -> None:
     """MIG that is switched on at run time makes these fields absent; they return when MIG is off."""
-    with polled("h100x1", folder=tmp_path) as poll:
+    with open_poll("h100x1", folder=tmp_path) as poll:
         whole = slow(poll)
         poll.simulation.edit(PARTED)
         slow(poll)
@@ -123,7 +123,7 @@ def _facts(readings: GpuReading) -> tuple[bool, bool, int, int]:
 
 def test_a_gpu_whose_mig_is_on_may_have_no_instance() -> None:
     """A GPU with MIG on and no instance is read like other GPUs."""
-    with polled("h100migx8") as poll:
+    with open_poll("h100migx8") as poll:
         snapshot = poll.poll_later(all_tiers=True)
 
     *parted, empty = snapshot.gpus
@@ -137,7 +137,7 @@ def test_a_gpu_whose_mig_is_on_may_have_no_instance() -> None:
 def test_an_instance_that_disappears_while_read_is_omitted(tmp_path: Path) -> None:
     """An instance that disappears has no readings and does not cause an error of the GPU."""
     gone = '{"nvmlDeviceGetComputeInstanceId": NOT_FOUND}'
-    with polled("h100x1", PARTED, folder=tmp_path) as poll:
+    with open_poll("h100x1", PARTED, folder=tmp_path) as poll:
         slow(poll)
         poll.simulation.edit(f"gpus: {{0: {{mig: [3g.40gb], fail: {gone}}}}}")
         snapshot = poll.poll_later(all_tiers=True)
@@ -147,7 +147,7 @@ def test_an_instance_that_disappears_while_read_is_omitted(tmp_path: Path) -> No
 
 def test_instances_add_no_calls_to_a_fast_poll() -> None:
     """A fast poll has no call for instances, because a full node has 56 of them."""
-    with polled("h100migx8") as poll:
+    with open_poll("h100migx8") as poll:
         poll.poll_later(all_tiers=True)
         before = poll.page.calls
         poll.node._due = dict.fromkeys(poll.node._due, float("inf")) | {FAST: 0.0}

@@ -12,7 +12,7 @@ from each_case import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from overlay import answering, overlaid
-from polled import Poll, polled
+from polled import Poll, open_poll
 
 from gpumon.collectors.nvml.plausible import is_plausible
 from gpumon.model.gpu import Gpu
@@ -70,7 +70,7 @@ def test_no_row_is_nan_or_infinite(row: str) -> None:
 
 def test_only_the_ratio_out_of_bounds_is_absent() -> None:
     """An invalid row is absent and counted; other rows of the same call remain."""
-    with polled() as poll, overlaid({"nvmlDeviceGetUtilizationRates": _utilization(300, 40)}):
+    with open_poll() as poll, overlaid({"nvmlDeviceGetUtilizationRates": _utilization(300, 40)}):
         snapshot = poll.poll()
 
     gpu = snapshot.gpus[0].gpu
@@ -94,7 +94,7 @@ def test_a_temperature_threshold_of_zero_is_absent() -> None:
         ctypes.memset(out, 0, 4)
         return 0
 
-    with polled() as poll, overlaid({"nvmlDeviceGetTemperatureThreshold": zero}):
+    with open_poll() as poll, overlaid({"nvmlDeviceGetTemperatureThreshold": zero}):
         gpu = poll.poll().gpus[0].gpu
 
     assert gpu is not None
@@ -114,13 +114,13 @@ def test_a_temperature_threshold_of_zero_is_absent() -> None:
 )
 def test_an_invalid_field_is_absent(kind: int, value: bytes) -> None:
     """A value out of bounds, NVML's "no value", or an unexpected type makes the field absent."""
-    with polled() as poll:
+    with open_poll() as poll:
         assert read(poll, MEMORY_TEMPERATURE, kind, value).memory_temperature_celsius is None
 
 
 def test_a_mask_of_all_ones_is_ignored(tmp_path: Path) -> None:
     """A clock event mask of all ones, from a failing GPU, gives no reason."""
-    with polled(text="gpus: {1: {garbage: {clock_events: -1}}}", folder=tmp_path) as poll:
+    with open_poll(text="gpus: {1: {garbage: {clock_events: -1}}}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
     assert snapshot.gpus[1].gpu is not None
@@ -130,7 +130,7 @@ def test_a_mask_of_all_ones_is_ignored(tmp_path: Path) -> None:
 
 def test_an_invalid_mode_is_ignored(tmp_path: Path) -> None:
     """A MIG mode of 77 is absent, and the GPU is read as before."""
-    with polled(text="busy: true\ngpus: {1: {garbage: {mig_mode: 77}}}", folder=tmp_path) as poll:
+    with open_poll(text="busy: true\ngpus: {1: {garbage: {mig_mode: 77}}}", folder=tmp_path) as poll:
         gpu = poll.poll().gpus[1].gpu
 
     assert gpu is not None
@@ -142,14 +142,14 @@ def test_an_invalid_mode_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ones", [struct.pack("<I4x", 0xFFFFFFFF), struct.pack("<Q", 2**64 - 1)])
 def test_a_counter_of_all_ones_is_absent(ones: bytes) -> None:
     """A counter of all ones is absent, also if its name has no unit."""
-    with polled() as poll:
+    with open_poll() as poll:
         kind = UINT if ones[4:] == bytes(4) else ULONGLONG
         assert read(poll, REPLAYS, kind, ones).pcie_replays_total is None
 
 
 def test_an_empty_success_is_absent_and_not_an_error() -> None:
     """Success with zero time and type, as some drivers return with ECC off, is absent and not an error."""
-    with polled() as poll:
+    with open_poll() as poll:
         poll.poll()
         gpu = read(poll, ENERGY, DOUBLE, bytes(8), timestamp=0)
         errors = poll.poll().errors
@@ -160,7 +160,7 @@ def test_an_empty_success_is_absent_and_not_an_error() -> None:
 
 def test_an_invalid_total_gives_no_difference() -> None:
     """If the total of SRAM errors is invalid, the difference to a part of it is absent and not 0."""
-    with polled() as poll:
+    with open_poll() as poll:
         gpu = read(poll, 4, ULONGLONG, struct.pack("<Q", 2**64 - 1))
 
     assert set(gpu.ecc_errors_total or {}) == {"corrected,dram", "corrected,sram", "uncorrected,dram"}
@@ -168,7 +168,7 @@ def test_an_invalid_total_gives_no_difference() -> None:
 
 def test_invalid_values_are_logged_once_at_start_and_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A GPU with invalid values in every poll logs one line at the start and one at the end."""
-    with polled(text="gpus: {3: {set: {temperature: 255}}}", folder=tmp_path) as poll, caplog.at_level(logging.INFO):
+    with open_poll(text="gpus: {3: {set: {temperature: 255}}}", folder=tmp_path) as poll, caplog.at_level(logging.INFO):
         for _ in range(3):
             poll.poll_all_tiers()
         poll.simulation.edit("")

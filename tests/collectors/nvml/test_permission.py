@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from overlay import overlaid
-from polled import polled
+from polled import open_poll
 
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.table_reader import ProcessNames
@@ -23,7 +23,7 @@ UNKNOWN, UNKNOWN_INSTANCE = 2**64 - 1, 2**32 - 1
 
 def test_privileged_calls_are_denied_and_not_errors(tmp_path: Path) -> None:
     """A denied call is neither an error nor repeated before its time."""
-    with polled("h100x1", NOT_ROOT, folder=tmp_path) as poll:
+    with open_poll("h100x1", NOT_ROOT, folder=tmp_path) as poll:
         first = poll.poll()
         before = poll.simulation.node.library._trace._calls["nvmlDeviceGetSramEccErrorStatus"]
         poll.node._due[SLOW] = 0.0
@@ -37,7 +37,7 @@ def test_privileged_calls_are_denied_and_not_errors(tmp_path: Path) -> None:
 
 def readings_of(profile: str, text: str, folder: Path) -> set[str]:
     """Return the names of the series that the GPUs of a simulated node have."""
-    with polled(profile, text, folder=folder) as poll:
+    with open_poll(profile, text, folder=folder) as poll:
         gpus = [poll.poll_all_tiers().gpus, poll.poll_later(all_tiers=True).gpus]
     tables = [gpu.gpu for poll in gpus for gpu in poll if gpu.gpu is not None]
     return {f"gpumon_gpu_{name}" for table in tables for name in rows(Gpu) if getattr(table, name) is not None}
@@ -57,7 +57,7 @@ def test_what_only_root_can_read_is_documented(tmp_path: Path) -> None:
 
 def test_a_denied_batch_is_reported_by_its_rows(tmp_path: Path) -> None:
     """A denied batch names the rows of its fields and is not an error."""
-    with polled("h100x1", "fail: {nvmlDeviceGetFieldValues: NO_PERMISSION}", folder=tmp_path) as poll:
+    with open_poll("h100x1", "fail: {nvmlDeviceGetFieldValues: NO_PERMISSION}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
     assert {"power_instant_watts", "ecc_errors_total", "energy_joules_total"} <= set(snapshot.denied)
@@ -67,7 +67,7 @@ def test_a_denied_batch_is_reported_by_its_rows(tmp_path: Path) -> None:
 def test_instances_without_permission_are_denied(tmp_path: Path) -> None:
     """Instances have separate permissions: a denied instance is reported."""
     text = "gpus: {0: {mig: [7g.80gb], fail: {nvmlDeviceGetMigDeviceHandleByIndex: NO_PERMISSION}}}"
-    with polled("h100x1", text, folder=tmp_path) as poll:
+    with open_poll("h100x1", text, folder=tmp_path) as poll:
         denied = poll.poll()
         poll.simulation.edit("gpus: {0: {mig: [7g.80gb]}}")
         allowed = poll.poll_all_tiers()
@@ -80,7 +80,7 @@ def processes(tmp_path: Path, largest: int, scenario: str = "") -> dict[str, flo
     """Return the named processes on GPU 0; this host has the second PID."""
     text = f"jobs: [{{memory: 0.1}}, {{memory: 0.3}}, {{memory: 0.2}}]\n{scenario}"
     extent = Extent(processes=ProcessNames(largest, tmp_path))
-    with polled("h100x1", text, folder=tmp_path, extent=extent) as poll:
+    with open_poll("h100x1", text, folder=tmp_path, extent=extent) as poll:
         poll.poll()
         pids = sorted(poll.simulation.node._node.gpus.state(0).processes, key=lambda process: -process.memory)
         (tmp_path / str(pids[1].pid)).mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ def test_a_process_without_a_memory_size_is_omitted(tmp_path: Path) -> None:
         return 0
 
     functions = {"nvmlDeviceGetComputeRunningProcesses_v3": running}
-    with polled("h100x1", extent=Extent(processes=ProcessNames(5, tmp_path))) as poll, overlaid(functions):
+    with open_poll("h100x1", extent=Extent(processes=ProcessNames(5, tmp_path))) as poll, overlaid(functions):
         gpu = poll.poll().gpus[0].gpu
 
     assert gpu is not None
@@ -130,7 +130,7 @@ def test_a_process_without_a_memory_size_is_omitted(tmp_path: Path) -> None:
 def test_more_processes_than_usual_are_all_counted(tmp_path: Path) -> None:
     """A process list that does not fit is read again with more space."""
     jobs = ", ".join("{memory: 0.001}" for _ in range(100))
-    with polled("h100x1", f"jobs: [{jobs}]", folder=tmp_path) as poll:
+    with open_poll("h100x1", f"jobs: [{jobs}]", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
     assert snapshot.gpus[0].gpu is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
-from polled import Poll, polled
+from polled import Poll, open_poll
 
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.library import ERROR_NAMES, NvmlError
@@ -32,7 +32,7 @@ BY_THE_DRIVER = {
 @each_case("profile", PROFILES)
 def test_rows_are_read_where_the_product_supports_them(profile: str) -> None:
     """Each kind of node has exactly its supported rows; an unsupported row is not an error."""
-    with polled(profile) as poll:
+    with open_poll(profile) as poll:
         poll.poll()
         snapshot = poll.poll_later()
         gpu = snapshot.gpus[0].gpu
@@ -45,7 +45,7 @@ def test_rows_are_read_where_the_product_supports_them(profile: str) -> None:
 
 def test_fields_that_an_old_gpu_lacks_are_absent_without_an_error() -> None:
     """A T4 has no NVLink, no row remapping and no memory temperature: the readings are absent and not 0."""
-    with polled("t4x1") as poll:
+    with open_poll("t4x1") as poll:
         snapshot = poll.poll()
         gpu = snapshot.gpus[0].gpu
 
@@ -60,7 +60,7 @@ def test_fields_that_an_old_gpu_lacks_are_absent_without_an_error() -> None:
 
 def test_while_watching_every_poll_reads_the_processes(tmp_path: Path) -> None:
     """Without watching the process lists wait for the slow tier, because they are the slowest calls."""
-    with polled(text="jobs: [{start: 110, gpus: [2]}]", folder=tmp_path) as poll:
+    with open_poll(text="jobs: [{start: 110, gpus: [2]}]", folder=tmp_path) as poll:
         first = poll.poll_later(all_tiers=True).gpus[2]
         poll.node._due = dict.fromkeys(poll.node._due, float("inf"))
         poll.simulation.now = 111.0
@@ -81,7 +81,7 @@ def test_while_watching_every_poll_reads_the_bytes_of_each_link(
     """Link bytes are read in KiB up to Hopper and in bytes from Blackwell; a link that is down has 0."""
     monkeypatch.setattr("gpumon.collectors.nvml.poll.CLOSE_SECONDS", 3600.0)
     text = "gpus: {0: {nvlinks: {3: {carried: 1000}, 4: {state: down}}, set: {nvlink_received: 5000000}}}"
-    with polled(profile, text=text, folder=tmp_path) as poll:
+    with open_poll(profile, text=text, folder=tmp_path) as poll:
         poll.poll_later(all_tiers=True)
         unwatched = poll.poll().gpus[0]
         poll.node.watching = True
@@ -99,7 +99,7 @@ def test_while_watching_every_poll_reads_the_bytes_of_each_link(
 
 def test_peer_access_is_read_once_when_watching_starts(tmp_path: Path) -> None:
     """Peer access is the same from both GPUs of a pair."""
-    with polled(text="gpus: {1: {peer_access: {3: {nvlink: disabled_by_regkey}}}}", folder=tmp_path) as poll:
+    with open_poll(text="gpus: {1: {peer_access: {3: {nvlink: disabled_by_regkey}}}}", folder=tmp_path) as poll:
         before = poll.poll().gpus
         poll.node.watching = True
         watched = [poll.poll().gpus for _ in range(20)]
@@ -123,7 +123,7 @@ def test_peer_access_is_read_once_when_watching_starts(tmp_path: Path) -> None:
 )
 def test_gpus_without_nvlink_have_peer_access_over_pcie_or_none(profile: str, nvlink: str | None) -> None:
     """A single GPU has no peer access."""
-    with polled(profile) as poll:
+    with open_poll(profile) as poll:
         poll.poll()
         poll.node.watching = True
         readings = [gpu for _ in range(20) for gpu in poll.poll().gpus if gpu.peer_access]
@@ -134,7 +134,7 @@ def test_gpus_without_nvlink_have_peer_access_over_pcie_or_none(profile: str, nv
 
 def test_a_long_slow_tier_keeps_its_interval_while_watching(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes are read in every poll while the slow tier keeps its interval."""
-    with polled("t4x1") as poll:
+    with open_poll("t4x1") as poll:
         poll.node.watching = True
         poll.poll_later(all_tiers=True)
         poll.node._due = dict.fromkeys(poll.node._due, float("inf"))
@@ -145,7 +145,7 @@ def test_a_long_slow_tier_keeps_its_interval_while_watching(monkeypatch: pytest.
 
 def test_a_fast_poll_takes_five_calls_per_gpu() -> None:
     """Unsupported calls are made once and fields are read in one batch; GPM is not counted."""
-    with polled(extent=Extent(gpm=False)) as poll:
+    with open_poll(extent=Extent(gpm=False)) as poll:
         poll.poll()
         before = poll.page.calls
         poll.node.events.take()
@@ -156,7 +156,7 @@ def test_a_fast_poll_takes_five_calls_per_gpu() -> None:
 
 def test_unsupported_calls_are_not_repeated() -> None:
     """The second poll of a T4 makes fewer calls than the first."""
-    with polled("t4x1") as poll:
+    with open_poll("t4x1") as poll:
         poll.poll_all_tiers()
         first = poll.page.calls
         poll.poll_all_tiers()
@@ -169,7 +169,7 @@ def test_unsupported_calls_are_not_repeated() -> None:
 @each_case("code", sorted(ERROR_NAMES))
 def test_a_gpu_that_cannot_be_opened_affects_no_other_gpu(tmp_path: Path, code: int) -> None:
     """The other seven GPUs are read with any error of the handle lookup of GPU 3."""
-    with polled(text=f"gpus: {{3: {{lookup: {code}}}}}", folder=tmp_path) as poll:
+    with open_poll(text=f"gpus: {{3: {{lookup: {code}}}}}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
     read = {reading.index for reading in snapshot.gpus if reading.gpu is not None}
@@ -180,7 +180,7 @@ def test_a_gpu_that_cannot_be_opened_affects_no_other_gpu(tmp_path: Path, code: 
 @each_case("code", sorted(ERROR_NAMES))
 def test_a_gpu_whose_calls_fail_affects_no_other_gpu(tmp_path: Path, code: int) -> None:
     """The other seven GPUs are read with any error of all calls on GPU 3, and polls continue."""
-    with polled(text=f'gpus: {{3: {{fail: {{"nvmlDeviceGet[!H]*": {code}}}}}}}', folder=tmp_path) as poll:
+    with open_poll(text=f'gpus: {{3: {{fail: {{"nvmlDeviceGet[!H]*": {code}}}}}}}', folder=tmp_path) as poll:
         snapshot = poll.poll()
 
     read = {
@@ -197,13 +197,13 @@ def test_a_gpu_whose_calls_fail_affects_no_other_gpu(tmp_path: Path, code: int) 
 )
 def test_a_fault_has_its_name(tmp_path: Path, scenario: str, fault: str) -> None:
     """NVML's error codes for a whole GPU have different faults."""
-    with polled(text=f"gpus: {{3: {{{scenario}}}}}", folder=tmp_path) as poll:
+    with open_poll(text=f"gpus: {{3: {{{scenario}}}}}", folder=tmp_path) as poll:
         assert poll.gpu(3).fault == fault
 
 
 def test_a_gpu_lost_between_polls_recovers(tmp_path: Path) -> None:
     """A GPU lost between polls has a fault with NVML's message, and is read with the same identity after recovery."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         uuid = poll.gpu(3).uuid
         poll.simulation.edit("gpus: {3: {lost: true}}")
         lost = poll.gpu(3)
@@ -218,7 +218,7 @@ def test_a_gpu_lost_between_polls_recovers(tmp_path: Path) -> None:
 
 def test_indices_shift_when_a_gpu_is_no_longer_listed(tmp_path: Path) -> None:
     """The indices shift as in CUDA and nvidia-smi."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         before = [poll.gpu(place).index for place in (2, 7)]
         poll.simulation.edit("gpus: {3: {uncounted: true}}")
         after = [poll.gpu(place).index for place in (2, 7)]
@@ -230,7 +230,7 @@ def test_indices_shift_when_a_gpu_is_no_longer_listed(tmp_path: Path) -> None:
 
 def test_one_failing_call_affects_one_row(tmp_path: Path) -> None:
     """A transient error of the temperature affects no other row, and is counted by tier and error."""
-    with polled(text='gpus: {3: {fail: {"nvmlDeviceGetTemperatureV": 999}}}', folder=tmp_path) as poll:
+    with open_poll(text='gpus: {3: {fail: {"nvmlDeviceGetTemperatureV": 999}}}', folder=tmp_path) as poll:
         snapshot = poll.poll()
         gpu = snapshot.gpus[3].gpu
 
@@ -243,7 +243,7 @@ def test_one_failing_call_affects_one_row(tmp_path: Path) -> None:
 def test_a_gpu_on_which_every_call_fails_has_a_fault(tmp_path: Path) -> None:
     """A GPU on which every call fails has a fault; other GPUs are read."""
     getters = '{"nvmlDeviceGetUtil*": 999, "nvmlDeviceGet[!HUI]*": 999}'
-    with polled(folder=tmp_path, text=f"gpus: {{1: {{fail: {getters}}}}}") as poll:
+    with open_poll(folder=tmp_path, text=f"gpus: {{1: {{fail: {getters}}}}}") as poll:
         faults = [gpu.fault for gpu in poll.poll().gpus]
 
     assert faults[1] == "unknown"
@@ -252,7 +252,7 @@ def test_a_gpu_on_which_every_call_fails_has_a_fault(tmp_path: Path) -> None:
 
 def test_a_denied_call_names_its_row(tmp_path: Path) -> None:
     """A denied call names its row in `denied`, and its reading is absent."""
-    with polled(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:
+    with open_poll(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:
         poll.poll()
         snapshot = poll.poll()  # a fast poll, which does not repeat the call
 
@@ -262,7 +262,7 @@ def test_a_denied_call_names_its_row(tmp_path: Path) -> None:
 
 def test_one_failing_field_of_a_batch_is_absent(tmp_path: Path) -> None:
     """In a successful batch the undefined value of a failed field is not read."""
-    with polled(text="gpus: {3: {fail_fields: {MEMORY_TEMP: 999}}}", folder=tmp_path) as poll:
+    with open_poll(text="gpus: {3: {fail_fields: {MEMORY_TEMP: 999}}}", folder=tmp_path) as poll:
         gpu = poll.gpu(3).gpu
 
     assert gpu is not None
@@ -272,22 +272,22 @@ def test_one_failing_field_of_a_batch_is_absent(tmp_path: Path) -> None:
 
 def test_quarantined_gpus_are_not_accessed(tmp_path: Path) -> None:
     """A quarantined GPU gets no call, not even a lookup."""
-    with polled() as poll:
+    with open_poll() as poll:
         aside = sorted(poll.simulation.node.pci_functions())[5]
     text = 'gpus: {5: {crash: ["nvmlDevice*"]}}'
-    with polled(text=text, folder=tmp_path, do_not_open=(aside,)) as poll:
+    with open_poll(text=text, folder=tmp_path, do_not_open=(aside,)) as poll:
         assert len(poll.poll().gpus) == 7
 
 
 def test_gpus_bound_to_vfio_are_never_opened(tmp_path: Path) -> None:
     """GPUs bound to vfio are not in the poll."""
-    with polled(text="gpus: {2: {bound: vfio-pci}}", folder=tmp_path) as poll:
+    with open_poll(text="gpus: {2: {bound: vfio-pci}}", folder=tmp_path) as poll:
         assert len(poll.poll().gpus) == 7
 
 
 def test_an_unloaded_driver_ends_the_poll(tmp_path: Path) -> None:
     """When the driver is unloaded, the poll raises and releases its handles, and no GPU has a fault."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("driver: not_loaded")
         with pytest.raises(NvmlError, match="DriverNotLoaded"):
@@ -296,7 +296,7 @@ def test_an_unloaded_driver_ends_the_poll(tmp_path: Path) -> None:
 
 def test_an_upgraded_driver_ends_the_poll(tmp_path: Path) -> None:
     """When the driver is upgraded, every call fails: the poll raises, and no GPU has a fault."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit('driver_version: "610.43.02"')
         with pytest.raises(NvmlError, match="Unknown"):
@@ -305,7 +305,7 @@ def test_an_upgraded_driver_ends_the_poll(tmp_path: Path) -> None:
 
 def test_an_xid_is_reported_once_with_its_gpu(tmp_path: Path) -> None:
     """An Xid after the first poll is reported once, with PCI address and UUID."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         reading = poll.poll().gpus[3]
         poll.simulation.edit("gpus: {3: {xids: [79]}}")
         poll.simulation.now += 1.0
@@ -317,7 +317,7 @@ def test_an_xid_is_reported_once_with_its_gpu(tmp_path: Path) -> None:
 
 def test_a_lost_gpu_does_not_block_xids_of_other_gpus(tmp_path: Path) -> None:
     """An event set with a lost GPU returns only errors, and is created again without the GPU."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("gpus: {3: {lost: true}}")
         poll.poll()
@@ -330,7 +330,7 @@ def test_a_lost_gpu_does_not_block_xids_of_other_gpus(tmp_path: Path) -> None:
 def test_link_states_and_errors_are_read(tmp_path: Path) -> None:
     """A link that is down reads 0 and a sleeping link 1; errors are counted by kind."""
     text = "gpus: {3: {nvlinks: {4: {state: down}, 5: {state: sleep}, 6: {crc: 7}}}}"
-    with polled(text=text, folder=tmp_path) as poll:
+    with open_poll(text=text, folder=tmp_path) as poll:
         links = poll.gpu(3).links
 
     assert (links["4"].up, links["5"].up, links["6"].up) == (0.0, 1.0, 1.0)
@@ -340,7 +340,7 @@ def test_link_states_and_errors_are_read(tmp_path: Path) -> None:
 def test_simulated_values_are_read_unchanged(tmp_path: Path) -> None:
     """Values pass structs and batches unchanged, in base units."""
     text = "gpus: {3: {set: {temperature: 91, utilization: 37, power: 650}, ecc: {uncorrected_dram: 3}}}"
-    with polled(text=text, folder=tmp_path) as poll:
+    with open_poll(text=text, folder=tmp_path) as poll:
         gpu = poll.gpu(3).gpu
 
     assert gpu is not None
@@ -352,7 +352,7 @@ def test_slow_fields_are_read_again_soon_after_an_error(tmp_path: Path) -> None:
     """A name and a link count that fail at the first read are read by the next slow poll."""
     trouble = "{nvmlDeviceGetName: 999, nvmlDeviceGetSerial: 999}"
     text = f"gpus: {{3: {{fail: {trouble}, fail_fields: {{NVLINK_LINK_COUNT: 999}}}}}}"
-    with polled(text=text, folder=tmp_path) as poll:
+    with open_poll(text=text, folder=tmp_path) as poll:
         before = poll.poll().gpus[3]
         poll.simulation.edit("")
         poll.node._due[SLOW] = 0.0
@@ -366,7 +366,7 @@ def test_slow_fields_are_read_again_soon_after_an_error(tmp_path: Path) -> None:
 
 def test_a_transient_not_supported_is_retried(tmp_path: Path) -> None:
     """A call that worked and then returns "not supported" is repeated and recovers."""
-    with polled(folder=tmp_path) as poll:
+    with open_poll(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("gpus: {3: {fail: {nvmlDeviceGetUtilizationRates: 3}}}")
         without = poll.poll().gpus[3].gpu
@@ -380,9 +380,9 @@ def test_a_transient_not_supported_is_retried(tmp_path: Path) -> None:
 
 def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other GPUs are read in every poll, and all tiers of the slow GPU are read over several polls."""
-    with polled(extent=Extent(gpm=False)) as poll:
+    with open_poll(extent=Extent(gpm=False)) as poll:
         whole = poll.poll().gpus[3]
-    with polled(extent=Extent(gpm=False), patience=0.5) as poll:
+    with open_poll(extent=Extent(gpm=False), patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.2)
         for module in ("poll", "turns"):
             monkeypatch.setattr(f"gpumon.collectors.nvml.{module}.boot_clock", lambda: clock.now)
@@ -400,7 +400,7 @@ def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pyte
 
 def test_a_suspend_during_a_read_does_not_make_the_gpu_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPU is in the poll that the suspend interrupted, and in the next poll."""
-    with polled(patience=0.5) as poll:
+    with open_poll(patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.0)
         for module in ("poll", "turns"):
             monkeypatch.setattr(f"gpumon.collectors.nvml.{module}.boot_clock", lambda: clock.now)
@@ -415,7 +415,7 @@ def test_a_suspend_during_a_read_does_not_make_the_gpu_slow(monkeypatch: pytest.
 
 def test_slow_gpus_are_opened_one_per_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without persistence mode each open takes seconds, so that each poll opens one GPU and reads the open GPUs."""
-    with polled(patience=0.5) as poll:
+    with open_poll(patience=0.5) as poll:
         now = 1000.0
         look_up = poll.library.call
 
@@ -467,7 +467,7 @@ class SlowCalls:
 @each_case(("scenario", "expected"), [("", 0), ("gpus: {0: {set: {vgpu_licensed: 1}}}", 1)])
 def test_a_vgpu_license_is_read(scenario: str, expected: int, tmp_path: Path) -> None:
     """A GPU that needs no license has 0, as in DCGM."""
-    with polled("h100x1", scenario, folder=tmp_path) as poll:
+    with open_poll("h100x1", scenario, folder=tmp_path) as poll:
         gpu = poll.poll_all_tiers().gpus[0].gpu
     assert gpu is not None
     assert gpu.vgpu_licensed == expected

@@ -14,7 +14,7 @@ from gpumon.model.snapshot import CONTAINER, GUEST, HOST
 INTEL = "processor\t: 0\nflags\t\t: fpu vme sse2"
 
 
-def made(root: Path, files: Mapping[str, str]) -> Path:
+def make_root(root: Path, files: Mapping[str, str]) -> Path:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def test_the_place_is_detected_by_files(
     tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, str], expected: str
 ) -> None:
     """A container in a guest is a container; a cloud's bare-metal machine is a host."""
-    root = made(tmp_path, files)
+    root = make_root(tmp_path, files)
 
     assert place(sysfs=root / "sys", procfs=root / "proc", root=root, environment=environment) == expected
 
@@ -56,7 +56,7 @@ def test_a_virtual_function_is_not_counted_as_a_gpu(tmp_path: Path) -> None:
     devices = "bus/pci/devices"
     gpu = {"vendor": "0x10de\n", "class": "0x030200\n"}
     files = {f"{devices}/{name}/{key}": text for name in ("0000:1b:00.0", "0000:1b:00.4") for key, text in gpu.items()}
-    made(tmp_path, files)
+    make_root(tmp_path, files)
     (tmp_path / devices / "0000:1b:00.4" / "physfn").symlink_to("../0000:1b:00.0")
 
     assert set(pci.functions(tmp_path)) == {"00000000:1B:00.0"}

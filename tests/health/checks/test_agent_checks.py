@@ -18,7 +18,7 @@ def test_driver_that_does_not_answer_is_the_one_fault() -> None:
         ward.fault(index, "unknown", "DriverNotLoaded")
     assert not ward.go_on(50).verdicts
     ward.go_on(120)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_driver_down"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_driver_down"]
     assert ward.level("gpu_unreadable", 1) is Level.FAIL
     ward.node(nvml_up=1.0)
     ward.notice("driver", None)
@@ -34,7 +34,7 @@ def test_driver_that_is_loaded_minutes_after_a_boot_is_no_fault() -> None:
     ward.fault(0, "unknown", "DriverNotLoaded")
     assert not ward.go_on(290).verdicts
     assert ward.go_on(150).level("gpu_unreadable", 0) is Level.FAIL
-    assert [one.check for one in ward.report.health.primary] == ["gpu_driver_down"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_driver_down"]
 
 
 def test_driver_that_hangs_asks_for_a_reboot() -> None:

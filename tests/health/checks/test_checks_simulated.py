@@ -65,7 +65,7 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
     ward = uptime(profile, text, tmp_path, 70 if check == "gpu_settings_pending" else 35)
     found = ward.report.health.primary
     device = ward.report.gpus[min(3, len(ward.report.gpus) - 1)].uuid
-    assert [(one.check, one.level, one.device) for one in found] == [(check, level, device)]
+    assert [(each.check, each.level, each.device) for each in found] == [(check, level, device)]
 
 
 @pytest.mark.parametrize(

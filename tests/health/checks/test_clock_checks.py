@@ -28,7 +28,7 @@ def at_work(**readings: Any) -> Ward:
     return ward
 
 
-def settled(ward: Ward, minutes: float = 12) -> Ward:
+def settle(ward: Ward, minutes: float = 12) -> Ward:
     return ward.go_on(minutes * MINUTE, every=15)
 
 
@@ -58,7 +58,7 @@ def test_five_of_ten_minutes_are_none() -> None:
 def test_a_slowdown_ends_when_it_was_away_for_long_enough() -> None:
     """A time in which the slowdown could not be read does not count."""
     ward = at_work(clock_event_active=NOTHING | {"hw_slowdown": 1.0})
-    settled(ward)
+    settle(ward)
     ward.gpu(3, clock_event_active=None)
     assert ward.go_on(20 * MINUTE, every=15).level("gpu_hw_slowdown", 3) is Level.FAIL
     ward.gpu(3, clock_event_active=NOTHING)
@@ -69,28 +69,28 @@ def test_a_slowdown_ends_when_it_was_away_for_long_enough() -> None:
 def test_a_slowdown_of_a_braked_gpu_follows_from_the_brake() -> None:
     """One fault, one verdict that pages."""
     ward = at_work(clock_event_active=NOTHING | {"hw_slowdown": 1.0, "hw_power_brake": 1.0}, clock_hertz=clocks(4e8))
-    settled(ward)
+    settle(ward)
     assert ward.active_checks() == ["gpu_clock_straggler", "gpu_hw_slowdown", "gpu_power_brake"]
-    assert [one.check for one in ward.report.health.primary] == ["gpu_power_brake"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_power_brake"]
 
 
 def test_a_slow_gpu_among_busy_ones_is_named_with_its_reasons() -> None:
     """After ten minutes of it."""
     ward = at_work(clock_hertz=clocks(1.2e9), clock_event_active=NOTHING | {"applications_clocks": 1.0})
     assert not ward.go_on(8 * MINUTE, every=15).verdicts
-    verdict = settled(ward, 4).verdict("gpu_clock_straggler", 3)
+    verdict = settle(ward, 4).verdict("gpu_clock_straggler", 3)
     assert verdict is not None
     assert verdict.reason == "Its clock is 1200 MHz, that of its busy neighbours 1980: clocks set by an operator."
     assert (verdict.level, verdict.action) == (Level.WARN, Action.RESET)
     assert len(ward.verdicts) == 1
     ward.gpu(3, clock_hertz=clocks(1.98e9))
-    assert not settled(ward).verdicts
+    assert not settle(ward).verdicts
 
 
 def test_heat_is_told_once_however_many_reasons_name_it() -> None:
     """The hardware's word is the stronger one."""
     hot = NOTHING | {"hw_thermal": 1.0, "sw_thermal": 1.0}
-    verdict = settled(at_work(clock_hertz=clocks(1.2e9), clock_event_active=hot)).verdict("gpu_clock_straggler", 3)
+    verdict = settle(at_work(clock_hertz=clocks(1.2e9), clock_event_active=hot)).verdict("gpu_clock_straggler", 3)
     assert verdict is not None
     assert verdict.reason.endswith(": heat (hardware).")
     assert verdict.action is Action.INSPECT, "no reset cools a GPU"
@@ -111,7 +111,7 @@ def test_heat_is_told_once_however_many_reasons_name_it() -> None:
 )
 def test_what_is_no_straggler(readings: dict[str, Any]) -> None:
     """Nearly as fast; not busy; not comparable; alone at the power limit, because its work is another."""
-    assert not settled(at_work(**readings), 30).transitions
+    assert not settle(at_work(**readings), 30).transitions
 
 
 def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
@@ -119,7 +119,7 @@ def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
     ward = at_work(clock_hertz=clocks(1.2e9))
     for index in (0, 1):
         ward.gpu(index, utilization_ratio=0.0, clock_hertz=clocks(3.45e8))
-    assert not settled(ward, 30).transitions
+    assert not settle(ward, 30).transitions
 
 
 def test_at_the_power_limit_with_all_others_it_is_a_straggler() -> None:
@@ -128,7 +128,7 @@ def test_at_the_power_limit_with_all_others_it_is_a_straggler() -> None:
     for index in range(4):
         ward.gpu(index, clock_event_active=NOTHING | {"sw_power_cap": 1.0}, clock_hertz=clocks(1.7e9))
     ward.gpu(2, clock_hertz=clocks(1.3e9))
-    assert settled(ward).level("gpu_clock_straggler", 2) is Level.WARN
+    assert settle(ward).level("gpu_clock_straggler", 2) is Level.WARN
     assert len(ward.verdicts) == 1
 
 

@@ -217,7 +217,7 @@ def test_a_stopped_fabric_manager_inhibits_fabric_and_link_verdicts() -> None:
             ward.link(index, link, up=0.0)
     ward.go_on(400)
     assert ward.active_checks() == ["fabric_manager_down", "fabric_unhealthy", "nvlink_down"]
-    assert [one.check for one in ward.report.health.primary] == ["fabric_manager_down"]
+    assert [each.check for each in ward.report.health.primary] == ["fabric_manager_down"]
 
 
 def test_imex_is_checked_only_on_a_multi_node_fabric() -> None:

@@ -38,14 +38,14 @@ def node(ports: int = 4, *, uptime: float = 86400.0, policy: Policy | None = Non
     return ward
 
 
-def counted(ward: Ward, kind: str, gained: float, number: int = 1) -> None:
+def add_errors(ward: Ward, kind: str, gained: float, number: int = 1) -> None:
     known = ward.report.ports[number].counts.errors_total or {}
     ward.port(number, errors_total={**known, kind: known.get(kind, 0.0) + gained})
 
 
 def growing(ward: Ward, kind: str, seconds: float, a_second: float) -> Ward:
     for _ in range(int(seconds / 15)):
-        counted(ward, kind, 15 * a_second)
+        add_errors(ward, kind, 15 * a_second)
         ward.go_on(15, every=15)
     return ward
 
@@ -334,9 +334,9 @@ def test_a_port_slower_than_configured_is_a_failure() -> None:
 def test_a_fatal_counter_is_a_failure_for_an_hour(kind: str) -> None:
     """One fatal error is enough; errors from before the start do not count."""
     ward = node()
-    counted(ward, kind, 3.0, 2)
+    add_errors(ward, kind, 3.0, 2)
     ward.go_on(60)
-    counted(ward, kind, 1.0)
+    add_errors(ward, kind, 1.0)
     fatal = of_port(ward.go_on(15), "ib_fatal_counter")
     assert fatal is not None
     assert (fatal.level, fatal.evidence["kind"]) == (Level.FAIL, kind)
@@ -371,7 +371,7 @@ def test_lasting_symbol_errors_are_a_warning_first_and_a_failure_after_an_hour()
 def test_a_cable_that_is_plugged_in_may_have_symbol_errors() -> None:
     """One burst gives no verdict, and neither does the hourly number that the standard allows."""
     ward = node().go_on(4000, every=30)
-    counted(ward, "symbol_error", 5000.0)
+    add_errors(ward, "symbol_error", 5000.0)
     assert not ward.go_on(1200, every=15).verdicts
     growing(ward, "symbol_error", 1.5 * 3600, 100 / 3600)
     assert not ward.verdicts
@@ -407,7 +407,7 @@ def test_a_saturated_counter_gives_no_verdict() -> None:
     assert not ward.go_on(900, every=15).verdicts
 
 
-def gone(ward: Ward, number: int = 1) -> None:
+def remove_port(ward: Ward, number: int = 1) -> None:
     port = replace(ward.report.ports[number], link=InfinibandLink(), counts=InfinibandPort())
     rest = tuple(one for place, one in enumerate(ward.report.ports) if place != number)
     ward.report = replace(ward.report, ports=rest, gone_ports=(MissingPort(port, ward.wall),))
@@ -417,11 +417,11 @@ def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
     """An adapter that is away for less than six minutes (firmware upgrade, restart of a DPU) gives no verdict."""
     ward = node().go_on(30)
     ports = ward.report.ports
-    gone(ward)
+    remove_port(ward)
     ward.go_on(350)
     ward.report = replace(ward.report, ports=ports, gone_ports=())
     assert not ward.go_on(120).verdicts
-    gone(ward)
+    remove_port(ward)
     verdict = ward.go_on(375).verdicts[("ib_device_missing", "mlx5_1/1")]
     assert verdict.action is Action.REBOOT
     assert verdict.reason == "The adapter mlx5_1 (00000000:01:00.0) is gone."
@@ -432,7 +432,7 @@ def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
 def test_an_adapter_that_is_missing_after_a_reboot_asks_for_an_inspection() -> None:
     """The action is an inspection, because another reboot does not help. Drivers have the boot grace to load."""
     ward = node(uptime=0.0)
-    gone(ward)
+    remove_port(ward)
     ward.report = replace(ward.report, gone_ports=(ward.report.gone_ports[0]._replace(wall=ward.wall - 600.0),))
     assert not ward.go_on(240).verdicts
     assert ward.go_on(480).verdicts["ib_device_missing", "mlx5_1/1"].action is Action.INSPECT
@@ -443,10 +443,10 @@ def test_an_adapter_that_goes_takes_its_port_down_with_it() -> None:
     ward = node().go_on(30)
     down(ward)
     ward.go_on(260)
-    gone(ward)
+    remove_port(ward)
     ward.go_on(375)
     assert ward.active_checks() == ["ib_device_missing", "ib_port_down"]
-    assert [one.check for one in ward.report.health.primary] == ["ib_device_missing"]
+    assert [each.check for each in ward.report.health.primary] == ["ib_device_missing"]
 
 
 @each_case(
@@ -509,7 +509,7 @@ def test_a_port_that_is_not_of_the_fabric_only_warns() -> None:
     assert verdict is not None
     assert verdict.level is Level.WARN
     assert verdict.reason == "The port is down. It is not a fabric port (not named by links.fabric)."
-    gone(ward)
+    remove_port(ward)
     missing = ward.go_on(400).verdicts["ib_device_missing", "mlx5_1/1"]
     assert (missing.level, missing.action) == (Level.WARN, Action.INSPECT)
 
@@ -539,7 +539,7 @@ def test_an_efa_port_whose_state_is_not_reported_is_no_unknown() -> None:
     change(ward, driver=EFA, link=InfinibandLink(port_speed_bytes_per_second=50e9))
     ward.port(1, errors_total={**dict.fromkeys(KINDS, 0.0), "no_completion_cmds": 0.0}, link_downs_total=None)
     assert not ward.go_on(900, every=15).verdicts
-    counted(ward, "no_completion_cmds", 1.0)
+    add_errors(ward, "no_completion_cmds", 1.0)
     verdict = of_port(ward.go_on(30), "ib_fatal_counter")
     assert verdict is not None
     assert verdict.level is Level.FAIL
@@ -550,9 +550,9 @@ def test_connections_that_gave_up_are_a_warning() -> None:
     ward = node()
     ward.port(1, errors_total={**dict.fromkeys(KINDS, 0.0), "req_transport_retries_exceeded": 0.0})
     ward.go_on(60)
-    counted(ward, "rnr_nak_retry_err", 1.0)
+    add_errors(ward, "rnr_nak_retry_err", 1.0)
     assert not ward.go_on(60).verdicts
-    counted(ward, "req_transport_retries_exceeded", 1.0)
+    add_errors(ward, "req_transport_retries_exceeded", 1.0)
     verdict = of_port(ward.go_on(30), "ib_fatal_counter")
     assert verdict is not None
     assert verdict.level is Level.WARN

@@ -64,7 +64,7 @@ def test_the_reason_quotes_a_driver_that_could_not_initialise_the_gpu(fault: str
     verdict = ward.go_on(90).verdict(check, 3)
     assert verdict is not None
     assert verdict.reason.endswith(f"The driver logged: {message}.")
-    assert [one.check for one in ward.report.health.primary] == [check]
+    assert [each.check for each in ward.report.health.primary] == [check]
 
 
 def test_a_gpu_that_is_missing_since_an_earlier_boot_asks_for_an_inspection() -> None:
@@ -133,7 +133,7 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
     ward.go_on(300)
     assert ward.active_checks() == ["gpu_count_mismatch", "xid_unplaced"]
-    assert [one.check for one in ward.report.health.primary] == ["gpu_count_mismatch"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_count_mismatch"]
 
 
 def test_a_lost_gpu_inhibits_the_count_mismatch() -> None:
@@ -143,7 +143,7 @@ def test_a_lost_gpu_inhibits_the_count_mismatch() -> None:
     ward.fault(3, "lost")
     ward.go_on(90)
 
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
     assert ward.active_checks() == ["gpu_count_mismatch", "gpu_lost"]
 
 

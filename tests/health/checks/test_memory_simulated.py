@@ -38,5 +38,5 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
     ward = Ward()
     ward.report = replace(ward.report, gpus=report.gpus, ports=(), node=report.node)
     ward.go_on(16 * 60, every=30)
-    found = [(one.check, one.level, one.action, one.device) for one in ward.report.health.primary]
+    found = [(each.check, each.level, each.action, each.device) for each in ward.report.health.primary]
     assert found == [(check, level, action, report.gpus[index].uuid)]

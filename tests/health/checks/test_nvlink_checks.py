@@ -243,7 +243,7 @@ def test_link_errors_towards_a_lost_gpu_are_inhibited() -> None:
     ward.fault(0, "lost")
     add_errors(ward, {"replay": 5.0}, 1)
     ward.go_on(30)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
 
 
 def test_a_failed_link_remains_after_a_restart_if_expected_links_are_learned() -> None:
@@ -279,4 +279,4 @@ def test_a_link_that_is_down_inhibits_an_xid_without_registers(code: int) -> Non
     ward.link(3, 4, up=0.0)
     ward.go_on(200)
     assert ward.active_checks() == ["gpu_xid", "nvlink_down"]
-    assert [one.check for one in ward.report.health.primary] == ["nvlink_down"]
+    assert [each.check for each in ward.report.health.primary] == ["nvlink_down"]

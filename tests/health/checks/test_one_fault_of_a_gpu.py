@@ -16,7 +16,7 @@ RESET_IT = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Requir
 
 
 def primary(ward: Ward) -> list[tuple[str, Action]]:
-    return [(one.check, one.action) for one in ward.report.health.primary]
+    return [(each.check, each.action) for each in ward.report.health.primary]
 
 
 def dram_error(ward: Ward) -> None:
@@ -37,7 +37,7 @@ def sram_error(ward: Ward) -> None:
     ward.gpu(0, recovery_action=1.0)
 
 
-def contained(ward: Ward) -> None:
+def report_contained_error(ward: Ward) -> None:
     """Report a contained error: the Xid names the application only, the counters show a bad row."""
     for code in (94, 63):
         ward.event(0, code)
@@ -129,7 +129,7 @@ def switch(ward: Ward) -> None:
     [
         (dram_error, [("gpu_xid_critical", Action.RESET)]),
         (sram_error, [("gpu_xid_critical", Action.REBOOT)]),
-        (contained, [("gpu_ecc_uncorrectable", Action.RESET)]),
+        (report_contained_error, [("gpu_ecc_uncorrectable", Action.RESET)]),
         (contained_with_mig, [("gpu_row_remap_pending", Action.RESET)]),
         (no_spare, [("gpu_row_remap_failed", Action.REPLACE)]),
         (threshold, [("gpu_ecc_sram_threshold", Action.REPLACE)]),

@@ -223,7 +223,7 @@ def test_a_lost_gpu_inhibits_its_pcie_verdicts() -> None:
     ward.go_on(15)
     ward.fault(2, "lost")
     ward.go_on(15)
-    assert [one.check for one in ward.report.health.primary] == ["gpu_lost"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
 
 
 def test_pcie_errors_of_planned_work_are_no_fault() -> None:
@@ -237,7 +237,7 @@ def test_pcie_errors_of_planned_work_are_no_fault() -> None:
     ward.event(1, AER_FATAL, kind=AER, uuid=None, fatal=True, text="PCIe Bus Error")
     ward.go_on(60).end_windows()
     ward.go_on(120)
-    assert [(one.check, one.device) for one in ward.report.health.primary] == [
+    assert [(each.check, each.device) for each in ward.report.health.primary] == [
         ("pcie_fatal_error", ward.report.gpus[1].uuid)
     ]
 

@@ -23,7 +23,7 @@ def ward_with(**readings: Any) -> Ward:
 
 
 def primary(ward: Ward) -> list[str]:
-    return [one.check for one in ward.report.health.primary]
+    return [each.check for each in ward.report.health.primary]
 
 
 def test_a_power_brake_is_a_fault_after_two_minutes() -> None:

@@ -131,7 +131,7 @@ def test_a_slow_run_is_cleared_by_name_only() -> None:
     here = {state.uuid for state in ward.report.gpus}
     [(refused, why)] = requested_clearance(ClearRequest(), ward.report.health, here).refused
     assert (refused.check, "gpumon clear allreduce_slow" in why) == ("allreduce_slow", True)
-    assert [one.check for one in clear(ward, "allreduce_slow")] == ["allreduce_slow"]
+    assert [each.check for each in clear(ward, "allreduce_slow")] == ["allreduce_slow"]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
     assert ward.ran("degraded", "expected").go_on().level("allreduce_slow") is Level.WARN
 
@@ -434,7 +434,7 @@ def test_the_time_after_a_repair_counts_while_the_node_is_free() -> None:
 def test_the_verdict_of_a_run_can_be_cleared(check: str, outcome: str, blames: tuple[int, ...] | None) -> None:
     """A cleared verdict is raised again only by the next run with that outcome."""
     ward = Probed().ran(outcome, blames=blames).go_on(MINUTE)
-    assert [one.check for one in clear(ward, check)] == [check]
+    assert [each.check for each in clear(ward, check)] == [check]
     assert not ward.go_on(10 * MINUTE, every=30).verdicts
     assert ward.ran(outcome, blames=blames).go_on(10).level(check) > Level.OK
 

@@ -11,7 +11,7 @@ from gpumon.health.policy import Policy
 from gpumon.health.verdict import Level
 
 
-def measured(
+def node_with_results(
     *,
     latency: dict[str, float] | None = None,
     busbw: dict[str, float] | None = None,
@@ -28,8 +28,8 @@ def measured(
 def test_a_median_latency_above_two_milliseconds_is_a_warning() -> None:
     """The smallest size on GPUs counts; other sizes, percentiles and backends do not."""
     others = {"nccl,ring,1048576,p50": 0.1, "nccl,ring,1024,p99": 0.1, "gloo,ring,1024,p50": 0.1}
-    assert measured(latency={**others, "nccl,ring,1024,p50": 0.0019}).verdict("allreduce_latency_high") is None
-    verdict = measured(latency={"nccl,tree,1024,p50": 0.001, "nccl,ring,1024,p50": 0.004}).verdict(
+    assert node_with_results(latency={**others, "nccl,ring,1024,p50": 0.0019}).verdict("allreduce_latency_high") is None
+    verdict = node_with_results(latency={"nccl,tree,1024,p50": 0.001, "nccl,ring,1024,p50": 0.004}).verdict(
         "allreduce_latency_high"
     )
     assert verdict is not None
@@ -37,7 +37,9 @@ def test_a_median_latency_above_two_milliseconds_is_a_warning() -> None:
     assert verdict.reason == (
         "Half of the ring all-reduces of 1024 bytes took longer than 4.0 ms; the limit is 2.0 ms."
     )
-    off = measured(latency={"nccl,ring,1024,p50": 0.004}, thresholds={"max_allreduce_nccl_latency_seconds": None})
+    off = node_with_results(
+        latency={"nccl,ring,1024,p50": 0.004}, thresholds={"max_allreduce_nccl_latency_seconds": None}
+    )
     assert off.verdict("allreduce_latency_high") is None
 
 
@@ -52,5 +54,5 @@ def test_a_bandwidth_below_the_configured_limit_is_a_warning() -> None:
         ({"min_allreduce_gloo_busbw_bytes_per_second": 2.5e11}, Level.OK),
     )
     for thresholds, expected in cases:
-        ward = measured(busbw=busbw, thresholds=thresholds)
+        ward = node_with_results(busbw=busbw, thresholds=thresholds)
         assert ward.level("allreduce_bandwidth_low") is expected, thresholds

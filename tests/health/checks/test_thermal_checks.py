@@ -160,7 +160,7 @@ def test_a_warning_does_not_inhibit_a_failure() -> None:
     ward.go_on(600, every=15)
     ward.gpu(3, memory_temperature_celsius=99.0, clock_event_active={"hw_slowdown": 1.0, "sw_thermal": 0.0})
     ward.go_on(900, every=15)
-    assert {one.check for one in ward.report.health.primary} == {"gpu_hw_slowdown", "gpu_memory_temperature_high"}
+    assert {each.check for each in ward.report.health.primary} == {"gpu_hw_slowdown", "gpu_memory_temperature_high"}
 
 
 def test_configured_core_limit_applies_beside_the_margin() -> None:

@@ -10,7 +10,7 @@ from gpumon.health.policy import Policy
 from gpumon.health.verdict import Level
 
 
-def used(ward: Ward, share: float, *, seconds: float, processes: float = 1.0) -> Ward:
+def use_gpu(ward: Ward, share: float, *, seconds: float, processes: float = 1.0) -> Ward:
     """GPU 1 is busy for this share of the time; processes hold it."""
     for _ in range(int(seconds / 30)):
         now = ward.report.gpus[1].gpu
@@ -28,13 +28,13 @@ def used(ward: Ward, share: float, *, seconds: float, processes: float = 1.0) ->
 
 def test_a_gpu_that_is_held_and_idle_for_an_hour_is_reported() -> None:
     """For information, with its busy share; it is cleared when the GPU works again."""
-    ward = used(Ward(gpus=2, ports=0), 0.02, seconds=50 * MINUTE)
+    ward = use_gpu(Ward(gpus=2, ports=0), 0.02, seconds=50 * MINUTE)
     assert ward.verdict("gpu_idle") is None
-    verdict = used(ward, 0.02, seconds=20 * MINUTE).verdict("gpu_idle", 1)
+    verdict = use_gpu(ward, 0.02, seconds=20 * MINUTE).verdict("gpu_idle", 1)
     assert verdict is not None
     assert verdict.level is Level.WARN
     assert verdict.reason == "Processes held it for an hour in which it was busy 2% of the time."
-    assert used(ward, 1.0, seconds=HOUR).verdict("gpu_idle") is None
+    assert use_gpu(ward, 1.0, seconds=HOUR).verdict("gpu_idle") is None
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_a_gpu_that_works_or_is_free_is_not_idle(
     share: float, processes: float, thresholds: dict[str, float | None]
 ) -> None:
     ward = Ward(gpus=2, ports=0, policy=Policy(thresholds=thresholds))
-    assert used(ward, share, seconds=70 * MINUTE, processes=processes).verdict("gpu_idle") is None
+    assert use_gpu(ward, share, seconds=70 * MINUTE, processes=processes).verdict("gpu_idle") is None
 
 
 def test_a_busy_gpu_is_reported_only_above_a_configured_limit() -> None:
     """Off by default: training is meant to keep a GPU busy."""
-    assert used(Ward(gpus=2, ports=0), 0.95, seconds=70 * MINUTE).verdict("gpu_busy") is None
+    assert use_gpu(Ward(gpus=2, ports=0), 0.95, seconds=70 * MINUTE).verdict("gpu_busy") is None
     ward = Ward(gpus=2, ports=0, policy=Policy(thresholds={"max_busy_ratio": 0.85}))
-    verdict = used(ward, 0.95, seconds=70 * MINUTE).verdict("gpu_busy", 1)
+    verdict = use_gpu(ward, 0.95, seconds=70 * MINUTE).verdict("gpu_busy", 1)
     assert verdict is not None
     assert verdict.reason == "It was busy 95% of the last hour, above the limit of 85%."

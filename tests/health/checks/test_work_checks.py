@@ -84,7 +84,7 @@ def test_a_stuck_gpu_inhibits_its_process_verdicts() -> None:
     ward.gpu(2, **HELD)
     ward.go_on(6 * MINUTE)
     assert ward.active_checks() == ["gpu_memory_orphaned", "gpu_process_stuck", "gpu_stuck"]
-    assert [one.check for one in ward.report.health.primary] == ["gpu_stuck"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_stuck"]
 
 
 def test_orphaned_memory_is_a_warning_after_five_minutes() -> None:

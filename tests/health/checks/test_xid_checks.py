@@ -220,7 +220,7 @@ def test_recurring() -> None:
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
     assert "came 5 times within 24 hours" in verdict.reason
-    assert [one.check for one in ward.report.health.primary] == ["gpu_xid_recurring"]
+    assert [each.check for each in ward.report.health.primary] == ["gpu_xid_recurring"]
     ward.go_on(10)
     ward.reset(1)
     assert ward.go_on(HOUR, every=60).active_checks() == ["gpu_xid_recurring"]
@@ -245,7 +245,7 @@ def test_a_recurring_xid_can_be_cleared(check: str, code: int, gpus: tuple[int, 
 
     come()
     assert ward.active_checks() == [check]
-    assert [one.check for one in clear(ward, check)] == [check]
+    assert [each.check for each in clear(ward, check)] == [check]
     assert not ward.go_on(600, every=60).verdicts
     come()
     assert ward.active_checks() == [check]
@@ -691,7 +691,7 @@ def test_a_thermal_event_of_a_switch_is_a_warning() -> None:
     assert ward.go_on(60).level("nvswitch_error") is Level.WARN
 
 
-def unplaced(ward: Ward, code: int) -> None:
+def add_unplaced_xid(ward: Ward, code: int) -> None:
     ward.event(0, code, bus_id="00000000:9B:00.0", uuid=None, count=0, kmsg=1)
 
 
@@ -706,7 +706,7 @@ def on_bus(ward: Ward, **others: str) -> None:
 def test_an_xid_at_an_address_without_a_gpu() -> None:
     """It is a verdict on the node, after the inventory had a minute to find the GPU."""
     ward = Ward(gpus=2)
-    unplaced(ward, 79)
+    add_unplaced_xid(ward, 79)
     assert not ward.go_on(120).verdicts, "nobody has looked at the bus yet"
     on_bus(ward)
     assert not ward.go_on(50).verdicts
@@ -724,10 +724,10 @@ def test_an_xid_at_an_address_without_a_gpu_clears_by_an_operator_or_after_a_day
     told, quiet, harmless = Ward(gpus=2), Ward(gpus=2), Ward(gpus=2)
     for ward, code in ((told, 79), (quiet, 79), (harmless, 31)):
         on_bus(ward)
-        unplaced(ward, code)
+        add_unplaced_xid(ward, code)
         ward.go_on(120)
     assert not harmless.verdicts
-    assert [one.check for one in clear(told, "xid_unplaced")] == ["xid_unplaced"]
+    assert [each.check for each in clear(told, "xid_unplaced")] == ["xid_unplaced"]
     assert not told.go_on(HOUR, every=60).verdicts
     assert quiet.go_on(DAY - HOUR, every=900).level("xid_unplaced") is Level.FAIL
     assert not quiet.go_on(2 * HOUR, every=900).verdicts
@@ -742,5 +742,5 @@ def test_an_xid_of_a_gpu_that_is_not_monitored() -> None:
     on_bus(contained, **{"00000000:9B:00.0": "nvidia"})
     contained.report = replace(contained.report, expectation=Expectation(count=2, place=CONTAINER))
     for ward in (given, excluded, contained):
-        unplaced(ward, 79)
+        add_unplaced_xid(ward, 79)
         assert not ward.go_on(300, every=15).verdicts

@@ -12,7 +12,7 @@ from typing import cast
 
 import pynvml
 from polled import Poll
-from simulated import Simulation, simulated
+from simulated import SimulatedNvml, simulated_node
 
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.snapshot import Snapshot
@@ -40,10 +40,10 @@ HEADER = Header(
 )
 
 
-class Recording:
+class RecordedPoll:
     """A recorder in front of `pynvml.nvmlLib`, and a recorded poll."""
 
-    def __init__(self, simulation: Simulation | Replayed, descriptor: int) -> None:
+    def __init__(self, simulation: SimulatedNvml | Replayed, descriptor: int) -> None:
         self.simulation = simulation
         self._descriptor = descriptor
         self._notes = CallLog(descriptor)
@@ -65,7 +65,7 @@ class Recording:
             self.poll.node.events.take()
 
     def edit(self, scenario: str) -> None:
-        assert isinstance(self.simulation, Simulation)
+        assert isinstance(self.simulation, SimulatedNvml)
         self.simulation.edit(scenario)
 
     def _look_around(self) -> None:
@@ -91,24 +91,24 @@ class Replayed:
 
 
 @contextmanager
-def recording(profile: str, scenario: Path | None = None, text: str = "") -> Iterator[Recording]:
-    with simulated(profile, scenario, text=text, now=BEGAN, init=False) as simulation, noted(simulation) as one:
+def recording(profile: str, scenario: Path | None = None, text: str = "") -> Iterator[RecordedPoll]:
+    with simulated_node(profile, scenario, text=text, now=BEGAN, init=False) as simulation, record(simulation) as one:
         yield one
 
 
 @contextmanager
-def noted(simulation: Simulation | Replayed) -> Iterator[Recording]:
+def record(simulation: SimulatedNvml | Replayed) -> Iterator[RecordedPoll]:
     """Record the library behind pynvml."""
     descriptor, before = os.memfd_create("notes"), pynvml.nvmlLib
     try:
-        yield Recording(simulation, descriptor)
+        yield RecordedPoll(simulation, descriptor)
     finally:
         _put(before)
         os.close(descriptor)
 
 
 @contextmanager
-def replayed(capture: Capture) -> Iterator[Replayed]:
+def replay_capture(capture: Capture) -> Iterator[Replayed]:
     """Replay a recording behind pynvml from its start."""
     one, before = Replayed(capture), pynvml.nvmlLib
     _put(one.node.library)
@@ -118,11 +118,11 @@ def replayed(capture: Capture) -> Iterator[Replayed]:
         _put(before)
 
 
-def poll_of(simulation: Simulation | Replayed) -> Poll:
-    return Poll(cast("Simulation", simulation), (), Extent(), math.inf)
+def poll_of(simulation: SimulatedNvml | Replayed) -> Poll:
+    return Poll(cast("SimulatedNvml", simulation), (), Extent(), math.inf)
 
 
-def stored(capture: Capture, folder: Path) -> Capture:
+def write_and_read(capture: Capture, folder: Path) -> Capture:
     """Return the recording after a write to a file and a read."""
     path = folder / "node.capture"
     captures.write(capture, path)

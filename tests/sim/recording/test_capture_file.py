@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from recorded import HEADER, recording, stored
+from recorded import HEADER, recording, write_and_read
 
 from gpumon.model.orders import SimulationError
 from gpumon.sim import capture
@@ -23,7 +23,7 @@ def good(tmp_path: Path) -> Path:
     with recording("t4x1") as one:
         one.survey()
         one.polls(1)
-        stored(one.capture(), tmp_path)
+        write_and_read(one.capture(), tmp_path)
     return tmp_path / "node.capture"
 
 
@@ -34,7 +34,7 @@ def test_a_recording_is_read_as_written(tmp_path: Path) -> None:
         one.polls(2)
         made = one.capture()
 
-    assert stored(made, tmp_path) == made
+    assert write_and_read(made, tmp_path) == made
     assert [path.name for path in tmp_path.iterdir()] == ["node.capture"]
 
 
@@ -56,9 +56,9 @@ def test_a_value_that_does_not_change_is_stored_once() -> None:
         (lambda _: gzip.compress(b'{"some": "thing"}\n'), "not a recording of gpumon"),
         (lambda _: gzip.compress(b""), "not a recording of gpumon"),
         (lambda whole: gzip.compress(b"\n".join(gzip.decompress(whole).split(b"\n")[:5])), "ends too early"),
-        (lambda whole: _changed(whole, 0, **{capture.FORMAT: 2}), "of format 2"),
-        (lambda whole: _changed(whole, -2, answers=[]), "damaged"),
-        (lambda whole: _changed(whole, 1, takes=["what"]), "damaged"),
+        (lambda whole: _change_line(whole, 0, **{capture.FORMAT: 2}), "of format 2"),
+        (lambda whole: _change_line(whole, -2, answers=[]), "damaged"),
+        (lambda whole: _change_line(whole, 1, takes=["what"]), "damaged"),
     ],
 )
 def test_an_invalid_file_is_refused_with_a_message(good: Path, spoil: object, message: str) -> None:
@@ -89,7 +89,7 @@ def test_a_failed_write_keeps_the_previous_file(good: Path) -> None:
     assert len(list(good.parent.iterdir())) == 1
 
 
-def _changed(whole: bytes, line: int, **values: object) -> bytes:
+def _change_line(whole: bytes, line: int, **values: object) -> bytes:
     lines = gzip.decompress(whole).splitlines()
     lines[line] = json.dumps(json.loads(lines[line]) | values).encode()
     return gzip.compress(b"\n".join(lines) + b"\n")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pynvml
-from recorded import poll_of, recording, replayed, stored
+from recorded import poll_of, recording, replay_capture, write_and_read
 
 from gpumon.sim.recording.mask import FIRST_PID, Mask
 
@@ -33,7 +33,7 @@ def test_a_masked_recording_has_no_identifiers_of_the_host(tmp_path: Path) -> No
             for _, timeline in plain.questions("nvmlDeviceGetComputeRunningProcesses_v3")
             for entry in timeline.answers[0][1]
         }
-    stored(masked, tmp_path)
+    write_and_read(masked, tmp_path)
     text = gzip.decompress((tmp_path / "node.capture").read_bytes()).decode()
 
     assert len(secrets) > 12
@@ -46,9 +46,9 @@ def test_lookups_work_in_a_masked_recording(tmp_path: Path) -> None:
     with recording("h100x1", tmp_path / "scenario.yml", BUSY) as one:
         one.survey()
         one.polls(1)
-        capture = stored(one.capture(SECRET), tmp_path)
+        capture = write_and_read(one.capture(SECRET), tmp_path)
 
-    with replayed(capture) as node:
+    with replay_capture(capture) as node:
         [reading] = poll_of(node).poll().gpus
         assert reading.uuid is not None
         assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", reading.uuid)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, Metrics, eventually
+from agents import AgentProcess, Metrics, eventually
 
 from gpumon.sim import capture
 from gpumon.sim.capture import HANGS
@@ -35,7 +35,7 @@ def once(profile: Path, form: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def short_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording of two seconds of an h100x8."""
     path = tmp_path_factory.mktemp("record") / "rack7.capture"
     answer = gpumon("record", path, "--for", "2s", "--simulate", "h100x8")
@@ -45,21 +45,21 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_recording_is_reported_as_simulated(recorded: Path) -> None:
+def test_a_recording_is_reported_as_simulated(short_recording: Path) -> None:
     """The name of the recording is reported in place of a profile, and the node counts as simulated."""
-    page = Metrics(once(recorded, "prometheus"))
-    document = json.loads(once(recorded, "json"))
+    page = Metrics(once(short_recording, "prometheus"))
+    document = json.loads(once(short_recording, "json"))
 
     assert page.value("gpumon_simulated") == 1
     assert document["node"]["simulated_profile"] == "rack7.capture"
     assert page.gpus("gpumon_gpu_up") == {str(gpu): 1 for gpu in range(8)}
-    assert recorded.stat().st_size < 300_000
+    assert short_recording.stat().st_size < 300_000
 
 
-def test_the_page_of_a_recording_has_the_series_of_its_host(recorded: Path) -> None:
+def test_the_page_of_a_recording_has_the_series_of_its_host(short_recording: Path) -> None:
     """Except for identifiers the series of a replay are those of the profile."""
     profile = Metrics(once(Path("h100x8"), "prometheus"))
-    replay = Metrics(once(recorded, "prometheus"))
+    replay = Metrics(once(short_recording, "prometheus"))
 
     assert series(replay) == series(profile)
 
@@ -74,9 +74,9 @@ def series(page: Metrics) -> set[Any]:
     }
 
 
-def test_the_summary_answers_open_questions(recorded: Path) -> None:
+def test_the_summary_answers_open_questions(short_recording: Path) -> None:
     """The summary has the cost of calls, unsupported calls, and undocumented values."""
-    output = gpumon("record", recorded, "--summary").stdout
+    output = gpumon("record", short_recording, "--summary").stdout
 
     assert "the simulated h100x8: no hardware" in output
     assert "nvmlDeviceGetFieldValues" in output
@@ -99,7 +99,7 @@ def test_a_call_that_hangs_ends_the_recording_and_hangs_in_the_replay(tmp_path: 
     ]
     assert len(held) == 1
 
-    agent = Agent(tmp_path, profile=None)
+    agent = AgentProcess(tmp_path, profile=None)
     try:
         agent.start("--simulate", str(path))
         eventually(lambda: agent.metrics().value("gpumon_gpu_fault", gpu="1", fault="stuck") == 1)
@@ -116,7 +116,7 @@ def test_an_interrupted_recording_is_complete_so_far(how: signal.Signals, tmp_pa
     command = [*plain, sys.executable, "-m", "gpumon", "record", str(path), "--for", "10m", "--simulate", "t4x1"]
     environment = {**os.environ, "GPUMON_SIMULATION_TRACE": str(trace)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as recorder:
-        eventually(lambda: any("nvmlEventSetWait_v2" in one.read_text() for one in tmp_path.glob("trace-*.json")))
+        eventually(lambda: any("nvmlEventSetWait_v2" in each.read_text() for each in tmp_path.glob("trace-*.json")))
         recorder.send_signal(how)
         output, _ = recorder.communicate(timeout=60)
 
@@ -140,12 +140,12 @@ def test_a_recording_error_has_a_remedy(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_an_invalid_recording_is_a_configuration_error(tmp_path: Path, recorded: Path) -> None:
+def test_an_invalid_recording_is_a_configuration_error(tmp_path: Path, short_recording: Path) -> None:
     """Every command that uses the file reports the error with the source of the setting."""
     foreign = tmp_path / "foreign.capture"
     foreign.write_text("what")
     answer = gpumon("once", "--simulate", foreign)
-    with_scenario = gpumon("once", "--simulate", recorded, "--simulate.scenario", foreign)
+    with_scenario = gpumon("once", "--simulate", short_recording, "--simulate.scenario", foreign)
 
     assert (answer.returncode, with_scenario.returncode) == (2, 2)
     assert f"--simulate: recording {foreign}: not a recording of gpumon" in answer.stderr

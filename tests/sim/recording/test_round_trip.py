@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from recorded import BEGAN, noted, poll_of, recording, replayed, still, stored
+from recorded import BEGAN, poll_of, record, recording, replay_capture, still, write_and_read
 from simulated import answer
 
 from gpumon.sim.profiles import PROFILES
@@ -17,9 +17,9 @@ def test_polls_of_a_replay_equal_the_recorded_polls(profile: str, tmp_path: Path
     """The file has all values for a poll of every tier: GPUs, links and instances."""
     with recording(profile) as one:
         one.polls(3)
-        capture = stored(one.capture(), tmp_path)
+        capture = write_and_read(one.capture(), tmp_path)
 
-    with replayed(capture) as node:
+    with replay_capture(capture) as node:
         poll = poll_of(node)
         snapshots = [poll.poll_later(all_tiers=True) for _ in one.snapshots]
 
@@ -34,9 +34,9 @@ def test_a_recording_of_a_replay_equals_the_recording(profile: str, tmp_path: Pa
     with recording(profile) as one:
         one.survey()
         one.polls(1)
-        capture = stored(one.capture(), tmp_path)
+        capture = write_and_read(one.capture(), tmp_path)
 
-    with replayed(capture) as node, noted(node) as again:
+    with replay_capture(capture) as node, record(node) as again:
         again.survey()
         again.polls(1)
         second = again.capture()
@@ -55,9 +55,9 @@ def test_a_gpu_is_lost_at_the_same_time_in_a_replay(tmp_path: Path) -> None:
         one.polls(2)
         one.edit(LOST)
         one.polls(3)
-        capture = stored(one.capture(), tmp_path)
+        capture = write_and_read(one.capture(), tmp_path)
 
-    with replayed(capture) as node:
+    with replay_capture(capture) as node:
         poll = poll_of(node)
         snapshots, xids = [], []
         for _ in one.snapshots:
@@ -76,10 +76,10 @@ def test_after_its_end_a_recording_keeps_its_last_values(tmp_path: Path) -> None
     """No counter falls after the end; each keeps its last value in every process."""
     with recording("h100x1", tmp_path / "scenario.yml", "busy: true") as one:
         one.polls(4)
-        capture = stored(one.capture(), tmp_path)
+        capture = write_and_read(one.capture(), tmp_path)
 
     energy = []
-    with replayed(capture) as node:
+    with replay_capture(capture) as node:
         poll = poll_of(node)
         for moment in (0.0, 2.0, 4.0, 5.0, 3600.0):
             node.now = BEGAN + moment
@@ -98,7 +98,7 @@ def test_calls_that_were_not_recorded_are_missing_or_not_supported() -> None:
         one.polls(1)
         capture = one.capture()
 
-    with replayed(capture) as node:
+    with replay_capture(capture) as node:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(next(iter(node.node.pci_functions())).encode())
         assert answer(pynvml.nvmlDeviceGetBoardId, handle) == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND

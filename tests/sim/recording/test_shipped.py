@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from recorded import BEGAN, poll_of, replayed
+from recorded import BEGAN, poll_of, replay_capture
 
 from gpumon.sim import capture
 from gpumon.sim.profiles import PROFILES
@@ -24,7 +24,7 @@ def test_a_shipped_capture_is_readable_and_names_its_source(path: Path) -> None:
     assert recorded.header.simulated is None or recorded.header.simulated in PROFILES
     assert f"| `{path.name}` |" in (FOLDER / "README.md").read_text(encoding="utf-8")
     assert path.stat().st_size < 500_000
-    with replayed(recorded) as node:
+    with replay_capture(recorded) as node:
         gpus = poll_of(node).poll_all_tiers().gpus
         assert len(gpus) == len(node.node.pci_functions())
         assert all(gpu.gpu is not None and gpu.gpu.name for gpu in gpus)
@@ -32,11 +32,11 @@ def test_a_shipped_capture_is_readable_and_names_its_source(path: Path) -> None:
 
 def test_the_lost_gpu_of_a_shipped_capture_is_lost() -> None:
     """The GPU is lost after ten seconds, with an Xid for every set that registered before."""
-    with replayed(capture.read(FOLDER / "h100x8-lost.capture")) as node:
+    with replay_capture(capture.read(FOLDER / "h100x8-lost.capture")) as node:
         poll = poll_of(node)
         before = poll.poll_all_tiers()
         node.now = BEGAN + 30
-        after, xids = poll.poll_all_tiers(), [(one.code, one.bus_id) for one in poll.node.events.take()]
+        after, xids = poll.poll_all_tiers(), [(each.code, each.bus_id) for each in poll.node.events.take()]
 
     lost = after.gpus[3]
     assert [gpu.fault for gpu in before.gpus] == [None] * 8

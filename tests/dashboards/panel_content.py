@@ -18,7 +18,7 @@ SIZE = 85_520_809_984
 Answers = Sequence[Sequence[Series]]
 
 
-class Shown:
+class PanelContent:
     """What a panel shows."""
 
     def __init__(self, panel: Panel, answers: Answers, step: float) -> None:
@@ -26,9 +26,9 @@ class Shown:
         self.panel, self._answers = panel, answers
         end = max((series.points[-1][0] for series in flat(answers)), default=0.0)
         current = -math.inf if panel.increments else end - 2 * step
-        shown = [series for series in flat(answers) if series.points[-1][0] > current]
-        self.series = [series for series in shown if series.name != OTHERS]
-        self.others = [value for series in shown if series.name == OTHERS for _, value in series.points]
+        visible = [series for series in flat(answers) if series.points[-1][0] > current]
+        self.series = [series for series in visible if series.name != OTHERS]
+        self.others = [value for series in visible if series.name == OTHERS for _, value in series.points]
         """Values of the series that states that nothing else occurred."""
 
     @property
@@ -91,7 +91,7 @@ def seconds_ago(milliseconds: float) -> float:
     return time.time() - milliseconds / 1000
 
 
-Expectation = Callable[[Shown], bool]
+Expectation = Callable[[PanelContent], bool]
 
 
 def _between(values: Mapping[str, float], low: float, high: float, names: Sequence[str]) -> bool:
@@ -99,18 +99,18 @@ def _between(values: Mapping[str, float], low: float, high: float, names: Sequen
     return bool(values) and named and all(low <= value <= high for value in values.values())
 
 
-def elsewhere(_: Shown) -> bool:
+def elsewhere(_: PanelContent) -> bool:
     """Accept what a panel shows in this view, because another view checks it."""
     return True
 
 
-def agrees(expectation: Expectation, shown: Shown) -> bool:
+def agrees(expectation: Expectation, content: PanelContent) -> bool:
     """Return whether a panel shows what is expected; the series `others`, if it asks for it, must be 0."""
-    asks_for_others = any(query.legend == OTHERS for query in shown.panel.queries)
-    if asks_for_others and set(shown.others) != {0.0} and expectation is not elsewhere:
+    asks_for_others = any(query.legend == OTHERS for query in content.panel.queries)
+    if asks_for_others and set(content.others) != {0.0} and expectation is not elsewhere:
         return False
     try:
-        return expectation(shown)
+        return expectation(content)
     except (KeyError, ValueError, IndexError):  # a series that is not there yet
         return False
 
@@ -132,7 +132,7 @@ def wrong_answers(panel: Panel, answers: Answers) -> Iterator[tuple[str, Answers
         if panel.kind == "table" and letter not in {column.source for column in panel.columns}:
             continue
         for name, change in changes.items():
-            changed = [_changed(series, change) for series in found]
+            changed = [_change_points(series, change) for series in found]
             if str(changed) != str(list(found)):  # NaN is itself
                 yield f"{letter} {name}", _with(answers, place, changed)
 
@@ -141,5 +141,5 @@ def _with(answers: Answers, place: int, found: Sequence[Series]) -> Answers:
     return [*answers[:place], found, *answers[place + 1 :]]
 
 
-def _changed(series: Series, change: Callable[[float], float]) -> Series:
+def _change_points(series: Series, change: Callable[[float], float]) -> Series:
     return dataclasses.replace(series, points=[(at, change(value)) for at, value in series.points])
