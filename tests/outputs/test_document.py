@@ -103,7 +103,7 @@ def document_value(whole: dict[str, Any], table: type[Table], sample: Sample) ->
     return value
 
 
-@each_case("name", ["healthy", "troubled", "lost", "partitioned", "grace", "disconnected"])
+@each_case("name", ["healthy", "troubled_node", "lost", "partitioned_node", "grace", "disconnected_node"])
 def test_every_series_is_in_the_documents(name: str) -> None:
     """Metrics and JSON show the same readings under the same names, series by series, details too."""
     report = replace(getattr(samples, name)(), detailed=True)
@@ -163,8 +163,8 @@ def test_events_are_newest_first_and_name_their_gpu() -> None:
     report = samples.healthy()
     known = replace(example.event(), bus_id=example_parts.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
     strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, last_wall=STAMP.wall - 9)
-    document_value = [each.document() for each in newest_first(report, (strange, known))]
-    assert [(each["gpu"], each["uuid"], each["pci_bus_id"]) for each in document_value] == [
+    documents = [each.document() for each in newest_first(report, (strange, known))]
+    assert [(each["gpu"], each["uuid"], each["pci_bus_id"]) for each in documents] == [
         (2, example_parts.uuid(2), example_parts.bus_id(2)),
         (None, None, "0000:FF:00.0"),
     ]
@@ -249,13 +249,13 @@ def test_no_second_reboot_while_the_first_is_verified() -> None:
 
     (problem,) = problems(report)
     assert problem.action.startswith("If it recurs, drain the node and reboot it. ")
-    instructions, before = whole(report)["health"]["verdicts"][0], whole(samples.lost(3))["health"]["verdicts"][0]
-    assert (instructions["action"], instructions["action_text"], instructions["repair"]) == (
+    verdict, before = whole(report)["health"]["verdicts"][0], whole(samples.lost(3))["health"]["verdicts"][0]
+    assert (verdict["action"], verdict["action_text"], verdict["repair"]) == (
         "none",
         "if it recurs, drain the node and reboot it",
         "reboot",
     )
-    assert instructions["repaired_at"] == whole(report)["node"]["booted"]
+    assert verdict["repaired_at"] == whole(report)["node"]["booted"]
     assert (before["action"], before["repair"], before["repaired_at"]) == ("reboot", None, None)
     assert {each["verdict"]["action"] for each in whole(report)["health"]["transitions"]} == {"reboot"}
     assert "until it has been ok for 10 minutes: the node was rebooted since; `gpumon clear gpu_lost" in problem.detail

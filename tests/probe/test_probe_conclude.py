@@ -195,10 +195,10 @@ def test_a_run_below_its_expected_figure_is_degraded() -> None:
 
 
 @each_case(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
-def test_rounds_pair_every_two_ranks_once(ranks: int, published_figure: int) -> None:
+def test_rounds_pair_every_two_ranks_once(ranks: int, expected: int) -> None:
     """Every two ranks form a pair once, no rank is in two pairs of a round, and rounds are minimal."""
     schedule = rounds(ranks)
-    assert len(schedule) == published_figure
+    assert len(schedule) == expected
     assert sorted(pair for round_ in schedule for pair in round_) == [
         (a, b) for a in range(ranks) for b in range(a + 1, ranks)
     ]

@@ -82,9 +82,9 @@ def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False
     links = LinksState(snapshot=LinksSnapshot(ended_at=0.0, contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(own)) for state, own in zip(report.gpus, held, strict=True))
-    polled_report = replace(report.node, snapshot_timestamp_seconds=1.0)
+    polled_node = replace(report.node, snapshot_timestamp_seconds=1.0)
     return with_pids_read_at(
-        replace(report, gpus=gpus, node=polled_report, internal=replace(report.internal, links=links)), 4e9
+        replace(report, gpus=gpus, node=polled_node, internal=replace(report.internal, links=links)), 4e9
     )
 
 

@@ -87,7 +87,7 @@ def test_page_recovers(tmp_path: Path) -> None:
 
 def test_page_fits_a_phone(tmp_path: Path) -> None:
     """18 links of 8 GPUs, instances, errors and figures fit 400 pixels without scrolling or cutting."""
-    for name in ("troubled", "partitioned"):
+    for name in ("troubled_node", "partitioned_node"):
         folder = tmp_path / name
         with serving(ServedNode(report=getattr(samples, name)())) as port, chromium(folder) as browser:
             browser.open(f"http://127.0.0.1:{port}/", 0.1, width=400)
