@@ -90,7 +90,7 @@ def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counte
     for event in events:
         _write(connection, ErrorChange(event, 0))
     connection.executemany(
-        f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
+        f"{insert('error_counters', _COUNTER)} ON CONFLICT (kind, device, code) DO UPDATE SET"
         f" count = max({count_of('count')}, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
         [values(counter, _COUNTER) for counter in counters],
     )
@@ -156,7 +156,7 @@ def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
 def _count(connection: sqlite3.Connection, event: ErrorEvent, increase: int) -> None:
     if increase and event.kind in _COUNTED:
         connection.execute(
-            f"{insert('error_counters', _COUNTER)} ON CONFLICT DO UPDATE SET"
+            f"{insert('error_counters', _COUNTER)} ON CONFLICT (kind, device, code) DO UPDATE SET"
             f" count = {count_of('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
             (event.kind, event.device, event.code, increase, event.last_wall),
         )

@@ -19,7 +19,7 @@ def put(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
 
     Above MAX_GPUS rows, delete GPUs that are no longer expected first, then the GPUs read least recently.
     """
-    upsert(connection, "gpus", StoredGpu, gpus, kept={"first_wall"})
+    upsert(connection, "gpus", StoredGpu, gpus, key="uuid", kept={"first_wall"})
     connection.execute(
         "DELETE FROM gpus WHERE uuid NOT IN (SELECT uuid FROM gpus ORDER BY expected DESC, last_wall DESC LIMIT ?)",
         (MAX_GPUS,),

@@ -19,7 +19,7 @@ def put(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
 
     Above MAX_PORTS rows, delete ports that are not expected first, then the ports read least recently.
     """
-    upsert(connection, "ports", PortRecord, ports)
+    upsert(connection, "ports", PortRecord, ports, key="identity")
     connection.execute(
         "DELETE FROM ports WHERE identity NOT IN"
         " (SELECT identity FROM ports ORDER BY coalesce(expected, 0) DESC, last_wall DESC LIMIT ?)",

@@ -79,7 +79,7 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
     if added.rowcount:
         connection.execute(
             "INSERT INTO probe_counters VALUES (?, ?, ?, 1)"  # noqa: S608 - our own names
-            f" ON CONFLICT DO UPDATE SET count = {count_of('count')} + 1",
+            f" ON CONFLICT (probe, outcome, reason) DO UPDATE SET count = {count_of('count')} + 1",
             (result.probe, result.outcome, reason),
         )
 
@@ -100,7 +100,7 @@ def restore(
     outcomes = ((outcome, "", count) for outcome, count in counters.outcomes.items() if outcome != "skipped")
     reasons = (("skipped", reason, count) for reason, count in counters.reasons.items())
     connection.executemany(
-        "INSERT INTO probe_counters VALUES (?, ?, ?, ?) ON CONFLICT"  # noqa: S608 - our own names
+        "INSERT INTO probe_counters VALUES (?, ?, ?, ?) ON CONFLICT (probe, outcome, reason)"  # noqa: S608 - our own names
         f" DO UPDATE SET count = max({count_of('count')}, excluded.count)",
         [(probe, *row) for row in (*outcomes, *reasons) if row[2]],
     )

@@ -77,13 +77,24 @@ def columns_of(kind: Any) -> tuple[str, ...]:
 
 
 def upsert(
-    connection: sqlite3.Connection, table: str, kind: type[R], rows: Iterable[R], *, kept: Collection[str] = ()
+    connection: sqlite3.Connection,
+    table: str,
+    kind: type[R],
+    rows: Iterable[R],
+    *,
+    key: str,
+    kept: Collection[str] = (),
 ) -> None:
-    """Insert or update one row for each of these objects. Do not change the columns `kept` of a row that exists."""
+    """Insert or update one row for each of these objects. Do not change the columns `kept` of a row that exists.
+
+    `key`: the unique column that identifies a row.
+    """
     columns = columns_of(kind)
     updates = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in kept)
     connection.executemany(
-        f"{insert(table, columns)} ON CONFLICT DO UPDATE SET {updates}", [values(row, columns) for row in rows]
+        # SQLite before 3.35, such as that of RHEL 9, requires the column here.
+        f"{insert(table, columns)} ON CONFLICT ({key}) DO UPDATE SET {updates}",
+        [values(row, columns) for row in rows],
     )
 
 

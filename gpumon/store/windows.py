@@ -19,7 +19,7 @@ def put(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
     For each kind in `windows`, delete the windows that have ended, except those among the newest MAX_ENDED of the kind.
     """
     for window in windows:
-        upsert(connection, "windows", TimeWindow, [window])
+        upsert(connection, "windows", TimeWindow, [window], key="id")
         connection.execute(
             "DELETE FROM windows WHERE kind = ? AND ended IS NOT NULL"
             " AND number NOT IN (SELECT number FROM windows WHERE kind = ? ORDER BY number DESC LIMIT ?)",

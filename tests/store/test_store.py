@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -22,7 +23,7 @@ from stores import read, write
 
 from gpumon.model.error_event import XID, ErrorChange, ErrorCounter, LogPosition
 from gpumon.probe.core.result import Location, Pair, ProbeResult, from_document, to_document
-from gpumon.store import error_events, probe_runs
+from gpumon.store import error_events, probe_runs, schema
 from gpumon.store.probe_runs import MAX_BASELINE_RUNS, ProbeCounters, RunQuery
 from gpumon.store.retention import DAY, Retention, prune
 from gpumon.store.schema import MIGRATIONS, migrate
@@ -521,3 +522,12 @@ def test_nothing_is_written_in_a_folder_of_another_user(path: Path) -> None:
     with Store.open(path) as store, pytest.raises(StoreError, match="belongs to uid 65534; run as that user"):
         store.prove_writable()
     assert {file: file.stat().st_mtime_ns for file in path.parent.iterdir()} == before
+
+
+def test_sql_runs_on_the_sqlite_of_rhel_9() -> None:
+    """SQLite 3.34 requires the columns of an upsert, and lacks later additions to its SQL."""
+    sources = "\n".join(file.read_text() for file in Path(schema.__file__).parent.glob("*.py"))
+    assert len(re.findall(r"ON CONFLICT \(", sources)) > 3
+    assert not re.findall(
+        r"ON CONFLICT(?! \()|\bRETURNING\b|\bSTRICT\b|DROP COLUMN|unixepoch\(|->>|MATERIALIZED", sources
+    )
