@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gpumon.sim.capture import HANGS, INITIALISATIONS, Answer, Capture, CapturedQuery, Timeline
-from gpumon.sim.client import Client
 from gpumon.sim.codes import Code, Refusal
+from gpumon.sim.nvml_client import NvmlClient
 from gpumon.sim.signatures import Signature
 
 _logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class ReplayGpmSample(NamedTuple):
     taken: float
 
 
-class Replay(Client[ReplayEventSet, ReplayGpmSample]):
+class Replay(NvmlClient[ReplayEventSet, ReplayGpmSample]):
     """A replayed NVML library: its handles, event sets and GPM samples, and the lookup of recorded answers.
 
     `epoch` is the start of the replay on `clock`. Processes with the same epoch get the same answers at the same time.

@@ -10,13 +10,13 @@ from itertools import count
 
 from gpumon.sim.arrivals import MIG_CHANGED, Message, ScenarioXid, SimEventSet, arrival
 from gpumon.sim.board import Profile
-from gpumon.sim.client import Client
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.effects import SimCall
 from gpumon.sim.exports import Version
 from gpumon.sim.gpm import GpmSample
 from gpumon.sim.gpu_states import GpuStates, is_unresponsive
 from gpumon.sim.mig import WHOLE_GPU, devices
+from gpumon.sim.nvml_client import NvmlClient
 from gpumon.sim.scenario import Scenario, ScenarioFile
 from gpumon.sim.sim_gpu import Identity, SimGpu
 
@@ -24,7 +24,7 @@ _HANDLES = 0x7E5A_0000_0000
 """First handle. It needs more than 32 bits, so that a handle is invalid if a client truncates it to a C int."""
 
 
-class SimNode(Client[SimEventSet, GpmSample]):
+class SimNode(NvmlClient[SimEventSet, GpmSample]):
     """The simulated driver of a node in one process, with that process's handles, event sets and GPM samples.
 
     Processes with the same inputs get the same answers at the same time. Exceptions: a process delivers Xids

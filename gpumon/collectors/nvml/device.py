@@ -142,7 +142,14 @@ class Device:
         if key in self._unsupported:
             raise AbsentError
         if key not in self._answers:
-            self._answers[key] = self._ask(*key)
+            try:
+                self._answers[key] = self._driver(*key)
+            except NvmlError as error:
+                self.judge(error, key)
+                self._answers[key] = error
+            else:
+                self._known.add(key)
+                self._answered = True
         answer = self._answers[key]
         if isinstance(answer, NvmlError):
             raise answer.with_traceback(None)
@@ -172,17 +179,6 @@ class Device:
             if error.code not in UNSUPPORTED:
                 self.judge(error)
             raise
-
-    def _ask(self, name: str, arguments: tuple[int, ...]) -> Any:
-        key = name, arguments
-        try:
-            answer = self._driver(name, arguments)
-        except NvmlError as error:
-            self.judge(error, key)
-            return error
-        self._known.add(key)
-        self._answered = True
-        return answer
 
     def _driver(self, name: str, arguments: tuple[int, ...]) -> Any:
         own = CALLS.get(name)

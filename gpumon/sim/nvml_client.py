@@ -43,7 +43,7 @@ class Objects(dict[int, Item]):
         del self[pointer or 0]
 
 
-class Client(Generic[EventSet, Sample]):
+class NvmlClient(Generic[EventSet, Sample]):
     """The initialisations and objects of one process. `epoch` is the start of the simulation or replay on `clock`."""
 
     def __init__(self, epoch: float, clock: Callable[[], float]) -> None:
