@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from subprocess import DEVNULL
 
 from gpumon import log
 from gpumon.cli.command_parser import CommandParser
@@ -62,7 +63,9 @@ def _driver_loads() -> bool:
     A child process makes the call, because the call may crash.
     """
     command = [sys.executable, "-I", "-c", "import pynvml; pynvml.nvmlInit()"]
+    child = subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:
-        return subprocess.run(command, check=False, capture_output=True, timeout=DRIVER_SECONDS).returncode == 0
+        return child.wait(DRIVER_SECONDS) == 0
     except subprocess.TimeoutExpired:
+        child.kill()  # do not wait for its end: it may be blocked in the driver
         return True
