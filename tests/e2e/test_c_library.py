@@ -49,9 +49,9 @@ class CLibraryAgent:
         self.agent = AgentProcess(folder, profile=None, environment=environment)
         self.started = False
 
-    def start(self) -> None:
+    def start(self, *flags: str) -> None:
         self.started = True
-        self.agent.start("--config.file", str(self.agent.folder / "gpumon.yml"))
+        self.agent.start("--config.file", str(self.agent.folder / "gpumon.yml"), *flags)
 
     def restarts(self) -> dict[str, float]:
         """Return the replacements of the sampler by reason."""
@@ -112,6 +112,14 @@ def test_the_agent_waits_for_a_missing_library(host: CLibraryAgent) -> None:
 
     small_nvml.build(host.library)
     eventually(lambda: host.agent.metrics().gpus("gpumon_gpu_up") == {"0": 1, "1": 1})
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["driver", "no driver"])
+def test_the_fallback_simulates_only_if_no_driver_loads(host: CLibraryAgent, *, installed: bool) -> None:
+    if installed:
+        small_nvml.build(host.library)
+    host.start("--simulate.fallback=h100x1")
+    assert host.agent.metrics().value("gpumon_simulated") == (0 if installed else 1)
 
 
 def test_a_getter_that_hangs_in_c_affects_its_gpu_only(host: CLibraryAgent) -> None:
