@@ -61,14 +61,14 @@ async def _add_stored(
     matches: Callable[[ErrorEvent], bool],
     events: dict[str, ErrorEvent],
 ) -> None:
-    """Add the newest stored events for which `matches` is true to `events`, a dict by id: `limit` of them, or more.
+    """Add the newest `limit` stored events for which `matches` is true to `events`, a dict by id.
 
     They are read in pages, the newest first, so that the store is not blocked.
     """
     left = limit
     while left > 0:
         page = await asyncio.wrap_future(sources(request).find_events(query))
-        matching = [stored.event for stored in page if matches(stored.event)]
+        matching = [stored.event for stored in page if matches(stored.event)][:left]
         for event in matching:
             events.setdefault(event.id, event)
         if len(page) < PAGE_SIZE:

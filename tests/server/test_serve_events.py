@@ -113,6 +113,14 @@ def test_search_continues_until_the_limit(node: ServedNode, port: int, tmp_path:
     assert event_ids(port, "severity=critical&limit=1") == ["e3"]
 
 
+def test_limit_keeps_the_last_stored_of_simultaneous_events(node: ServedNode, port: int, tmp_path: Path) -> None:
+    """Of events with the same time, the store lists the one that was stored last as the newest."""
+    node.store = store(tmp_path, *(event(number, 100.0) for number in range(3)))
+
+    assert event_ids(port, "limit=1") == ["e2"]
+    assert sorted(event_ids(port, "limit=2")) == ["e1", "e2"]
+
+
 def test_event_has_meaning_and_action(node: ServedNode, port: int) -> None:
     """It has its times, sources and the text of the kernel log."""
     line = "NETIR_LINK_DOWN Fatal XC0 i0 Link 07 (0x00200011 0x00000000)"
