@@ -15,6 +15,7 @@ from agents import AgentProcess
 
 from benchmarks.pages.stack import Notified, stack
 from benchmarks.pages.tape import TWO_NOTIFICATIONS, Place, Tape
+from gpumon import DEFAULT_PORT
 from gpumon.health.alert_rules import rules
 from gpumon.health.outages import SINGLE_SECONDS
 
@@ -116,7 +117,7 @@ def measure(
 
 def _of(received: Iterable[Notified], nodes: Sequence[str], title: str) -> list[Notified]:
     """Return the notifications about these nodes, and those about the fleet."""
-    instances = {f"{node}:17400" for node in nodes}
+    instances = {f"{node}:{DEFAULT_PORT}" for node in nodes}
     return [
         each
         for each in received
@@ -151,7 +152,7 @@ def outcome_of(
     name: str, tape: Tape, start: float, received: Iterable[Notified], served: frozenset[str]
 ) -> NotificationOutcome:
     """Return the outcome of a tape that the node `name` replayed from the time `start`."""
-    new = list(newly_firing(each for each in received if each.labels.get("instance") == f"{name}:17400"))
+    new = list(newly_firing(each for each in received if each.labels.get("instance") == f"{name}:{DEFAULT_PORT}"))
     first: dict[Place, Notified] = {}
     for each in new:
         first.setdefault(_place(each), each)

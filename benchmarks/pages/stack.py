@@ -15,6 +15,8 @@ from typing import Any
 import yaml
 from agents import eventually, free_port, running
 
+from gpumon import DEFAULT_PORT
+
 ROOT = Path(__file__).parents[2]
 ALERTMANAGER = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
 RULES = ROOT / "alert_rules" / "gpumon.yml"
@@ -100,7 +102,7 @@ def _prometheus(pages: Pages, fleet: int, alertmanager: int, interval: float) ->
     targets = [
         {
             "targets": [f"127.0.0.1:{fleet}"],
-            "labels": {"__metrics_path__": f"/{name}/metrics", "instance": f"{name}:17400"},
+            "labels": {"__metrics_path__": f"/{name}/metrics", "instance": f"{name}:{DEFAULT_PORT}"},
         }
         for name in pages
     ]

@@ -127,9 +127,9 @@ def plot(runs: Sequence[Document]) -> Plot | None:
 def _positions(runs: Sequence[Document]) -> list[float]:
     """Return the horizontal position of each run, proportional to its time."""
     times = [from_rfc3339(run["started"]).timestamp() for run in runs]
-    span = times[-1] - times[0] if times else 0.0
+    length = times[-1] - times[0] if times else 0.0
     width = WIDTH - RIGHT - LEFT - 2 * PADDING
-    return [round(LEFT + PADDING + ((at - times[0]) / span if span > 0 else 1.0) * width, 1) for at in times]
+    return [round(LEFT + PADDING + ((at - times[0]) / length if length > 0 else 1.0) * width, 1) for at in times]
 
 
 def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str, list[_Point]]:

@@ -104,7 +104,10 @@ class TimeWindows:
         self._max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Refuse the waiting requests and all further ones. Windows of waiting requests remain in force."""
+        """Answer the waiting requests that the agent is stopping, and refuse all further ones.
+
+        A window that a waiting request has started remains in force.
+        """
         self._stopping = True
         for waiting in self._waiting:
             waiting.future.set_result(_STOPPING)

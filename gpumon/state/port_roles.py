@@ -35,14 +35,14 @@ def with_roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[
 
 
 def _without_kind(port: PortReading) -> PortReading:
-    has_rail_kind = port.placement.kind in {BOND, DPU}
-    return replace(port, placement=replace(port.placement, kind="")) if has_rail_kind else port
+    is_bond_or_dpu = port.placement.kind in {BOND, DPU}
+    return replace(port, placement=replace(port.placement, kind="")) if is_bond_or_dpu else port
 
 
 def _roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> list[tuple[str, str]]:
     """Return, for each port, its role and the reason for that role."""
     fabric_speed = _fabric_speed(ports, speeds)
-    rails = any(
+    infiniband = any(
         not port.restricted
         and port.link_layer == INFINIBAND
         and speed
@@ -50,7 +50,9 @@ def _roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]
         for port in ports
         for speed in [speeds.get((port.device, port.port))]
     )
-    return [_role(port, speeds.get((port.device, port.port)), fabric_speed, fabric, rails=rails) for port in ports]
+    return [
+        _role(port, speeds.get((port.device, port.port)), fabric_speed, fabric, infiniband=infiniband) for port in ports
+    ]
 
 
 def _is_slow_and_apart(port: PortReading, speed: float | None, fabric_speed: float | None) -> bool:
@@ -58,9 +60,12 @@ def _is_slow_and_apart(port: PortReading, speed: float | None, fabric_speed: flo
 
 
 def _role(
-    port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str], *, rails: bool
+    port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str], *, infiniband: bool
 ) -> tuple[str, str]:
-    """Return the role of a port, and the reason. `rails` is True if an InfiniBand port of the fabric was ever up."""
+    """Return the role of a port, and the reason.
+
+    `infiniband` is True if an InfiniBand port of the fabric was ever up.
+    """
     if port.restricted:
         return OTHER, RESTRICTED
     if fabric:
@@ -68,16 +73,16 @@ def _role(
         return (FABRIC, "named by links.fabric") if named else (OTHER, "not named by links.fabric")
     if (port.link_layer == INFINIBAND or port.driver == EFA) and not _is_slow_and_apart(port, speed, fabric_speed):
         return FABRIC, "EFA" if port.driver == EFA else INFINIBAND
-    return _ethernet_role(port, speed, fabric_speed, rails=rails)
+    return _ethernet_role(port, speed, fabric_speed, infiniband=infiniband)
 
 
 def _ethernet_role(
-    port: PortReading, speed: float | None, fabric_speed: float | None, *, rails: bool
+    port: PortReading, speed: float | None, fabric_speed: float | None, *, infiniband: bool
 ) -> tuple[str, str]:
     """Return the role of an Ethernet port, and the reason for that role.
 
-    `rails` is True if an InfiniBand port of the fabric was ever up: an Ethernet port on the NUMA node of a GPU is then
-    taken to be for storage. A port on a GPU's PCIe switch may be slower than the fabric, down to half its speed.
+    `infiniband` is True if an InfiniBand port of the fabric was ever up. An Ethernet port on the NUMA node of a GPU is
+    then taken to be for storage. A port on a GPU's PCIe switch may be slower than the fabric, down to half its speed.
     """
     place = port.placement
     if place.position == APART:
@@ -87,7 +92,7 @@ def _ethernet_role(
     lowest, highest = (0.5, math.inf) if place.position == SWITCH else (1.0, 1.0)
     if speed and fabric_speed and not lowest <= speed / fabric_speed <= highest:
         return OTHER, f"its speed is {speed / _GIGABIT:.0f} Gb/s, that of the fabric {fabric_speed / _GIGABIT:.0f}"
-    if rails and place.position != SWITCH:
+    if infiniband and place.position != SWITCH:
         return OTHER, "Ethernet beside InfiniBand, and not on the PCIe switch of a GPU"
     return FABRIC, _NEAR.get(place.position, "on the NUMA node of a GPU")
 

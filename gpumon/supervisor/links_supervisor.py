@@ -73,7 +73,7 @@ class LinksSupervisor:
             self._child.kill("stop")
 
     def apply(self, orders: Callable[[int], LinksOrders]) -> None:
-        """Create the orders (configuration) of links children that start later with the function `orders`.
+        """Use the function `orders` to create the orders (configuration) of all links children that start later.
 
         The running child keeps its orders.
         """

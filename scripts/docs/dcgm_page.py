@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpumon import DEFAULT_PORT
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
 from gpumon.outputs.dcgm import DcgmPage
@@ -35,7 +36,7 @@ def _size() -> str:
     return (
         "A node with eight H100 (`gpumon serve --simulate h100x8`) has "
         f"{count} series on this page, {count // len(report.gpus)} for each GPU, in {size:.0f} kB, or {packed:.0f} kB\n"
-        "compressed (`curl -s localhost:17400/metrics/dcgm | grep -vc '^#'` counts them).\n"
+        f"compressed (`curl -s localhost:{DEFAULT_PORT}/metrics/dcgm | grep -vc '^#'` counts them).\n"
     )
 
 

@@ -143,7 +143,7 @@ def test_the_autoscaler_reads_the_metric_that_the_adapter_serves() -> None:
     assert "by (cluster)" in rule["metricsQuery"]
 
 
-# Of docs/hardware/ in open-telemetry/semantic-conventions: instruments, units and attributes.
+# From docs/hardware/ in open-telemetry/semantic-conventions: instruments, units and attributes.
 HW_METRICS = {
     "hw.gpu.utilization": "1",
     "hw.gpu.memory.limit": "By",

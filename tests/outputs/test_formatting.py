@@ -50,7 +50,7 @@ def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
 
 
 @each_case(
-    ("text", "told"),
+    ("text", "sentence"),
     [
         ("no longer on the PCI bus", "No longer on the PCI bus."),
         ("NVML: GPU is lost.", "NVML: GPU is lost."),
@@ -59,9 +59,9 @@ def test_latency_keeps_three_digits(seconds: float, text: str) -> None:
         ("", ""),
     ],
 )
-def test_detail_becomes_a_sentence(text: str, told: str) -> None:
+def test_detail_becomes_a_sentence(text: str, sentence: str) -> None:
     """With a capital and one full stop; the name of a function keeps its letters."""
-    assert formatting.sentence(text) == told
+    assert formatting.sentence(text) == sentence
 
 
 def test_times_survive_a_round_trip() -> None:

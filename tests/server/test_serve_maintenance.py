@@ -108,8 +108,8 @@ def test_the_command_starts_shows_and_ends_maintenance(
     assert node.asked == [(start(5400.0, "command"),)]
     capsys.readouterr()
     assert main(["maintenance", flags[0]]) == 0
-    told = "In maintenance until 2025-11-20 13:50:00 UTC, by command: new power supply. No alert pages.\n"
-    assert capsys.readouterr().out == told
+    output = "In maintenance until 2025-11-20 13:50:00 UTC, by command: new power supply. No alert pages.\n"
+    assert capsys.readouterr().out == output
     assert main(["maintenance", "end", "--json", *flags]) == 0
     assert json.loads(capsys.readouterr().out) == {"maintenance": SHOWN, "stored": True}
     node.let_go = RequestResult(stored=False)

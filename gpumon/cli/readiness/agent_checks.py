@@ -136,11 +136,11 @@ def scheduler(facts: HostFacts) -> Readiness:
     if not facts.schedulers:
         unknown = Readiness(UNKNOWN, "The processes of this host cannot be listed.", AS_ROOT)
         return unknown if facts.schedulers is None else Readiness(ABSENT, "No slurmd and no kubelet is on this host.")
-    found, probe = " and ".join(facts.schedulers), facts.configuration.probe
-    found += " is on this host" if len(facts.schedulers) == 1 else " are on this host"
+    schedulers, probe = " and ".join(facts.schedulers), facts.configuration.probe
+    schedulers += " is on this host" if len(facts.schedulers) == 1 else " are on this host"
     if not probe.enabled or probe.scheduler_gate or facts.node["simulated"]:
-        return Readiness(OK, f"{found}.")
-    detail = f"{found}, and probe.scheduler_gate (docs/probe.md) is not set: no scheduled probe runs."
+        return Readiness(OK, f"{schedulers}.")
+    detail = f"{schedulers}, and probe.scheduler_gate (docs/probe.md) is not set: no scheduled probe runs."
     return Readiness(WARN, detail, "sudoedit /etc/gpumon/gpumon.yml && sudo systemctl reload gpumon")
 
 

@@ -195,7 +195,7 @@ def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
         ]
 
     def processes(library: Library, handle: Any, bus_id: str) -> list[GpuProcess]:
-        def way(function: str) -> list[GpuProcess]:
+        def read(function: str) -> list[GpuProcess]:
             try:
                 return ask(library, function, handle, bus_id, _USUAL_PROCESSES)
             except NvmlError as error:
@@ -204,7 +204,7 @@ def _processes(kind: str) -> Callable[[Library, Any, str], list[GpuProcess]]:
             return ask(library, function, handle, bus_id, _USUAL_PROCESSES * 16)
 
         name = f"nvmlDeviceGet{kind}RunningProcesses"
-        return library.newest(name, (lambda: way(f"{name}_v3"), lambda: way(f"{name}_v2")))
+        return library.newest(name, (lambda: read(f"{name}_v3"), lambda: read(f"{name}_v2")))
 
     return processes
 

@@ -89,8 +89,9 @@ class Ranks:
     ) -> None:
         """Begin a pass. Raise RuntimeError while another pass is in progress.
 
-        `course`: returns the next step. `within`: seconds left until the plan's deadline; None for the whole deadline.
-        `on_progress` gets the progress of the rank that is furthest behind, and `on_end` the ended pass.
+        `course`: function that returns the next step of the pass. `within`: seconds left until the plan's deadline;
+        None for the whole deadline. `on_progress` gets the progress of the rank that is furthest behind, and `on_end`
+        the ended pass.
         """
         if self._current is not None:
             raise RuntimeError("a pass is in progress")

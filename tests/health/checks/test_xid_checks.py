@@ -546,7 +546,7 @@ def test_unknown_code() -> None:
     assert not ward.go_on(60).verdicts
 
 
-# Of the node
+# Checks of the node
 
 
 def test_nvswitch_error() -> None:
