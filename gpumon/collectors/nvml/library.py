@@ -34,8 +34,13 @@ ERROR_NAMES: Mapping[int, str] = {
 
 UNSUPPORTED = frozenset(
     {
-        *(INVALID_ARGUMENT, NOT_SUPPORTED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND),
-        *(ARGUMENT_VERSION_MISMATCH, VGPU_ECC_NOT_SUPPORTED, DEPRECATED),
+        INVALID_ARGUMENT,
+        NOT_SUPPORTED,
+        LIBRARY_NOT_FOUND,
+        FUNCTION_NOT_FOUND,
+        VGPU_ECC_NOT_SUPPORTED,
+        ARGUMENT_VERSION_MISMATCH,
+        DEPRECATED,
     }
 )
 """Error codes of calls that this GPU or driver does not support. Such a call is not repeated until the GPU is reopened
