@@ -71,7 +71,7 @@ def _node_refusals(facts: PreflightFacts) -> Iterator[Skip]:
     """
     if not facts.enabled:
         yield Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
-    yield from _requests(facts)
+    yield from _operator_requests(facts)
     if not facts.store_read:
         remedy = facts.store_error or "Try again in a moment; `gpumon status` shows problems of the store"
         hint = f"The store has not been read, so it is unknown whether a hold is active. {remedy}."
@@ -95,7 +95,7 @@ def _node_refusals(facts: PreflightFacts) -> Iterator[Skip]:
         yield Skip(reason="no_scheduler_gate", hint=hint)
 
 
-def _requests(facts: PreflightFacts) -> Iterator[Skip]:
+def _operator_requests(facts: PreflightFacts) -> Iterator[Skip]:
     """Yield a Skip for each request of an operator that keeps the probe off the GPUs, before and during a run."""
     if facts.released:
         yield Skip(reason="released", hint="GPUs are released: run again when the release has ended.")
@@ -265,7 +265,7 @@ def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> 
     `used`: UUIDs of the run's GPUs; None for all GPUs. The load of these GPUs counts only on a simulated node, because
     on a real one the run itself causes load.
     """
-    requested = next(_requests(facts), None)
+    requested = next(_operator_requests(facts), None)
     if requested is not None:
         return requested
     gpus = [gpu for gpu in facts.gpus if used is None or gpu.uuid in used]
