@@ -13,7 +13,7 @@ from gpumon.health.table import BY_NAME
 from gpumon.outputs import verdict_text
 from gpumon.outputs.responses.verdicts import ClearResponse, VerdictResponse, refused_verdicts
 from gpumon.server import parameters
-from gpumon.server.context import TIMEOUT_SECONDS, Filter, main_loop_answer, sources
+from gpumon.server.context import MAIN_LOOP_TIMEOUT_SECONDS, Filter, main_loop_answer, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 from gpumon.state.report import Report
@@ -49,7 +49,7 @@ async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> Cl
     """Clear verdicts, and answer when the change is stored or cannot be stored. Verdicts of active faults are kept."""
     report = sources(request).latest()
     selection = _selection(chosen, report)
-    answer = await main_loop_answer(sources(request).clear_verdicts(selection), TIMEOUT_SECONDS)
+    answer = await main_loop_answer(sources(request).clear_verdicts(selection), MAIN_LOOP_TIMEOUT_SECONDS)
     if answer.error:
         raise Problem(503, "Not cleared", answer.error, "Retry in ten seconds.")
     if not answer.cleared and answer.refused:

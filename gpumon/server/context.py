@@ -21,7 +21,7 @@ from gpumon.state.report import Report
 from gpumon.store.store_error import StoreError
 
 T = TypeVar("T")
-TIMEOUT_SECONDS = 20.0
+MAIN_LOOP_TIMEOUT_SECONDS = 20.0
 """Maximum seconds to wait for a change by the main loop, which itself waits a shorter time for the store or its
 children.
 """

@@ -9,7 +9,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.server.context import TIMEOUT_SECONDS, AuditedFilter, NoParameters, main_loop_answer, render_once, sources
+from gpumon.server.context import (
+    MAIN_LOOP_TIMEOUT_SECONDS,
+    AuditedFilter,
+    NoParameters,
+    main_loop_answer,
+    render_once,
+    sources,
+)
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 
@@ -47,7 +54,7 @@ async def accept(request: Request, chosen: Annotated[AcceptFilter, Query()]) -> 
 
     An accepted GPU or port that comes back is expected again.
     """
-    answer = await main_loop_answer(sources(request).accept_inventory(chosen.part), TIMEOUT_SECONDS)
+    answer = await main_loop_answer(sources(request).accept_inventory(chosen.part), MAIN_LOOP_TIMEOUT_SECONDS)
     if answer.refused:
         raise Problem(409, "Not accepted", answer.refused, answer.remedy)
     return InventoryResponse.from_report(sources(request).latest())

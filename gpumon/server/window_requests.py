@@ -22,7 +22,7 @@ from gpumon.model.time_window import (
 )
 from gpumon.outputs.responses.windows import holder_documents
 from gpumon.server import parameters
-from gpumon.server.context import TIMEOUT_SECONDS, main_loop_answer, sources
+from gpumon.server.context import MAIN_LOOP_TIMEOUT_SECONDS, main_loop_answer, sources
 from gpumon.server.problem import Problem
 
 COMMAND_USER_AGENT = "gpumon/"
@@ -58,7 +58,7 @@ async def end(request: Request, selection: WindowSelection) -> RequestResult:
 
 async def _await_acceptance(kind: WindowKind | None, future: Future[RequestResult]) -> RequestResult:
     """Return the result of a request to the main loop. Raise a Problem if the main loop refused the request."""
-    result = await main_loop_answer(future, TIMEOUT_SECONDS)
+    result = await main_loop_answer(future, MAIN_LOOP_TIMEOUT_SECONDS)
     if result.refused:
         raise Problem(400, f"{(kind or 'window').capitalize()} refused", result.refused, result.remedy)
     return result

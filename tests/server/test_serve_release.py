@@ -183,7 +183,7 @@ def test_a_main_loop_that_does_not_respond_is_an_error(
     node: ServedNode, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client gets an error after a timeout."""
-    monkeypatch.setattr(window_requests, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(window_requests, "MAIN_LOOP_TIMEOUT_SECONDS", 0.05)
     node.let_go = None
     assert is_problem(ask(port, f"{PATH}?for_seconds=5", "POST", BEARER), 503)
 
