@@ -50,8 +50,8 @@ _PROCESS = 4242
 """Process id of the main process of a running service."""
 
 
-class EmptyTree:
-    """The files of a replayed host. There are none, because a recording contains only NVML's answers."""
+class FileTree:
+    """The files of a host by path. A replayed host has none, because a recording contains only NVML's answers."""
 
     def names(self, folder: str) -> list[str]:
         files, inside = self._files(), f"{folder}/"
@@ -79,7 +79,7 @@ class EmptyTree:
         return {}
 
 
-class SimulatedTree(EmptyTree):
+class SimulatedTree(FileTree):
     """The simulated files of a node, by path below /sys or below the host's root, for the agent's links child.
 
     Processes with the same inputs read the same content at the same time. `epoch`: start of the simulation on `clock`.

@@ -115,10 +115,10 @@ def trees(orders: LinksOrders) -> Trees:
 
 
 def _simulated_trees(simulation: Simulation) -> Trees:
-    from gpumon.sim.infiniband import EmptyTree, open_tree  # noqa: PLC0415
+    from gpumon.sim.infiniband import FileTree, open_tree  # noqa: PLC0415
 
     if is_recording(simulation.profile):
-        return Trees(EmptyTree(), EmptyTree())
+        return Trees(FileTree(), FileTree())
     tree = open_tree(
         simulation.profile,
         scenario=Path(simulation.scenario) if simulation.scenario else None,

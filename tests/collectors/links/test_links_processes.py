@@ -16,7 +16,7 @@ from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.processes import COLLECTOR, MAX_PROCESSES, ProcessReader
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import StuckProcess
-from gpumon.sim.infiniband import EmptyTree, open_tree
+from gpumon.sim.infiniband import FileTree, open_tree
 
 DAEMON, SELF = 100, 101
 FORGED = "7"
@@ -325,7 +325,7 @@ def test_processes_are_unknown_without_proc(tmp_path: Path) -> None:
     """Without /proc, in quarantine, and in a recording the stuck processes are unknown."""
     assert ProcessReader(lambda _: Tree(tmp_path)).poll() is None
     assert ProcessReader(lambda _: Tree(Path("/")), (COLLECTOR,)).poll() is None
-    assert ProcessReader(lambda _: EmptyTree()).poll() is None
+    assert ProcessReader(lambda _: FileTree()).poll() is None
 
 
 def test_the_real_proc_can_be_read() -> None:
