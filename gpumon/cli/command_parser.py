@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from gpumon.cli.errors import USAGE_ERROR
+from gpumon.config.suggestion import did_you_mean
 
 WIDTH = 100
 """Width of help texts in columns. It is fixed, because reading the terminal's width takes 4 ms of every `gpumon check`.
@@ -68,8 +69,6 @@ class CommandParser(argparse.ArgumentParser):
             args = [self.default_action, *args]
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            from gpumon.config.configuration_error import did_you_mean  # noqa: PLC0415 - difflib takes 5 ms
-
             near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {near}' if near.startswith('did') else ''}")
         return parsed, unknown
@@ -81,8 +80,6 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:  # noqa: SLF001 - no public name
-            from gpumon.config.configuration_error import did_you_mean  # noqa: PLC0415 - difflib takes 5 ms
-
             names = list(action.choices)
             raise argparse.ArgumentError(None, f"there is no command {value!r}; {did_you_mean(value, names)}")
         super()._check_value(action, value)

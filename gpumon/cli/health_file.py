@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from gpumon import trusted_file
@@ -159,8 +160,6 @@ def _maintenance(window: Document | None, boot: str) -> str | None:
     if boot == boot_id():
         left = float(window["until_boottime_seconds"]) - boot_clock()
     else:
-        from datetime import datetime  # noqa: PLC0415 - takes 3 ms, and is needed only after a reboot
-
         left = datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - time.time()
     return f"until {until[:10]} {until[11:19]} UTC: {window['reason']}" if left > 0 else None
 

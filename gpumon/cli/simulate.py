@@ -24,7 +24,7 @@ from gpumon.cli.config_arguments import simulation_problem
 from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import TRACE
-from gpumon.config.configuration_error import did_you_mean
+from gpumon.config.suggestion import did_you_mean
 from gpumon.model import durations
 from gpumon.model.orders import is_recording
 from gpumon.sim import guest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -38,9 +37,3 @@ def _position(problem: ConfigurationProblem) -> tuple[str, int]:
     """Return the source of the value and, for a file, its line."""
     path, _, line = problem.origin.rpartition(":")
     return (path, int(line)) if line.isdecimal() else (problem.origin, 0)
-
-
-def did_you_mean(name: str, valid: Collection[str]) -> str:
-    """Return a remedy for an unknown name, as text: the most similar valid name, or a list of all valid names."""
-    near = difflib.get_close_matches(name, valid, n=1)
-    return f"did you mean {near[0]}?" if near else f"valid names: {', '.join(sorted(valid))}"

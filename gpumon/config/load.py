@@ -10,13 +10,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpumon.config import default_paths, xid_file, yaml_file
-from gpumon.config.configuration_error import ConfigurationError, ConfigurationProblem, did_you_mean
+from gpumon.config.configuration_error import ConfigurationError, ConfigurationProblem
 from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE, ConfigurationSources
 from gpumon.config.model import Configuration
 from gpumon.config.name_checks import check_names
 from gpumon.config.redact import redact, redact_text
 from gpumon.config.setting import NEEDS
 from gpumon.config.settings_table import sections, settings
+from gpumon.config.suggestion import did_you_mean
 from gpumon.config.validation_text import describe_error
 
 DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")

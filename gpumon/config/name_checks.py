@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 
-from gpumon.config.configuration_error import did_you_mean
 from gpumon.config.configuration_sources import ConfigurationSources
 from gpumon.config.setting import split
+from gpumon.config.suggestion import did_you_mean
 from gpumon.config.yaml_file import Key
 from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.policy import invalid_thresholds
