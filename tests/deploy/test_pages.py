@@ -91,21 +91,19 @@ def is_valid(line: str) -> bool:
 
 
 def test_every_file_names_the_default_port() -> None:
-    """Every port after the loopback address in pages and container files is the default port."""
-    shipped = [
-        *PAGES,
-        ROOT / "Dockerfile",
-        ROOT / "docker-compose.yml",
-        ROOT / "Makefile",
-        ROOT / "deploy" / "gpumon.yml",
-    ]
+    """Every port after the loopback address in pages, and after any address in shipped files, is the default port."""
+    deploy = [file for file in (ROOT / "deploy").rglob("*.y*ml") if file.name != "fleet.yml"]  # `gpumon sd` has another
+    shipped = [*deploy, ROOT / "Dockerfile", ROOT / "docker-compose.yml", ROOT / "Makefile"]
+    pages = [page for page in PAGES if page.name != "simulation.md"]  # a simulated fleet has ports of its own
     ports = [
-        (page.name, int(port))
-        for page in shipped
-        if page.name != "simulation.md"  # a simulated fleet has ports of its own
-        for port in re.findall(r"(?:127\.0\.0\.1:|EXPOSE )(\d{5})(?!\d)", page.read_text(encoding="utf-8"))
+        (file.name, int(port))
+        for files, address in ((pages, r"127\.0\.0\.1:"), (shipped, r"(?:[\w}]:|EXPOSE )"))
+        for file in files
+        for port in re.findall(address + r"(\d{5})(?!\d)", file.read_text(encoding="utf-8"))
     ]
-    assert {"README.md", "Dockerfile", "docker-compose.yml", "gpumon.yml"} <= {name for name, _ in ports}
+    assert {"README.md", "Dockerfile", "docker-compose.yml", "gpumon.yml", "main.yml", "prometheus.yml"} <= {
+        name for name, _ in ports
+    }
     assert [use for use in ports if use[1] != DEFAULT_PORT] == []
 
 
