@@ -66,7 +66,7 @@ def http_inbox(*answers: int) -> Iterator[Inbox]:
 def mail_inbox(*answers: int) -> Iterator[Inbox]:
     """Run a mail server. Its first answers to whole mails have these codes.
 
-    It refuses recipients whose address begins with "gone", and hangs up without an answer to QUIT.
+    It refuses recipients whose address begins with "gone", and does not answer QUIT.
     """
     inbox = Inbox(list(answers))
 
@@ -80,6 +80,7 @@ def mail_inbox(*answers: int) -> Iterator[Inbox]:
                 self.wfile.write(b"354 go on\r\n")
                 mail = b"".join(iter(self.rfile.readline, b".\r\n")).decode()
                 self.wfile.write(f"{inbox.take(mail, 250)} that is that\r\n".encode())
+            self.rfile.read()  # until the client has closed the connection
 
     with _running(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler), inbox):
         yield inbox

@@ -25,6 +25,7 @@ from gpumon.config.notifications_section import NotificationsSection
 from gpumon.model.notified_alert import SentAlert
 from gpumon.outputs.formatting import rfc3339
 from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.limited_smtp import LimitedSmtp, LimitedSmtpTls
 from gpumon.services.nvsentinel import NvSentinel
 
 TIMEOUT_SECONDS = 30.0
@@ -155,17 +156,17 @@ class Mail:
         host, _, port = self.server.rpartition(":")
         address, context = (host.strip("[]"), int(port)), ssl.create_default_context()
         if self.tls == "tls":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(*address, timeout=TIMEOUT_SECONDS, context=context)
+            server: smtplib.SMTP = LimitedSmtpTls(*address, timeout=TIMEOUT_SECONDS, context=context)
         else:
-            server = smtplib.SMTP(*address, timeout=TIMEOUT_SECONDS)
+            server = LimitedSmtp(*address, timeout=TIMEOUT_SECONDS)
         try:
             if self.tls == "starttls":
                 server.starttls(context=context)
             if self.user is not None and (password := self.password.read()):
                 server.login(self.user, password)
             yield server
-            with contextlib.suppress(OSError, smtplib.SMTPException):  # the server has already accepted the message
-                server.quit()
+            with contextlib.suppress(OSError, smtplib.SMTPException):
+                server.putcmd("quit")  # the server has the message: an answer that does not come would repeat it
         finally:
             server.close()
 
@@ -234,7 +235,8 @@ def post(url: str, body: object, token: str = "", kind: str = "application/json"
         _OPENER.open(request, timeout=TIMEOUT_SECONDS).close()
     except urllib.error.HTTPError as error:
         error.close()
-        raise DeliveryError(f"the answer was {error.code} {error.reason}", refused=error.code in _REFUSED) from error
+        words = f"the answer was {error.code} {error.reason}"[:300]
+        raise DeliveryError(words, refused=error.code in _REFUSED) from error
     except (ValueError, http.client.InvalidURL) as error:  # the text of these errors contains a secret URL or token
         raise DeliveryError("the URL or the token has characters that HTTP does not allow: correct it") from error
     except http.client.HTTPException as error:

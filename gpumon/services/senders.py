@@ -35,6 +35,8 @@ MAX_ENDED = 500
 """Maximum number of ended alerts for a receiver that was not yet notified that they fired."""
 MAX_ABANDONED = 10
 """Maximum number of attempts of a receiver that are still running after their time."""
+MAX_DOUBLINGS = 60
+"""Number of failures after which the delay no longer doubles: a power of two above 1023 is no floating-point number."""
 ALL = SentAlert(labels=(), summary="", description="", action="", since=0.0)
 """Stands for all alerts of an Alertmanager, in the row that keeps since when it fails."""
 
@@ -191,7 +193,8 @@ class Sender(threading.Thread, ABC):
             log.warning("a notification failed and is retried", extra={"receiver": self.receiver, "error": str(error)})
         min_delay, max_delay = self._delays.retry
         attempts, _ = self._retries.get(row.alert.key, (0, 0.0))
-        pause = min(max_delay, min_delay * 2.0**attempts) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        doubled = min_delay * 2.0 ** min(attempts, MAX_DOUBLINGS)
+        pause = min(max_delay, doubled) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
         self._retries[row.alert.key] = attempts + 1, time.monotonic() + pause
         if row.failing_since is None:
             self._change(row, failing_since=time.time())

@@ -42,6 +42,7 @@ def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "not valid HTTP", False),
         (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "401", False),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404", False),
+        (b"HTTP/1.1 502 " + b"x" * 60_000 + b"\r\n\r\n", r"502 x{280,290}$", False),
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "400", True),
     ],
 )

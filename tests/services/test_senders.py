@@ -23,6 +23,7 @@ from receivers import http_inbox, mail_inbox
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_error import DeliveryError
+from gpumon.services.limited_smtp import LimitedSmtp, LimitedSmtpTls
 from gpumon.services.receivers import alertmanagers, message_receivers
 from gpumon.services.senders import (
     ALL,
@@ -107,14 +108,14 @@ def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[Me
 
 
 @contextlib.contextmanager
-def server_without_smtp() -> Iterator[int]:
-    """Run a server that greets with a line which is not SMTP, and yield its port."""
+def greeting_server(greeting: bytes) -> Iterator[int]:
+    """Run a server that greets its first client, and yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.sendall(b"hello, this is a server of something else\r\n")
+                connection.sendall(greeting)
 
         threading.Thread(target=greet, daemon=True).start()
         yield server.getsockname()[1]
@@ -438,6 +439,18 @@ def test_a_message_that_always_fails_holds_up_no_other() -> None:
     assert kept.rows[OTHER.key].failing_since is not None
 
 
+def test_a_receiver_that_was_away_for_days_gets_what_fires_when_it_answers(tmp_path: Path) -> None:
+    """No number of failed attempts ends the thread: an Alertmanager reaches 1,100 of them in four hours."""
+    url = tmp_path / "url"
+    [receiver] = message_receivers(NotificationsSection(slack_url_file=url), source="")
+    sender = MessageSender(receiver, Kept(), replace(QUICK, retry=(1e-6, 1e-6)), bool)
+    with sending(sender), http_inbox() as inbox:
+        sender.update(WANTED)
+        eventually(lambda: sender.counts["failed"] > 1_100)
+        url.write_text(inbox.url)
+        assert "GPU 3" in inbox.wait_for(1)[0]["text"]
+
+
 def test_what_began_and_ended_while_the_receiver_was_away_is_sent_after_a_restart() -> None:
     """A receiver that was away gets both messages, from a sender that knows only what is stored."""
     receiver, kept = Receiver(), Kept()
@@ -661,10 +674,29 @@ def test_slack_shows_characters_of_its_markup_as_they_are(tmp_path: Path) -> Non
 
 def test_a_mail_server_that_speaks_no_smtp_is_an_error_in_words() -> None:
     """The text has no number of the library."""
-    with server_without_smtp() as port:
+    with greeting_server(b"hello, this is a server of something else\r\n") as port:
         [receiver] = message_receivers(mails(port, "oncall@example.com"), source="")
         with pytest.raises(DeliveryError, match="the answer is not valid SMTP"):
             receiver.deliver(LOST, ended=None)
+
+
+def test_an_endless_answer_of_a_mail_server_is_an_error() -> None:
+    """It ends after a limit instead of filling the memory, also with TLS."""
+    with greeting_server(b"220-ready\r\n" * 2_000) as port:
+        [receiver] = message_receivers(mails(port, "ops@example.com"), source="")
+        with pytest.raises(DeliveryError, match="more than 1000 lines"):
+            receiver.deliver(LOST, ended=None)
+    assert LimitedSmtpTls.getreply is LimitedSmtp.getreply
+
+
+def test_a_mail_server_that_does_not_answer_quit_gets_a_mail_once() -> None:
+    """The mail is delivered when the server has accepted it, and is not sent again."""
+    with mail_inbox() as inbox:
+        [receiver] = message_receivers(mails(inbox.port, "ops@example.com"), source="")
+        sender = MessageSender(receiver, Kept(), replace(QUICK, attempt=2.0), bool)
+        sender.update(WANTED)
+        sender.step(WANTED)
+    assert sender.counts == {"delivered": 1}
 
 
 def test_an_unreadable_secret_is_an_error_that_names_its_file(tmp_path: Path) -> None:
