@@ -25,7 +25,7 @@ log() {
 
 run_check() {
     # shellcheck disable=SC2086 # split on purpose
-    line=$(timeout 10 "${GPUMON:-/opt/gpumon/bin/gpumon}" check "$@" ${GPUMON_SLURM_CHECK:-})
+    line=$(timeout -k 1 10 "${GPUMON:-/opt/gpumon/bin/gpumon}" check "$@" ${GPUMON_SLURM_CHECK:-})
     code=$?
     case "$line" in
     "GPU "*) ;;
@@ -39,7 +39,7 @@ run_check() {
 probe() {
     held=0
     [ "${GPUMON_SLURM_HOLD:-}" != no ] || return 0
-    output=$(timeout 8 "${GPUMON:-/opt/gpumon/bin/gpumon}" probe "$@" --owner "${SLURM_JOB_ID:-}" 2>&1 >/dev/null)
+    output=$(timeout -k 1 8 "${GPUMON:-/opt/gpumon/bin/gpumon}" probe "$@" --owner "${SLURM_JOB_ID:-}" 2>&1 >/dev/null)
     held=$?
     [ "$held" -eq 0 ] || log "job ${SLURM_JOB_ID:-?}: gpumon probe $1 failed (exit code $held): $output"
 }

@@ -12,7 +12,7 @@ PATH=${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 node=${SLURMD_NODENAME:-$(hostname -s)}
 
-record=$(timeout 5 scontrol --oneliner show node "$node" 2>&1) || {
+record=$(timeout -k 1 5 scontrol --oneliner show node "$node" 2>&1) || {
     echo "Slurm does not report the state of node $node: $record"
     exit 2
 }
@@ -30,7 +30,7 @@ IDLE*) ;; # drained or not
     ;;
 esac
 
-jobs=$(timeout 5 squeue --noheader --nodelist="$node" --states=RUNNING,CONFIGURING,COMPLETING,SUSPENDED --format=%A 2>&1) || {
+jobs=$(timeout -k 1 5 squeue --noheader --nodelist="$node" --states=RUNNING,CONFIGURING,COMPLETING,SUSPENDED --format=%A 2>&1) || {
     echo "Slurm does not list the jobs on node $node: $jobs"
     exit 2
 }

@@ -46,7 +46,7 @@ sign() {
 
 # Prints why this node may not be drained as well; nothing if it may.
 find_refusal() {
-    nodes=$(timeout 8 scontrol --oneliner show node) || {
+    nodes=$(timeout -k 1 8 scontrol --oneliner show node) || {
         echo "Slurm does not list the nodes"
         return
     }
@@ -104,7 +104,7 @@ drain() {
     fi
     if [ -n "$refusal" ]; then
         log "node $node is not drained: $refusal"
-    elif timeout 8 scontrol update nodename="$node" state=drain reason="$reason_text"; then
+    elif timeout -k 1 8 scontrol update nodename="$node" state=drain reason="$reason_text"; then
         touch "$mark" || log "$mark cannot be written: if an operator resumes the node while it fails, it is drained again"
         log "node $node drained: $reason_text"
     else
@@ -125,7 +125,7 @@ case "$code ${GPUMON_SLURM_DRAIN:-no} ${GPUMON_SLURM_RESUME:-no}" in
 *) exit 0 ;;
 esac
 
-record=$(timeout 8 scontrol --oneliner show node "$node") || {
+record=$(timeout -k 1 8 scontrol --oneliner show node "$node") || {
     log "Slurm does not report the state of node $node: neither drained nor resumed"
     exit 0
 }
@@ -147,7 +147,7 @@ case "$change $state" in
     "$own"*)
         if [ "$reason" != "$(sign "${reason% #*}")" ]; then
             : # edited, so that an administrator keeps the node drained
-        elif timeout 8 scontrol update nodename="$node" state=resume; then
+        elif timeout -k 1 8 scontrol update nodename="$node" state=resume; then
             log "node $node resumed: $line"
         else
             log "node $node could not be resumed"

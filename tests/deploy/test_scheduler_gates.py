@@ -76,6 +76,14 @@ def test_a_node_is_not_free_if_slurm_does_not_answer(host: StandInCommands) -> N
     )
 
 
+@pytest.mark.slow
+def test_a_command_of_slurm_that_ignores_sigterm_is_killed(host: StandInCommands) -> None:
+    """The gate then answers that Slurm does not, as the health check and the prolog go on without an answer."""
+    (host.folder / "scontrol").write_text("#!/bin/sh\ntrap '' TERM\ncat <>/dev/ptmx\n")
+    (host.folder / "scontrol").chmod(0o755)
+    assert host.run(SLURM) == (2, "Slurm does not report the state of node n17: ")
+
+
 @pytest.mark.parametrize(
     ("pods", "code", "words"),
     [
