@@ -42,9 +42,10 @@ check_file() {
     read -r now _ </proc/uptime
     read -r here </proc/sys/kernel/random/boot_id
     now=${now%%.*}
-    case "$evaluated" in '' | *[!0-9]*) evaluated=-1000 ;; esac # null before the first evaluation
-    stale=no
-    if [ "$boot" != "$here" ] || [ "$running" != true ] || [ $((now - evaluated)) -gt 30 ]; then stale=yes; fi
+    case "$evaluated" in '' | 0?* | *[!0-9]* | ???????????*) evaluated=-1000 ;; esac # null before the first evaluation
+    case "$until" in '' | *[!0-9]* | ???????????*) until=0 ;; esac
+    age=$((now - evaluated)) stale=no
+    if [ "$boot" != "$here" ] || [ "$running" != true ] || [ "$age" -gt 30 ] || [ "$age" -lt -1 ]; then stale=yes; fi
     case "$level $stale" in
     "fail "*) code=2 line="GPU FAIL: $reason" ;;
     "warn no") code=1 line="GPU WARN: $reason" ;;
@@ -53,7 +54,7 @@ check_file() {
     esac
     case "$rule" in
     fail | ready) ;;
-    *) [ "$boot" != "$here" ] || [ "${until:-0}" -le "$now" ] || code=0 ;; # maintenance
+    *) [ "$boot" != "$here" ] || [ "$until" -le "$now" ] || code=0 ;; # maintenance
     esac
     printf '%s\n' "$line"
     return "$code"
@@ -64,7 +65,7 @@ set -- "$gpumon" check
 case "$rule" in fail | ready) ;; *) set -- "$@" --maintenance-ok ;; esac
 [ -z "${GPUMON_ROOT:-}" ] || set -- chroot "$GPUMON_ROOT" "$@"
 file=${GPUMON_ROOT:-}/run/gpumon/health.json
-if [ ! -x "${GPUMON_ROOT:-}$gpumon" ] && [ -r "$file" ]; then set -- check_file "$file"; fi
+if [ ! -x "${GPUMON_ROOT:-}$gpumon" ] && [ -f "$file" ] && [ -r "$file" ]; then set -- check_file "$file"; fi
 line=$("$@")
 code=$?
 case "$line" in

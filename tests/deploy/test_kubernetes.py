@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import yaml
 from agents import AgentProcess, eventually
 from schedulers import SlurmHost
 
+from gpumon.clock import boot_clock, boot_id
 from gpumon.config.default_paths import RUNTIME_DIRECTORY
 
 ROOT = Path(__file__).parents[2] / "deploy"
@@ -117,6 +119,25 @@ def agent(tmp_path: Path) -> Iterator[AgentProcess]:
         yield agent
     finally:
         agent.stop()
+
+
+@pytest.mark.parametrize(("evaluated", "ready"), [("{now}.5", PROBLEM), ("{now}9", UNKNOWN), ("9" * 20, UNKNOWN)])
+def test_a_health_file_with_a_time_in_the_future_is_stale(evaluated: str, ready: int, tmp_path: Path) -> None:
+    """As for `gpumon check`. An end of maintenance without a number suppresses no event. A FIFO blocks nothing."""
+    host, file = SlurmHost(tmp_path / "host"), tmp_path / "root" / "run" / "gpumon" / "health.json"
+    file.parent.mkdir(parents=True)
+    members = {"boot_id": boot_id(), "level": "ok", "agent": {"running": True}}
+    maintenance = {"until_boottime_seconds": "soon"}
+    text = json.dumps({**members, "evaluated_boottime_seconds": 0, "maintenance": maintenance}, indent=1)
+    file.write_text(text.replace('seconds": 0', 'seconds": ' + evaluated.format(now=int(boot_clock()))))
+    helm_only = {"GPUMON_ROOT": str(tmp_path / "root"), "GPUMON": "/opt/gpumon/bin/gpumon"}
+    assert host.run(SCRIPT, "ready", store=tmp_path / "none.db", environment=helm_only).code == ready
+    unknown = host.run(SCRIPT, "unknown", store=tmp_path / "none.db", environment=helm_only)
+    assert unknown.code == (PROBLEM if ready == UNKNOWN else OK)
+    assert "number" not in unknown.output
+    file.unlink()
+    os.mkfifo(file)
+    assert host.run(SCRIPT, "ready", store=tmp_path / "none.db", environment=helm_only).code == UNKNOWN
 
 
 @pytest.mark.slow
