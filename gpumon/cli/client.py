@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from gpumon.server.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
 AGENT = f"gpumon/{__version__}"
+MAX_BODY = 16 << 20
+"""Maximum size in bytes of the body of a response, because the sender is not trusted."""
 PROBLEM = ("detail", "remedy")
 """Names of the members that every JSON error response of the agent has."""
 STORED_LATER = (
@@ -101,7 +105,7 @@ class Client:
         """Send a GET request and return the response, whatever its status. Raise ClientError if no response arrives."""
         try:
             return self._exchange("GET", path)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, _NotGpumonError) as error:
             raise ClientError(f"no response from {self._shown_address} to GET {path}: {error}") from error
 
     def change(self, method: str, path: str, members: Collection[str], **query: object) -> Any:
@@ -141,12 +145,23 @@ class Client:
     def _exchange(self, method: str, path: str) -> Answer:
         headers = {"User-Agent": AGENT, **self._authorization()}
         connection = self._connection()
+        deadline = None
         try:
+            connection.connect()
+            # The timeout of the socket limits each read: a server that sends a byte a second would never end.
+            deadline = threading.Timer(self.timeout, _end, (connection.sock,))
+            deadline.daemon = True
+            deadline.start()
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
-            return Answer(answer.status, answer.headers.get("Content-Type", ""), answer.read())
+            body = answer.read(MAX_BODY + 1)
         finally:
+            if deadline is not None:
+                deadline.cancel()
             connection.close()
+        if len(body) > MAX_BODY:
+            raise _NotGpumonError(f"status {answer.status}, more than {MAX_BODY >> 20} MiB")
+        return Answer(answer.status, answer.headers.get("Content-Type", ""), body)
 
     def _authorization(self) -> Mapping[str, str]:
         """Return the Authorization header with the token or, without a token file, the URL's user and password.
@@ -180,6 +195,12 @@ class Client:
 
 class _NotGpumonError(Exception):
     """Raised if a response does not come from this version of gpumon. The message describes the response."""
+
+
+def _end(connection: socket.socket) -> None:
+    """End a connection that another thread reads. `SSLSocket.shutdown` would also discard the state of TLS."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _printable(value: Any) -> Any:

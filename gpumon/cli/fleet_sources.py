@@ -20,7 +20,10 @@ from gpumon.model.durations import from_rfc3339
 SECONDS, AT_ONCE = 10.0, 32
 """Maximum seconds for one request, and maximum number of agents that are queried at the same time."""
 NO_ANSWER = "no answer"  # instead of a level
-MALFORMED = (LookupError, TypeError, ValueError)  # raised for an invalid address, or a response of another program
+WORDS = tuple(level.word for level in Level if level is not Level.OK)
+"""The levels that a problem has."""
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions that an invalid address, or a response of another program, raises."""
 KEY = ("instance", "check", "uuid", "device", "port")  # labels that identify a verdict, and its alert
 Key = tuple[str, ...]
 _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
@@ -70,7 +73,10 @@ def _problems(node: str, health: Any) -> Iterator[FleetProblem]:
     for verdict in health["verdicts"]:
         device = f"GPU {verdict['gpu']}" if verdict["gpu"] is not None else verdict["device"] or ""
         since = from_rfc3339(verdict["since"]).timestamp()
-        yield FleetProblem(node, device, verdict["level"], verdict["reason"], verdict["action"], since, owner)
+        texts = device, verdict["level"], verdict["reason"], verdict["action"]
+        if texts[1] not in WORDS or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"a verdict of another version: {texts}")
+        yield FleetProblem(node, *texts, since, owner)
 
 
 def from_prometheus(client: Client, prefix: str) -> FleetState:

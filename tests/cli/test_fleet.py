@@ -14,6 +14,7 @@ from agents import free_port
 from each_case import each_case
 from live_terminal import Terminal
 
+from gpumon.cli.fleet_sources import MALFORMED, _problems
 from gpumon.cli.live_view import ENTER
 from gpumon.cli.main import main
 
@@ -90,6 +91,26 @@ def test_an_odd_host_does_not_hide_the_others(
     hosts.write_text(f"{stranger[0].removeprefix('http://')}\ngpu..1\n{'x' * 80}\ngpu:99999\ngpu:abc\n")
     assert main(["fleet", "--hosts", str(hosts)]) == 0
     assert capsys.readouterr().out.startswith("5 nodes: 0 ok, 5 no answer\n")
+
+
+@each_case(
+    "changed",
+    [
+        {"level": "boom"},
+        {"level": ["fail"]},
+        {"level": "ok"},
+        {"reason": None},
+        {"action": {}},
+        {"gpu": None, "device": 7},
+        {"since": 5},
+    ],
+)
+def test_a_verdict_of_another_type_is_a_problem_of_its_node_only(changed: dict[str, object]) -> None:
+    """The node is listed as one without an answer, as the agent of another version is."""
+    verdict = {"gpu": 0, "device": "GPU-1", "level": "fail", "reason": "r", "action": "none"}
+    health = {"verdicts": [{**verdict, "since": "2026-11-28T00:00:00Z", **changed}], "maintenance": None}
+    with pytest.raises(MALFORMED):
+        list(_problems("gpu-1", health))
 
 
 def test_a_live_view_needs_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ import sample_reports as samples
 from each_case import each_case
 from serving import TOKEN, ServedNode, serving
 
-from gpumon.cli.client import Client, ClientError
+from gpumon.cli.client import MAX_BODY, Client, ClientError
 from gpumon.cli.main import main
 from gpumon.outputs.terminal import STATUS
 from gpumon.probe.core.result import ProbeRequest
@@ -31,6 +31,7 @@ STRANGERS = {
     "one of other JSON": OK + b"2\r\n\r\n{}",
     "one of a JSON list": OK + b"2\r\n\r\n[]",
     "one of JSON without end": OK + b"100000\r\n\r\n" + b"[" * 100_000,
+    "one of too much": OK + b"%d\r\n\r\n" % (MAX_BODY + 1) + b"[" * (MAX_BODY + 1),
     "one of HTML": OK + b"6\r\n\r\n<html>",
     "one of other errors": b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n[]",
     "one of errors without a remedy": b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}",
@@ -44,7 +45,7 @@ def stranger(says: bytes) -> Iterator[int]:
 
         def answer() -> None:
             connection, _ = listener.accept()
-            with connection:
+            with connection, contextlib.suppress(OSError):  # a client may end before it has read all
                 connection.recv(65536)
                 connection.sendall(says)
 
@@ -255,3 +256,24 @@ def test_an_answer_does_not_control_the_terminal(token_file: Path, capsys: pytes
     shown = capsys.readouterr().out
     assert "]0;me" in shown
     assert shown.replace("\n", "").isprintable()
+
+
+def test_an_answer_without_end_is_an_error() -> None:
+    """A server that keeps sending a little within each timeout does not keep a command from ending."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(0.05)
+                while True:
+                    connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    with contextlib.suppress(TimeoutError):  # a little later, unless the client has ended
+                        connection.recv(65536)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ClientError):
+            Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5).get("/api/v1/health", ["verdicts"])
+        thread.join(10)
+        assert not thread.is_alive()
