@@ -181,7 +181,7 @@ def read(path: Path) -> Capture:
         raise SimulationError(f"recording {path}: {_TRUNCATED}")
     try:
         return _capture(lines)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise SimulationError(f"recording {path}: {DAMAGED} ({error!r})") from error
 
 

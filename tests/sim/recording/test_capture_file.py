@@ -48,6 +48,10 @@ def test_a_value_that_does_not_change_is_stored_once() -> None:
     assert [timeline.at(time)[1] for time in (-1.0, 0.0, 2.9, 3.0, 4.9, 5.0, 99.0)] == [7, 7, 7, 8, 8, 7, 7]
 
 
+def _nested(depth: int) -> list[object]:
+    return [_nested(depth - 1)] if depth else []
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -59,6 +63,8 @@ def test_a_value_that_does_not_change_is_stored_once() -> None:
         (lambda whole: _change_line(whole, 0, **{capture.FORMAT: 2}), "of format 2"),
         (lambda whole: _change_line(whole, -2, answers=[]), "damaged"),
         (lambda whole: _change_line(whole, 1, takes=["what"]), "damaged"),
+        (lambda whole: _change_line(whole, -2, answers=[[10**400, 0]]), "damaged"),
+        (lambda whole: _change_line(whole, -2, given=_nested(600)), "damaged"),
     ],
 )
 def test_an_invalid_file_is_refused_with_a_message(good: Path, spoil: object, message: str) -> None:
