@@ -134,6 +134,12 @@ class Connection(H11Protocol):
         else:
             self._end_deadline("request")
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse data that is not HTTP. A response to the request in progress can no longer be sent."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        super().send_400_response(msg)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._limit_close()

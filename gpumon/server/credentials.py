@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
@@ -72,7 +71,7 @@ def basic_credentials(authorization: str) -> tuple[str, str] | None:
     scheme, _, encoded = authorization.partition(" ")
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, or no UTF-8
         return None
     return (user, password) if scheme.lower() == "basic" and colon else None
 

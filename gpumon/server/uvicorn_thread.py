@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import errno
 import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,16 @@ KEEP_ALIVE = 75
 """Seconds for which an idle connection is kept open: longer than the usual scrape interval of a minute, so that
 scrapes share a connection.
 """
+MAX_HANDSHAKES = 128
+"""Maximum number of TLS handshakes in progress. A connection counts for MAX_CONNECTIONS only after its handshake."""
 SHUTDOWN_SECONDS = 2
 """Maximum seconds for requests in progress when the server stops."""
 
 # uvicorn logs each malformed request: one client caused 3,000 lines in 5 s, and journald then drops other lines.
 logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno >= logging.ERROR)
+
+# asyncio allocates a buffer of this size for each TLS connection: 256 KiB by default, and a TLS record has 16 KiB.
+asyncio.sslproto.SSLProtocol.max_size = 1 << 14  # type: ignore[attr-defined, unused-ignore]  # not in Python 3.10
 
 _REMEDIES: Mapping[int | None, str] = {
     errno.EADDRINUSE: "Another process listens there: `ss -ltnp` shows which. Stop it, or give another "
@@ -106,6 +112,32 @@ def _bind(listener: socket.socket, path: Path) -> None:
     listener.listen(BACKLOG)
 
 
+class _TlsListener(socket.socket):
+    """A copy of a listening socket that ends the oldest TLS handshake if more than MAX_HANDSHAKES are in progress.
+
+    A client needs no certificate and no password to begin a handshake, which takes memory and a file descriptor.
+    """
+
+    def __init__(self, listener: socket.socket, refusals: Refusals, connected: Callable[[], set[int]]) -> None:
+        """Copy the socket. `connected` returns the file descriptors of the connections without a handshake."""
+        super().__init__(listener.family, listener.type, listener.proto, fileno=listener.dup().detach())
+        self._refusals = refusals
+        self._connected = connected
+        self._accepted: list[socket.socket] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        self._accepted = [*(each for each in self._accepted if each.fileno() >= 0), connection]
+        if len(self._accepted) > MAX_HANDSHAKES:
+            connected = self._connected()
+            self._accepted = [each for each in self._accepted if each.fileno() not in connected]
+        if len(self._accepted) > MAX_HANDSHAKES:
+            with contextlib.suppress(OSError):
+                self._accepted.pop(0).shutdown(socket.SHUT_RDWR)
+            self._refusals.add("connections", "too many TLS handshakes; the oldest is ended for a new one")
+        return connection, address
+
+
 class Server(uvicorn.Server):
     """An HTTP server in its own thread, for sockets that are already listening. It uses the current TLS context."""
 
@@ -178,13 +210,19 @@ class Server(uvicorn.Server):
         for listener in self._listeners:
             context = None if listener.family == socket.AF_UNIX else tls
             limit = None if context is None else REQUEST_DEADLINE
+            accepting = listener.dup() if context is None else _TlsListener(listener, self._refusals, self._connected)
             server = await asyncio.get_running_loop().create_server(
-                self._connection, sock=listener.dup(), ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
+                self._connection, sock=accepting, ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
             )
             self.servers.append(server)
         for server in before:
             server.close()
             self.servers.remove(server)
+
+    def _connected(self) -> set[int]:
+        """Return the file descriptors of the connections whose TLS handshake, if any, is over."""
+        open_connections: set[Any] = self.server_state.connections
+        return {each.transport.get_extra_info("socket").fileno() for each in open_connections}
 
     def _connection(self) -> asyncio.Protocol:
         protocol: Any = self.config.http_protocol_class

@@ -92,7 +92,8 @@ class WebConfig(_Part):
 def read(path: Path) -> WebConfig:
     """Return the web configuration in the file. Raise WebConfigError if the file is unreadable or invalid."""
     try:
-        parsed = parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        parsed = parse(text)
         config = WebConfig.model_validate(parsed.values or {})
     except (OSError, UnicodeDecodeError) as error:
         raise WebConfigError(f"the web configuration {path} cannot be read: {error}") from error
@@ -103,6 +104,8 @@ def read(path: Path) -> WebConfig:
         keys = [(".".join(map(str, each["loc"])) or "the file", _words(each)) for each in error.errors()]
         problems = "; ".join(f"{key}: {wrong}" for key, wrong in keys)
         raise WebConfigError(f"the web configuration {path} is not valid: {problems}") from error
+    if not text:  # as while an editor writes it: TLS and users must not end for that
+        raise WebConfigError(f"the web configuration {path} is empty: write {{}} to serve without TLS and users")
     for key, line in parsed.repeated:
         raise WebConfigError(f"the web configuration {path} is not valid: line {line}: {key[-1]} is already set")
     return config

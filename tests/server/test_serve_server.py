@@ -225,3 +225,12 @@ def test_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) ->
         assert waiting.recv(4096).startswith(b"HTTP/1.1 200")
     [record] = caplog.records
     assert record.getMessage().startswith("connections cannot be accepted now")
+
+
+def test_a_damaged_body_is_refused_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """A client without credentials could otherwise fill the log."""
+    with serving(ServedNode()) as port, socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(b"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n")
+        with client.makefile("rb") as answer:
+            assert answer.read().startswith(b"HTTP/1.1 400 ")
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import http.client
 import json
+import socket
 import ssl
 import subprocess
 from collections.abc import Mapping
@@ -22,6 +24,7 @@ from serving import RawResponse, ServedNode, ask, serving
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.server.credentials import MAX_WAITING_OF_CLIENT, Passwords, TooManyPasswordsError
+from gpumon.server.uvicorn_thread import MAX_HANDSHAKES
 from gpumon.server.web_config import WebConfigError, read, tls_context
 
 HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
@@ -140,6 +143,36 @@ def answers(port: int, authority: Authority) -> int | None:
         return ask_tls(port, "/metrics", authority).status
     except ssl.SSLError:
         return None
+
+
+def test_an_emptied_configuration_does_not_end_the_protection(tmp_path: Path) -> None:
+    """An editor that truncates the file before it writes does not open the agent; `{}` does."""
+    path = written(tmp_path, basic_auth_users={"prometheus": HASH})
+    access = ServedNode(web_config=path).access
+    path.write_text("")
+    assert (access.refresh(), list(access.config.basic_auth_users)) == (False, ["prometheus"])
+    assert "is empty" in str(access.notice)
+    path.write_text("{}\n")
+    assert (access.refresh(), access.config.basic_auth_users, access.notice) == (True, {}, None)
+
+
+def test_unfinished_handshakes_are_limited(authority: Authority, tmp_path: Path) -> None:
+    """The oldest one ends for a new one, and a client that finishes its handshake is answered."""
+    node = ServedNode(web_config=written(tmp_path, tls_server_config=tls_part(authority)))
+    with serving(node) as port, contextlib.ExitStack() as clients:
+        first, *_ = (
+            clients.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(MAX_HANDSHAKES + 1)
+        )
+        first.settimeout(5)
+        assert first.recv(1) == b""
+        assert ask_tls(port, "/metrics", authority).status == 200
+
+
+@each_case("authorization", ["Basic \u00e9", "Bearer \u00e9", "Basic /w==", "Basic", "\u00e9"])
+def test_an_authorization_that_is_not_text_is_refused(authorization: str, tmp_path: Path) -> None:
+    """With 401, and not with an error of the server and its traceback in the log."""
+    with serving(ServedNode(web_config=written(tmp_path, basic_auth_users={"prometheus": HASH}))) as port:
+        assert ask(port, "/metrics", headers={"Authorization": authorization}).status == 401
 
 
 def test_users_read_with_their_password(tmp_path: Path) -> None:
