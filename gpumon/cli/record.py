@@ -22,7 +22,8 @@ from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.model.orders import SimulationError
-from gpumon.sim.capture import Header, read, write
+from gpumon.outputs.terminal import printable
+from gpumon.sim.capture import DAMAGED, Header, read, write
 from gpumon.sim.recording.builder import Builder
 from gpumon.sim.recording.mask import Mask
 from gpumon.sim.recording.summary import brief, summary
@@ -52,9 +53,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _summary(path: Path) -> str:
     try:
-        return summary(read(path))
+        lines = summary(read(path)).split("\n")  # a stranger may have written the recording
+        return "\n".join(map(printable, lines))
     except SimulationError as error:
         raise UserError(str(error)) from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"recording {path}: {DAMAGED} ({error!r})") from error
 
 
 def _check_writable(path: Path) -> None:

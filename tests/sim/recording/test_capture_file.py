@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from recorded import HEADER, recording, write_and_read
 
+from gpumon.cli.main import main
 from gpumon.model.orders import SimulationError
 from gpumon.sim import capture
 from gpumon.sim.capture import EVENT, Capture, CapturedQuery, Timeline
@@ -137,3 +138,17 @@ def test_the_summary_lists_only_xids_as_xids() -> None:
     for code, event_type in ((79, 0x8), (0, 0x100), (48, 0x8)):
         events.add(1.0, (0, "GPU 0", event_type, code, 0, 0), anyway=True)
     assert "Xids 48, 79; no GPU was lost" in summary(Capture(header=HEADER, answers={CapturedQuery(EVENT): events}))
+
+
+def test_a_recording_of_a_stranger_does_not_control_the_terminal(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its summary has no escape sequences, and values of other types are an error with a remedy."""
+    good.write_bytes(_change_line(good.read_bytes(), 0, bindings="\x1b[2J", remarks=["\x1b]0;me\x07"]))
+    assert main(["record", str(good), "--summary"]) == 0
+    shown = capsys.readouterr().out
+    assert "]0;me" in shown
+    assert shown.replace("\n", "").isprintable()
+    good.write_bytes(_change_line(good.read_bytes(), 0, seconds="x"))
+    assert main(["record", str(good), "--summary"]) == 2
+    assert "damaged" in capsys.readouterr().err
