@@ -26,7 +26,7 @@ class Alert:
     rule: str
     severity: str
     page: str
-    """When the alert pages: `night` (at any hour), `day` (in working hours only) or `never`."""
+    """When the alert pages: `night` (at any hour), `day` (a ticket) or `never`."""
     area: str
     """Value of the label `class`, by which a receiver is chosen."""
     state: str

@@ -114,7 +114,7 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
             severity="critical",
             page=Paging.NIGHT,
             of_fleet=True,
-            summary="{{ $value }} agents cannot be scraped.",
+            summary="Many agents cannot be scraped.",  # no number: a resolved alert has that of the last evaluation
             description="Prometheus has had no answer from {{ $value }} nodes for "
             f"{DOWN_SECONDS / MINUTE:g} minutes. Check power and network.",
             instances=f"{AGENTS_OUT}{{cluster=%q}} and on {NODE} {since(AGENTS_OUT).replace('%', '%%')} == %s",

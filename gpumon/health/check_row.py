@@ -38,7 +38,7 @@ class Paging(StrEnum):
     NIGHT = "night"
     """At any hour: several GPUs, the data of a job or the building are at risk until an operator acts."""
     DAY = "day"
-    """In working hours: until then it suffices that the scheduler drains the node."""
+    """As a ticket, sent at once: until an operator reads it, it suffices that the scheduler drains the node."""
     NEVER = "never"
     """Never: only dashboards and the API show the alert."""
 
@@ -199,8 +199,8 @@ class Check:
     acceptable: bool = False
     """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: Paging = Paging.DAY
-    """NIGHT: a failure pages at any hour; else in working hours. A warning pages in working hours; with NEVER it does
-    not page, and has severity info.
+    """NIGHT: a failure pages at any hour; else it is a ticket. A warning is a ticket; with NEVER it is neither, and has
+    severity info.
     """
 
     @property
@@ -225,7 +225,7 @@ class Check:
         return tuple((level, words[level]) for level in self.levels)
 
     def paging(self, level: Level) -> Paging:
-        """Return at which hours the alert of this level pages: at any hour, in working hours, or never."""
+        """Return whether the alert of this level pages at any hour, is a ticket, or only shown."""
         if level is FAIL:
             return Paging.NIGHT if self.pages is Paging.NIGHT else Paging.DAY
         return Paging.NEVER if self.pages is Paging.NEVER else Paging.DAY

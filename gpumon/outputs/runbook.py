@@ -16,7 +16,7 @@ from gpumon.outputs.verdict_text import clearing_conditions
 
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}")
-_PAGED = {Paging.NIGHT: "pages at any hour", Paging.DAY: "pages in working hours", Paging.NEVER: "does not page"}
+_PAGED = {Paging.NIGHT: "pages at any hour", Paging.DAY: "sends a ticket", Paging.NEVER: "does not page"}
 _STEP = re.compile(r"^\d+\. ", re.MULTILINE)
 
 

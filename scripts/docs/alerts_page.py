@@ -46,9 +46,14 @@ the operator of Prometheus or VictoriaMetrics.
 
 ## Who is paged, and with what
 
-Each alert has three constant labels. `severity` follows from the verdict. `page` is when it reaches a person:
-`night` (at any hour; {_NIGHT} alerts), `day` or `never`. `class` (agent, hardware, job, link, network, node,
-performance) chooses the receiver. `deploy/alertmanager/alertmanager.yml` routes by them.
+Each alert has three constant labels. `severity` follows from the verdict. `page` is how it reaches a person: `night`
+pages at any hour ({_NIGHT} alerts), `day` is a ticket, `never` is only shown. `class` (agent, hardware, job, link,
+network, node, performance) chooses the receiver. `deploy/alertmanager/alertmanager.yml` routes by them: route pages by
+`page`, not by `severity`, because most critical alerts can wait for a working day once the scheduler drains the node.
+
+A ticket is sent at once, also at 3 a.m., which suits e-mail and chat. If your receiver for tickets rings, hold them
+until the working day begins: `sed -i 's/#h //' alertmanager.yml` activates the lines for that. What still fires is sent
+then; a fault that has ended is in `gpumon events` and on the dashboards only.
 
 The annotations hold what changes: `summary` (host, device, Xid), `description` (the verdict's reason with its
 readings), `action` (as in `gpumon status`), `serial` and `runbook_url`. Prometheus reads them from
@@ -57,6 +62,29 @@ readings), `action` (as in `gpumon status`), `serial` and `runbook_url`. Prometh
 The same alert of several devices of a node is one notification, which names them all and is sent again when another
 device joins; `deploy/alertmanager/receivers.yml` shows how each device becomes an incident of PagerDuty.
 `deploy/alertmanager/gpumon.tmpl` puts the label `cluster`, if there is one, before the host.
+
+### In an existing Alertmanager
+
+Every alert of gpumon, and no other, has the labels `page` and `class`. Put one route before yours, with the shipped
+`routes` below it:
+
+```yaml
+route:
+  routes:
+    - matchers: ['page=~"night|day|never"', 'class=~".+"']
+      receiver: tickets
+      group_by: [alertname, cluster, instance]
+      group_wait: 5s
+      group_interval: 30s
+      repeat_interval: 12h
+      routes: [] # those of deploy/alertmanager/alertmanager.yml
+```
+
+Add the receivers `pager`, `tickets`, `watchdog` and `"null"`, all `inhibit_rules` of the file, which match alerts of
+gpumon only, and `gpumon.tmpl` to `templates`. Check it: `amtool config routes test --config.file alertmanager.yml
+alertname=GpuLost page=night class=hardware` prints `pager`.
+
+### Outages
 
 A cause that affects many nodes sends one notification. What goes down later than two minutes after the start of an
 outage has its own alert, and a second outage of the cluster is a second page. The label `since` distinguishes them:

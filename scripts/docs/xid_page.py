@@ -63,8 +63,13 @@ Process names and ids are removed before anything is stored. If the kernel log c
 (`gpumon_kernel_log_up` 0), only NVML counts, and there are no SXids. A simulated node reads the host's log
 only if `kernel_log.path` is set.
 
-Only the kernel's own records count, so a line written to `/dev/kmsg` raises nothing. To test the path to your pager:
-`amtool alert add GpuXidCritical severity=critical gpu=3 --annotation=summary='A drill'`.
+Only the kernel's own records count, so a line written to `/dev/kmsg` raises nothing. To test the path to your pager,
+send an alert with the labels of a real one. The routes select by `page`: without it the drill arrives as a ticket.
+
+```sh
+amtool alert add GpuXidCritical severity=critical page=night class=hardware instance=drill gpu=3 \
+    --annotation=summary='A drill' --annotation=action='Nothing.' --alertmanager.url=http://alertmanager:9093
+```
 
 ## Outputs
 

@@ -138,15 +138,39 @@ ROUTES = {
 @each_case("receiver, labels", list(ROUTES.items()))
 def test_alerts_are_routed_by_when_they_page(receiver: str, labels: dict[str, str]) -> None:
     """Night to the pager, day to the tickets, information nowhere, the watchdog to its own receiver."""
-    file = str(ROOT / "deploy" / "alertmanager" / "alertmanager.yml")
     asked = [f"{name}={value}" for name, value in labels.items()]
-    routed = subprocess.run(
-        ["amtool", "config", "routes", "test", "--config.file", file, *asked],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert routed.stdout.strip() == receiver
+    assert routed(ROOT / "deploy" / "alertmanager" / "alertmanager.yml", *asked) == receiver
+
+
+def routed(file: Path, *labels: str) -> str:
+    """Return the receiver of an alert with these labels (NAME=VALUE)."""
+    command = ["amtool", "config", "routes", "test", "--config.file", str(file), *labels]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_routes_fit_into_an_existing_alertmanager(tmp_path: Path) -> None:
+    """With the route of docs/alerts.md alerts of gpumon take the shipped routes, and no other alert does."""
+    section = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8").partition("### In an existing Alertmanager")[2]
+    added = yaml.safe_load(section.partition("```yaml\n")[2].partition("```")[0])["route"]["routes"]
+    shipped = _yaml(ROOT / "deploy" / "alertmanager" / "alertmanager.yml")
+    assert added[0] | {"matchers": [], "routes": []} == shipped["route"] | {"matchers": [], "routes": []}
+    added[0]["routes"] = shipped["route"]["routes"]
+    own = {"receiver": "own", "routes": [*added, {"matchers": ['severity="critical"'], "receiver": "phone"}]}
+    receivers = [*shipped["receivers"], {"name": "own"}, {"name": "phone"}]
+    (tmp_path / "own.yml").write_text(yaml.safe_dump(shipped | {"route": own, "receivers": receivers}))
+    shutil.copy(ROOT / "deploy" / "alertmanager" / "gpumon.tmpl", tmp_path)
+    for receiver, labels in ROUTES.items():
+        asked = {"class": "hardware", "severity": "critical"} | labels
+        assert routed(tmp_path / "own.yml", *(f"{name}={value}" for name, value in asked.items())) == receiver
+    assert routed(tmp_path / "own.yml", "alertname=DiskFull", "severity=critical") == "phone"
+    assert routed(tmp_path / "own.yml", "alertname=DiskFull") == "own"
+
+
+def test_no_inhibition_of_the_shipped_file_reaches_alerts_of_others() -> None:
+    """Targets have a label that only alerts of gpumon have, or must equal a label that only its alerts set."""
+    for rule in _yaml(ROOT / "deploy" / "alertmanager" / "alertmanager.yml")["inhibit_rules"]:
+        own = re.search(r'(page|class|alertname)=~?"', " ".join(rule["target_matchers"]))
+        assert own or "uuid" in rule["equal"], rule
 
 
 def rendered_notification(folder: Path, *alerts: dict[str, Any]) -> str:
@@ -184,11 +208,17 @@ def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> N
     assert text.rstrip().endswith("Do: none")
 
 
+def test_a_resolved_alert_has_no_action(tmp_path: Path) -> None:
+    """What is to be done, and the reason as last evaluated, are not true any more."""
+    text = rendered_notification(tmp_path, alert("gpu-17", status="resolved", annotations={"serial": "1650"}))
+    assert text.endswith("Xid 79. (GpuLost, resolved)\nSerial number: 1650\n\n")
+
+
 LEAF = [alert(f"n{number:02}:17400", alertname="IbPortDown", device="mlx5_0", port="1") for number in range(20)]
 OUTAGE = {
     "status": "firing",
     "labels": {"alertname": "GpumonManyDown", "cluster": "b"},
-    "annotations": {"summary": "24 agents cannot be scraped."},
+    "annotations": {"summary": "Many agents cannot be scraped."},
     "startsAt": "2026-01-02T03:00:00Z",
 }
 TITLES = {
@@ -197,7 +227,7 @@ TITLES = {
     "FIRING: gpu-18: The GPU fell off the bus. Xid 79.": [alert("gpu-17", status="resolved"), alert("gpu-18")],
     "FIRING: 2 x GpuLost: gpu-17 GPU 3, gpu-17 GPU 5": [alert("gpu-17:17400", gpu="3"), alert("gpu-17:17400", gpu="5")],
     "FIRING: b gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17", cluster="b")],
-    "FIRING: b: 24 agents cannot be scraped.": [OUTAGE],
+    "FIRING: b: Many agents cannot be scraped.": [OUTAGE],
     "FIRING: b: 2 x GpuLost: gpu-17, gpu-18": [alert("gpu-17", cluster="b"), alert("gpu-18", cluster="b")],
     f"FIRING: 20 x IbPortDown: {', '.join(f'n{number:02} mlx5_0/1' for number in range(16))} and 4 more": LEAF,
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,8 @@ RULES = {rule.name: rule for rule in rules()}
 class PagerReceiver:
     """An Alertmanager that waits less than the shipped one, and what its receiver `pager` got."""
 
-    def __init__(self, url: str, receivers: Receivers) -> None:
-        self._url, self._receivers = url, receivers
+    def __init__(self, url: str, receivers: Receivers, file: Path) -> None:
+        self.url, self._receivers, self._file = url, receivers, file
 
     def fire(self, name: str, *instances: str, **labels: str) -> None:
         """Send an alert of a port for each of these nodes, as Prometheus does."""
@@ -35,7 +38,7 @@ class PagerReceiver:
             {"labels": {"alertname": name, "cluster": "a", "instance": node, **RULES[name].labels, **labels}}
             for node in instances
         ]
-        post(f"{self._url}/api/v2/alerts", [each | {"annotations": {"summary": name}} for each in body])
+        post(f"{self.url}/api/v2/alerts", [each | {"annotations": {"summary": name}} for each in body])
 
     def answers(self) -> bool:
         """Return whether Alertmanager accepts alerts."""
@@ -45,9 +48,15 @@ class PagerReceiver:
             return False
         return True
 
-    def pages(self) -> list[tuple[str, list[str]]]:
-        """Return the alert and the nodes of each notification, sorted."""
-        received = [one for one in list(self._receivers.received) if one.receiver == "pager"]
+    def reload(self, change: Callable[[str], str]) -> None:
+        """Change the text of the configuration, which Alertmanager then reads."""
+        self._file.write_text(change(self._file.read_text(encoding="utf-8")), encoding="utf-8")
+        request = urllib.request.Request(f"{self.url}/-/reload", method="POST")
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def pages(self, receiver: str = "pager") -> list[tuple[str, list[str]]]:
+        """Return the alert and the nodes of each notification to the receiver, sorted."""
+        received = [one for one in list(self._receivers.received) if one.receiver == receiver]
         by_number: dict[int, list[Notified]] = {}
         for one in received:
             by_number.setdefault(one.notification, []).append(one)
@@ -58,7 +67,12 @@ class PagerReceiver:
 
 
 FAULT = re.compile(r"group_by: &fault \[.*\]")
-EACH_DEVICE = FAULT.findall(ALERTMANAGER.with_name("receivers.yml").read_text(encoding="utf-8"))
+
+
+def _each_device(text: str) -> str:
+    """Return the configuration with the line of receivers.yml for an incident per device."""
+    [line] = FAULT.findall(ALERTMANAGER.with_name("receivers.yml").read_text(encoding="utf-8"))
+    return FAULT.sub(line, text)
 
 
 def quick(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -70,11 +84,9 @@ def quick(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @pytest.fixture
 def pager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PagerReceiver]:
-    """Run Alertmanager with the shipped routes. A parameter replaces their line `group_by: &fault`."""
+    """Run Alertmanager with the shipped routes. A parameter is a function that changes their text."""
     receivers, port = Receivers(), free_port()
-    shipped = ALERTMANAGER.read_text(encoding="utf-8")
-    [line] = FAULT.findall(shipped)
-    text = shipped.replace(line, getattr(request, "param", line))
+    text = getattr(request, "param", str)(ALERTMANAGER.read_text(encoding="utf-8"))
     with server(webhooks(receivers)) as hooks:
         (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(quick(routes(hooks, text))))
         flags = [
@@ -84,7 +96,7 @@ def pager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PagerRecei
             "--cluster.listen-address=",
         ]
         with running(["prometheus-alertmanager", *flags], tmp_path / "alertmanager.log"):
-            pager = PagerReceiver(f"http://127.0.0.1:{port}", receivers)
+            pager = PagerReceiver(f"http://127.0.0.1:{port}", receivers, tmp_path / "alertmanager.yml")
             eventually(pager.answers)
             yield pager
 
@@ -125,7 +137,7 @@ def test_one_cause_on_a_node_is_one_page_however_many_devices_it_has(pager: Page
     eventually(lambda: dict(pager.pages()) == expected)
 
 
-@pytest.mark.parametrize("pager", EACH_DEVICE, indirect=True)
+@pytest.mark.parametrize("pager", [_each_device], indirect=True)
 def test_each_device_is_an_incident_if_the_operator_wants_it(pager: PagerReceiver) -> None:
     """With the line of receivers.yml each GPU and each port has a group, which PagerDuty takes for an incident."""
     fail_two_devices_each(pager)
@@ -139,3 +151,30 @@ def test_a_second_outage_of_agents_is_a_second_page(pager: PagerReceiver) -> Non
     eventually(lambda: len(pager.pages()) == 1)
     pager.fire("GpumonManyDown", "", since="900")
     eventually(lambda: len(pager.pages()) == 2)
+
+
+def test_the_drill_of_the_documentation_reaches_the_pager(pager: PagerReceiver) -> None:
+    """The command of docs/xids.md sends an alert that the shipped routes take for one at night."""
+    page = (ALERTMANAGER.parents[2] / "docs" / "xids.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"^amtool alert add (?:.*\\\n)*.*$", page, re.MULTILINE)
+    words = shlex.split(command.replace("\\\n", " ").replace("http://alertmanager:9093", pager.url))
+    subprocess.run(words, check=True, timeout=60)
+    eventually(lambda: pager.pages() == [("GpuXidCritical", ["drill"])])
+
+
+def _no_working_hours(text: str) -> str:
+    """Return the configuration with its lines for working hours, which are only in the year 2000."""
+    return re.sub(r"time_intervals: \[\{weekdays.*", "time_intervals: [{years: ['2000']}]", text.replace("#h ", ""))
+
+
+@pytest.mark.parametrize("pager", [_no_working_hours], indirect=True)
+def test_a_ticket_of_the_night_arrives_when_the_working_day_begins(pager: PagerReceiver) -> None:
+    """Tickets wait for the hours if the lines for them are active, those about the network too. A page does not."""
+    pager.fire("GpuEccCorrectedHigh", "n1", uuid="GPU-1", gpu="1")
+    pager.fire("IbErrorRates", "n1", device="mlx5_0", port="1")
+    pager.fire("GpuLost", "n2", uuid="GPU-2", gpu="2")
+    eventually(lambda: pager.pages() == [("GpuLost", ["n2"])])
+    assert pager.pages("tickets") == []
+
+    pager.reload(lambda text: text.replace("2000", "2000:2100"))
+    eventually(lambda: pager.pages("tickets") == [("GpuEccCorrectedHigh", ["n1"]), ("IbErrorRates", ["n1"])])

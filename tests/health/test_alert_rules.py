@@ -223,7 +223,7 @@ def test_a_new_reason_changes_no_label(tmp_path: Path) -> None:
 
 
 def test_at_most_fifteen_alerts_page_at_night() -> None:
-    """All others wait for working hours, and nothing of severity info pages."""
+    """All others are tickets, and nothing of severity info pages."""
     night = [rule.name for rule in rules() if rule.page is Paging.NIGHT]
     assert len(night) <= 15, night
     assert {rule.severity for rule in rules() if rule.page is Paging.NIGHT} == {"critical"}

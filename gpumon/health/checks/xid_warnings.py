@@ -1,4 +1,4 @@
-"""CHECKS: Xids that need attention during working hours."""
+"""CHECKS: Xids that are a ticket at most."""
 
 from __future__ import annotations
 
