@@ -174,6 +174,7 @@ def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
             baseline=_or_default(probe.min_baseline_ratio, setting.min_baseline_ratio),
             spreads=probe.min_baseline_spreads,
             expected=probe.min_expected_ratio,
+            limit=configuration.health.thresholds.get(f"min_allreduce_{setting.backend}_busbw_bytes_per_second"),
         )
         for setting in (PROBE.gpu, PROBE.cpu)
     }

@@ -50,6 +50,13 @@ def test_slow_thresholds_exist_for_every_backend() -> None:
     assert (chosen["nccl"].baseline, chosen["gloo"].baseline) == (0.8, 0.8)
 
 
+def test_a_configured_minimum_bandwidth_holds_for_its_backend() -> None:
+    """The probe gets the limit of the check: one setting decides both."""
+    limits = {"GPUMON_HEALTH__THRESHOLDS": "{min_allreduce_nccl_busbw_bytes_per_second: 3e11}"}
+    floors = probe_floors(load(None, {}, limits))
+    assert (floors["nccl"].limit, floors["gloo"].limit) == (3e11, None)
+
+
 def test_a_new_agent_on_a_long_running_host_has_missed_no_probe(tmp_path: Path) -> None:
     """The time without a probe is measured from the agent's start, not from the boot."""
     configuration = load(None, {}, {"STATE_DIRECTORY": str(tmp_path)})

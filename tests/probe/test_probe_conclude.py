@@ -194,6 +194,19 @@ def test_a_run_below_its_expected_figure_is_degraded() -> None:
     assert "402.65 GB/s twice: 50% of 805.00 GB/s (a data sheet)" in result.hint
 
 
+def test_a_run_below_the_configured_limit_is_not_ok() -> None:
+    """The best size counts, as for the check. Other probes have no limit."""
+    fine = conclude_pass(accounts(FOUR_GPUS))
+    best = max(measurement.busbw_bytes_per_second for measurement in fine.measurements)
+
+    def outcome(limit: float, probe: str = "allreduce") -> tuple[str, str]:
+        result = conclude_pass(accounts(FOUR_GPUS), judge=replace(JUDGE, probe=probe, floors=Floors(limit=limit)))
+        return result.outcome, result.reason
+
+    assert outcome(best) == outcome(best * 2, "copy") == ("ok", "")
+    assert outcome(best * 1.01) == ("degraded", "limit")
+
+
 @each_case(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
 def test_rounds_pair_every_two_ranks_once(ranks: int, expected: int) -> None:
     """Every two ranks form a pair once, no rank is in two pairs of a round, and rounds are minimal."""

@@ -17,7 +17,7 @@ from gpumon.health.verdict import (
     warn,
 )
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import DECISIVE, ProbeResult
+from gpumon.probe.core.result import DECISIVE, LIMIT, ProbeResult
 
 _REFERENCES = {
     "baseline": "this host's own median",
@@ -122,7 +122,7 @@ def slow_run(facts: Facts) -> Finding | None:
     """
     result = _node_result(facts, "allreduce_slow", "degraded")
     if isinstance(result, ProbeResult):
-        return _slow_finding(result, "The all-reduce")
+        return PASSED if result.reason == LIMIT else _slow_finding(result, "The all-reduce")
     return result and clear()
 
 

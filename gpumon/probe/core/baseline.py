@@ -48,6 +48,8 @@ class Floors:
     (`Comparison.spread_bytes_per_second`). Results vary more on some hosts than on others.
     """
     expected: float = 0.85
+    limit: float | None = None
+    """Configured minimum of the best all-reduce bandwidth of each algorithm, in bytes per second; None if not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from gpumon.probe.core.nvlink_sharp import compare_algorithms, missing_gain
 from gpumon.probe.core.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.core.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.core.preflight import Skip
-from gpumon.probe.core.probes import MIB, Probe
+from gpumon.probe.core.probes import ALL_REDUCE, MIB, Probe
 from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_hint, remedy, torch_installation
-from gpumon.probe.core.result import DECISIVE, SUCCESSES, Comparison, Location, ProbeResult
+from gpumon.probe.core.result import DECISIVE, LIMIT, SUCCESSES, Comparison, Location, ProbeResult
 
 LOCATED = ("degraded", "wrong")
 """Outcomes for which the location of the fault is determined."""
@@ -269,6 +269,23 @@ def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
         low = comparisons(run_pass, judge, low=True)
         if low:
             return _degraded_verdict(low[-1])
+    return _below_limit(passes, judge)
+
+
+def _below_limit(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
+    """Return the outcome degraded if an algorithm's best bandwidth is below the configured limit; else None."""
+    limit = judge.floors.limit
+    if limit is None or judge.probe != ALL_REDUCE:
+        return None
+    for run_pass in passes:
+        measured = measurements(run_pass)
+        best = max(measured, key=lambda measurement: measurement.busbw_bytes_per_second)
+        if best.busbw_bytes_per_second < limit:
+            hint = (
+                f"The {best.algorithm} all-reduce measured {best.busbw_bytes_per_second / 1e9:.3g} GB/s at its best "
+                f"size; the configured limit is {limit / 1e9:.3g} GB/s."
+            )
+            return _Verdict(outcome="degraded", reason=LIMIT, hint=hint)
     return None
 
 

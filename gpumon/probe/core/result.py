@@ -17,6 +17,8 @@ SUCCESSES = ("ok", "degraded")
 """Outcomes of runs whose bandwidths are exported as metrics. Baselines are computed from ok runs only."""
 DECISIVE = (*SUCCESSES, "wrong")
 """Outcomes of runs that checked their data. After the outcome wrong some sizes may not have been measured."""
+LIMIT = "limit"
+"""Reason of a degraded run that only the configured limit shows to be slow."""
 SKIP_REASONS = (
     *("busy", "held", "released", "maintenance", "no_scheduler_gate", "scheduler_gate_failed"),
     *("single_gpu", "mig", "exclusive_mode", "low_memory", "no_torch", "disabled", "interrupted"),
@@ -159,7 +161,7 @@ class ProbeResult:
     outcome: str
     reason: str = ""
     """For a skip, one of SKIP_REASONS. For a failure, setup or ranks. For a timeout, the stage or unkillable. For a
-    degraded run, the reference that it is below: baseline, expected or drift.
+    degraded run, the reference that it is below: baseline, expected, drift or limit.
     """
     hint: str = ""
     """Explanation of the outcome and what the operator should do; empty if there is none."""

@@ -84,6 +84,12 @@ class Probed(Ward):
         self.report = replace(self.report, probe=replace(self.report.probe, **values))
 
 
+def test_a_run_below_the_configured_limit_is_no_slow_run() -> None:
+    """The check of the limit reports it, and would be inhibited by that of slow runs."""
+    ward = Probed().ran("degraded", "limit")
+    assert ward.verdict("allreduce_slow") is None
+
+
 def test_a_successful_run_raises_no_verdict() -> None:
     """Neither a successful run nor a node without a run raises a verdict."""
     assert not Probed().go_on(10 * MINUTE, every=30).verdicts
