@@ -239,6 +239,15 @@ def reset_behind_switch(world: World) -> None:
         world.after(seconds, partial(world.log_kernel_line, SWITCH_LINK_DOWN))
 
 
+def links_train(world: World) -> None:
+    """Log what NVSwitches log for each link while the driver is loaded: NVIDIA/nvtrust#124 (570.195.03, HGX H100)."""
+    for link in range(4):
+        line = (
+            f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 22013, Non-fatal, Link {link:02} Minion Link DLREQ interrupt"
+        )
+        world.log_kernel_line(line)
+
+
 def mig_on_half(world: World) -> None:
     """Enable MIG on half of the GPUs; the others stay busy."""
     count = len(PROFILES[world.profile].bus_ids)

@@ -280,6 +280,11 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         on=lambda profile: _has_nvlinks(profile) and bool(profile.switches),
     ),
     Disturbance(
+        name="the NVSwitches report that their links are trained",
+        act=acts.links_train,
+        on=lambda profile: bool(profile.switches),
+    ),
+    Disturbance(
         name="a container runs the fabric manager, and the host's unit is stopped",
         before={"busy": True, "services": {"fabric_manager": "container"}},
         on=lambda profile: "fabric_manager" in profile.services,

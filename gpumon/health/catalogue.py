@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from gpumon.health import nvlink5, recovery, registers, xids
-from gpumon.health.sxids import ALWAYS_FATAL, LINK_DOWN, is_link_failure
+from gpumon.health.sxids import LINK_DOWN, Scope, scope
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, DRIVER, NIC, OVERRUN, SXID, ErrorEvent
@@ -55,18 +55,18 @@ class Catalogue:
         An Xid 154 (recovery action changed) is explained by its newest line alone. An event that a later Xid cancelled
         (ErrorEvent.cancelled_wall) has severity info and needs no action.
         """
-        texts = (event.text,) if event.code == RECOVERY_ACTION else (*event.texts, event.text)
+        texts = (event.text,) if event.code == RECOVERY_ACTION else event.all_texts
         read = self.read(event.kind, event.code, texts, fatal=event.fatal)
         return read if event.cancelled_wall is None else _cancelled_explanation(read, event.code)
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
         """Return the explanation of an error code. For an Xid it is taken from the most severe of its log lines.
 
-        `kind`: XID, SXID, OVERRUN, AER, NIC or DRIVER. `texts`: what follows the Xid in each line. `fatal`: whether an
+        `kind`: XID, SXID, OVERRUN, AER, NIC or DRIVER. `texts`: what follows the code in each line. `fatal`: whether an
         NVSwitch error is fatal; None if its line does not state it.
         """
         if kind == SXID:
-            return _sxid(code, fatal=fatal)
+            return _sxid(code, texts, fatal=fatal)
         if kind == OVERRUN:
             return OVERRUN_EXPLAINED
         if kind == AER:
@@ -181,31 +181,44 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     )
 
 
-def _sxid(code: int, *, fatal: bool | None) -> Explanation:
-    if is_link_failure(code, fatal=fatal):
-        return (
-            _SWITCH_LINK_DOWN if code in LINK_DOWN else replace(_SWITCH_LINK_DOWN, name="A link of an NVSwitch failed")
-        )
-    resets_all = code in ALWAYS_FATAL
-    grade = {True: "fatal", False: "not fatal", None: "of unknown severity"}[resets_all or fatal]
-    return Explanation(
-        name=f"NVSwitch error, {grade}",
-        severity=Severity.CRITICAL if resets_all else Severity.WARNING,
-        action="drain the node and reboot it: its GPUs and NVSwitches must be reset together"
-        if resets_all
-        else "monitor the NVLinks of all GPUs",
-        verdict_action=Action.REBOOT if resets_all else Action.NONE,
+def _sxid(code: int, texts: Sequence[str], *, fatal: bool | None) -> Explanation:
+    explanation = _SXIDS[scope(code, texts, fatal=fatal)]
+    if code in LINK_DOWN:
+        return replace(explanation, name="A link of an NVSwitch went down")
+    unknown_severity = explanation is _SXIDS[Scope.MINOR] and fatal is None
+    return replace(explanation, name="NVSwitch error, of unknown severity") if unknown_severity else explanation
+
+
+_SXIDS: Mapping[Scope, Explanation] = {
+    Scope.HARMLESS: Explanation(
+        name="NVSwitch error, harmless",
+        severity=Severity.INFO,
+        action=NOTHING,
+        verdict_action=Action.NONE,
+        if_it_recurs=NOTHING,
+    ),
+    Scope.MINOR: Explanation(
+        name="NVSwitch error, not fatal",
+        severity=Severity.WARNING,
+        action="monitor the NVLinks of all GPUs",
+        verdict_action=Action.NONE,
         if_it_recurs=SUPPORT,
-    )
-
-
-_SWITCH_LINK_DOWN = Explanation(
-    name="A link of an NVSwitch went down",
-    severity=Severity.CRITICAL,
-    action="reset the GPU behind the link, unless it was reset or lost at that time",
-    verdict_action=Action.RESET,
-    if_it_recurs="check the GPU's seating, the baseboard and the NVLink cartridge",
-)
+    ),
+    Scope.LINK: Explanation(
+        name="A link of an NVSwitch failed",
+        severity=Severity.CRITICAL,
+        action="reset the GPU behind the link, unless it was reset or lost at that time",
+        verdict_action=Action.RESET,
+        if_it_recurs="check the GPU's seating, the baseboard and the NVLink cartridge",
+    ),
+    Scope.FABRIC: Explanation(
+        name="NVSwitch error, fatal",
+        severity=Severity.CRITICAL,
+        action="drain the node and reboot it: its GPUs and NVSwitches must be reset together",
+        verdict_action=Action.REBOOT,
+        if_it_recurs=SUPPORT,
+    ),
+}
 
 
 OVERRUN_EXPLAINED = Explanation(

@@ -48,6 +48,8 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
         yield repair
     check, device = key
+    if verdict is not None and _recurred_after_reboot(verdict, BY_NAME.get(check), facts):
+        yield Clearance.REBOOT
     new = check in BY_NAME and (verdict is None or verdict.since_boot == facts.boot_id)
     if new and any(rebooted_causes(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
         yield Clearance.REBOOT
@@ -62,6 +64,12 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
             and facts.age(transition) <= REMEMBERED
         ):
             yield transition.cleared_by
+
+
+def _recurred_after_reboot(verdict: Verdict, check: Check | None, facts: Facts) -> bool:
+    """Return whether the event of a verdict of an earlier boot, which a repair would have ended, occurred again."""
+    latched = check is not None and check.latch is not None and check.latch.repair
+    return latched and not verdict.active and verdict.since_boot != facts.boot_id == verdict.boot_id
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:

@@ -113,6 +113,11 @@ class ErrorEvent:
         return max(self.nvml, self.kmsg, int(self.unnumbered))
 
     @property
+    def all_texts(self) -> tuple[str, ...]:
+        """Return the kernel messages that were kept, the newest last."""
+        return (*self.texts, self.text)
+
+    @property
     def device(self) -> str:
         """Return the value of `ErrorCounter.device` under which the error is counted.
 

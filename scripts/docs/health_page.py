@@ -51,7 +51,7 @@ disables what depends on one. `gpumon config check` reports unknown names.
 | Xid 94 (contained) | warn; fail if it recurs within a day |
 | Xid 163 | cleared by Xid 162 |
 | Xid 154 | cleared by a newer Xid 154 |
-| SXid | fail if fatal, otherwise warn for a day |
+| SXid | fail if fatal, or if the NVSwitch is off; otherwise warn for a day, but not for 22013 and corrected errors |
 | fatal counter of InfiniBand | fail; `link_downed`, retries exceeded: warn (`ib_port_down` reports the port) |
 | kernel log cannot be read | warn: NVML still reports Xids |
 

@@ -195,10 +195,23 @@ def test_the_most_severe_line_of_a_burst_sets_its_severity() -> None:
         assert SHIPPED.explain(error_event(1, 145, texts=texts, text=harmless)).action == RESET
 
 
-@pytest.mark.parametrize(("fatal", "severity"), [(True, CRITICAL), (False, WARNING), (None, WARNING)])
-def test_the_line_sets_the_severity_of_an_nvswitch_error(*, fatal: bool | None, severity: Severity) -> None:
-    """Only a fatal NVSwitch error is critical."""
-    assert SHIPPED.explain(error_event(1, 12022, kind=SXID, fatal=fatal)).severity is severity
+@each_case(
+    ("code", "fatal", "text", "severity", "name"),
+    [
+        (12022, True, "Fatal, Link 30 egress error", CRITICAL, "A link of an NVSwitch failed"),
+        (20034, True, "Fatal, Link 30 LTSSM Fault Up", CRITICAL, "A link of an NVSwitch went down"),
+        (10007, True, "Fatal, IO failure", CRITICAL, "NVSwitch error, fatal"),
+        (12028, False, "Non-fatal, Link 30 PRIV error", WARNING, "NVSwitch error, not fatal"),
+        (26007, None, "SOE EXTERR", WARNING, "NVSwitch error, of unknown severity"),
+        (22013, False, "Non-fatal, Link 30 Minion Link DLREQ interrupt", INFO, "NVSwitch error, harmless"),
+    ],
+)
+def test_the_line_sets_the_severity_of_an_nvswitch_error(
+    code: int, text: str, severity: Severity, name: str, *, fatal: bool | None
+) -> None:
+    """Only a fatal NVSwitch error is critical; a link failed only if the line names a link."""
+    means = SHIPPED.explain(error_event(1, code, kind=SXID, fatal=fatal, text=text))
+    assert (means.severity, means.name) == (severity, name)
 
 
 def test_lost_records_are_a_warning() -> None:

@@ -43,6 +43,13 @@ _WARNINGS = (
     (94, "a contained memory error", "Contained memory error", Action.RESTART),
     (163, "power smoothing lost", "Power smoothing lost", Action.NONE),
 )
+_DEAD_SWITCH = (
+    ("is too hot and turns itself off", "10006, TSENSE OVERT is asserted. Shutting Down"),
+    ("reports a fatal error without a link", "10001, Fatal, Unexpected PRI error"),
+    ("could not be initialised", "26002, Failed to boot SOE(1)"),
+)
+"""Lines of the driver about a whole NVSwitch (therm_ls10.c, intr_ls10.c and soe_ls10.c of NVIDIA's open kernel module).
+"""
 _STICKING = (
     (13, "Graphics SM Warp Exception on (GPC 3, TPC 2, SM 1): Out Of Range Address", Action.INSPECT),
     (31, "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f54_1a000000", Action.INSPECT),
@@ -157,6 +164,15 @@ def rows() -> Iterator[FaultRow]:
         ),
         on=lambda profile: bool(profile.switches),
     )
+    for words, line in _DEAD_SWITCH:
+        yield FaultRow(
+            name=f"an NVSwitch {words}",
+            check="nvswitch_error",
+            action=Action.REBOOT,
+            where="node",
+            steps=(ScenarioStep(log=(f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {line}",)),),
+            on=lambda profile: bool(profile.switches),
+        )
     yield FaultRow(
         name="an NVSwitch reports a fatal error",
         check="nvswitch_error",

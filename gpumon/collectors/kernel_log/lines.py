@@ -46,7 +46,7 @@ _XID = re.compile(
 _SXID = re.compile(
     rf"nvidia-nvswitch\d*: SXid \({PCI_ADDRESS}\):\s*(?P<code>\d{{1,6}}),\s*(?P<text>.*)", re.IGNORECASE | re.DOTALL
 )
-_SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{)", re.IGNORECASE)
+_SXID_DETAIL = re.compile(r"(Severity\s+\d|Data\s*\{|SOE HALT data\[)", re.IGNORECASE)
 """Start of the text of a detail line, which repeats the number of an SXid but is no further error."""
 _FATAL = {"fatal": True, "non-fatal": False, "nonfatal": False}
 _OFF_THE_BUS = re.compile(

@@ -12,7 +12,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
-from gpumon.health.sxids import LINK_DOWN, is_link_failure
+from gpumon.health.sxids import LINK_DOWN, Scope
 from gpumon.health.verdict import PASSED, Action, Finding, Level, clear, fail, warn
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
@@ -131,9 +131,7 @@ def switch_link_down(facts: Facts) -> Finding | None:
     no GPU has a fault and, for an SXid that is not in LINK_DOWN, a GPU was reset after the error.
     """
     last_reset = max((facts.wall(state.reset_at) for state in facts.gpus if state.reset_at is not None), default=0.0)
-    events = [
-        event for event in sxid_events(facts, "nvswitch_link_down") if is_link_failure(event.code, fatal=event.fatal)
-    ]
+    events = sxid_events(facts, "nvswitch_link_down", Scope.LINK)
     if not events:
         return PASSED
     if any(state.released for state in facts.gpus):

@@ -12,7 +12,7 @@ from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, began
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.sxids import ALWAYS_FATAL, is_link_failure
+from gpumon.health.sxids import Scope, scope
 from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
@@ -135,34 +135,31 @@ def reason(events: Sequence[ExplainedXid]) -> str:
     return f"{worst(events).words}{f' Also Xid {also}.' if also else ''}"
 
 
-def sxid_events(facts: Facts, check: str) -> Iterator[ErrorEvent]:
-    """Yield the SXids of this boot since the check's verdict was last cleared, except during planned work."""
-    cleared = facts.cleared.get((check, NODE), 0.0)
-    for event in facts.events_since(SXID, cleared):
-        if event.boot_id == facts.boot_id and not facts.planned_work.contains(event):
-            yield event
+def sxid_events(facts: Facts, check: str, affected: Scope) -> list[ErrorEvent]:
+    """Return the SXids of this scope and boot since the check's verdict was last cleared, except in planned work."""
+    return [
+        event
+        for event in facts.events_since(SXID, facts.cleared.get((check, NODE), 0.0))
+        if event.boot_id == facts.boot_id
+        and scope(event.code, event.all_texts, fatal=event.fatal) is affected
+        and not facts.planned_work.contains(event)
+    ]
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:
-    """Return a failure for an SXid of this boot that is fatal to the fabric, or a warning for others of the last day.
+    """Return a failure for an SXid of this boot that is fatal to a switch, or a warning for others of the last day.
 
     Failures of one link are left out: the check nvswitch_link_down reports them.
     """
-    key = ("nvswitch_error", NODE)
-    events = [
-        event
-        for event in sxid_events(facts, "nvswitch_error")
-        if not is_link_failure(event.code, fatal=event.fatal)
-        and (event.code in ALWAYS_FATAL or age(event, facts) <= DAY)
-    ]
-    if not events:
-        minor = (verdict := facts.open.get(key)) is not None and verdict.level is WARN
-        return clear(Clearance.QUIET) if minor else PASSED
-    worst = max(events, key=lambda event: (event.code in ALWAYS_FATAL, event.last_wall))
-    is_fatal = worst.code in ALWAYS_FATAL
-    make, action = (fail, Action.REBOOT) if is_fatal else (warn, Action.NONE)
-    words = f"NVSwitch {worst.bus_id} had {'a fatal' if is_fatal else 'an'} error: SXid {worst.code}."
-    return make(words, action, at=worst.last_wall, sxid=worst.code, nvswitch=worst.bus_id)
+    fatal = sxid_events(facts, "nvswitch_error", Scope.FABRIC)
+    minor = [event for event in sxid_events(facts, "nvswitch_error", Scope.MINOR) if age(event, facts) <= DAY]
+    if not fatal and not minor:
+        verdict = facts.open.get(("nvswitch_error", NODE))
+        return clear(Clearance.QUIET) if verdict is not None and verdict.level is WARN else PASSED
+    last = max(fatal or minor, key=lambda event: event.last_wall)
+    make, action = (fail, Action.REBOOT) if fatal else (warn, Action.NONE)
+    words = f"NVSwitch {last.bus_id} had {'a fatal' if fatal else 'an'} error: SXid {last.code}."
+    return make(words, action, at=last.last_wall, sxid=last.code, nvswitch=last.bus_id)
 
 
 def recurring_xid(gpu: GpuCase) -> Finding | None:

@@ -56,7 +56,7 @@ def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
     """
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
-    units = [set(_UNIT.findall(" ".join((*event.texts, event.text)))) for event in events]
+    units = [set(_UNIT.findall(" ".join(event.all_texts))) for event in events]
     places_of_one = Counter(next(iter(places)) for places in units if len(places) == 1)
     if not places_of_one:
         return 0, ""

@@ -138,6 +138,7 @@ def test_every_xid_format_is_parsed(printed: str, line: Line) -> None:
         "NVRM: Xid (PCI:0000:1b:00): abc, pid=1",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Severity 0 Engine instance 60 Sub-engine instance 00",
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Data {0x0000003c, 0x0000003c, 0x00000000}",
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 26006, SOE HALT data[0] = 0x               0",
         "my-program: SXid is a word",
         "my-program: I saw NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.",
     ],

@@ -576,16 +576,59 @@ def test_nvswitch_error_that_is_not_fatal() -> None:
     assert ward.transitions[-1].cleared_by is Clearance.QUIET
 
 
-def switch_line(ward: Ward, code: int, *, fatal: bool | None) -> None:
-    ward.event(0, code, fatal=fatal, bus_id="00000000:05:00.0", uuid=None, kind=SXID)
+def switch_line(ward: Ward, code: int, *, fatal: bool | None, text: str = "Fatal, Link 30 egress error") -> None:
+    ward.event(0, code, fatal=fatal, bus_id="00000000:05:00.0", uuid=None, kind=SXID, text=text)
 
 
-@each_case("code", [26006, 26008])
-def test_a_dead_processor_of_a_switch_is_fatal_without_a_severity(code: int) -> None:
-    """A halt or a watchdog of the switch's processor fails the node, though its line has no severity."""
+@each_case(
+    ("code", "text", "fatal"),
+    [
+        (26006, "SOE HALTED", None),
+        (26008, "SOE Watchdog error", None),
+        (10006, "TSENSE OVERT is asserted. Shutting Down", None),
+        (26001, "Failed to reset SOE(0)", None),
+        (26002, "Failed to boot SOE(1)", None),
+        (10001, "Fatal, Unexpected PRI error", True),
+        (10008, "Fatal, Firmware initialization failed", True),
+        (22010, "Fatal, Link 03 MINION Watchdog timer ran out", True),
+    ],
+)
+def test_an_error_of_a_whole_switch_fails_the_node(code: int, text: str, *, fatal: bool | None) -> None:
+    """A fatal line that names no link, or a switch that is off or not initialised, asks for a reboot of the node.
+
+    The driver's lines: src/common/nvswitch/kernel/ls10 of NVIDIA's open kernel module. It marks the whole switch as
+    failed after a watchdog of a MINION, which serves several links, though the line names one.
+    """
     ward = Ward(gpus=2)
-    switch_line(ward, code, fatal=None)
-    assert ward.go_on(60).level("nvswitch_error") is Level.FAIL
+    switch_line(ward, code, fatal=fatal, text=text)
+    verdict = ward.go_on(60).verdict("nvswitch_error")
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.FAIL, Action.REBOOT)
+    assert ward.level("nvswitch_link_down") is Level.OK
+    ward.reboot()
+    switch_line(ward, code, fatal=fatal, text=text)
+    verdict = ward.go_on(60).verdict("nvswitch_error")
+    assert verdict is not None
+    assert verdict.action is Action.INSPECT, "a reboot did not help"
+
+
+@each_case(
+    ("code", "text", "fatal", "level"),
+    [
+        (22013, "Non-fatal, Link 07 Minion Link DLREQ interrupt", False, Level.OK),
+        (12021, "Non-fatal, Link 07 egress crumbstore ECC limit error", False, Level.OK),
+        (24001, "Non-fatal, Link 07 sourcetrack TCEN0 crubmstore ECC limit error", False, Level.OK),
+        (12028, "Non-fatal, Link 32 egress non-posted PRIV error (First)", False, Level.WARN),
+    ],
+)
+def test_an_sxid_that_needs_no_action_gives_no_verdict(code: int, text: str, level: Level, *, fatal: bool) -> None:
+    """The driver logs 22013 for each link when it loads, and corrected errors in between; others are warnings.
+
+    Source: NVIDIA/nvtrust#124 (570.195.03, HGX H100), and the list of SXids in the Fabric Manager user guide.
+    """
+    ward = Ward(gpus=2)
+    switch_line(ward, code, fatal=fatal, text=text)
+    assert ward.go_on(60).level("nvswitch_error") is level
 
 
 def test_a_link_of_a_switch_that_stays_down_asks_for_a_reset() -> None:
