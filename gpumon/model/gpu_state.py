@@ -57,8 +57,8 @@ class GpuState:
     stored: StoredGpu | None = None
     """The GPU's row in the table `gpus` of the store; None until the uuid has been read or found in the store."""
     migs: tuple[MigReading, ...] = ()
-    traffic: float | None = None
-    """NVLink and PCIe traffic in both directions, in bytes per second."""
+    link_rates: Mapping[str, float] = field(default_factory=dict)
+    """Traffic over NVLink and PCIe in bytes per second, by row of Gpu (`nvlink_receive_bytes_total`, ...)."""
     idle_since: float | None = None
     """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it or
     if the GPU does not answer. A probe run may wait for a minimum idle time.

@@ -109,6 +109,27 @@ DEFAULTS: tuple[DcgmField, ...] = (
 """The metrics that dcgm-exporter exports by default."""
 FIELDS: tuple[DcgmField, ...] = (
     *DEFAULTS,
+    *(
+        _computed_field(
+            partial(values.nvlink_rate, f"nvlink_{way}_bytes_total"),
+            f"NVLink traffic in bytes per second, {text}.",
+            f"FI_PROF_NVLINK_{short}_BYTES",
+        )
+        for short, way, text in (("TX", "transmit", "sent"), ("RX", "receive", "received"))
+    ),
+    _row("DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "nvlink_errors_total:crc"),
+    _row("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "nvlink_errors_total:replay"),
+    _row("DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "nvlink_errors_total:recovery"),
+    _row("DEV_PCIE_LINK_GEN", "pcie_link_generation"),
+    _row("DEV_PCIE_LINK_WIDTH", "pcie_link_width"),
+    _row("DEV_PCIE_MAX_LINK_GEN", "pcie_link_generation_max"),
+    _row("DEV_PCIE_MAX_LINK_WIDTH", "pcie_link_width_max"),
+    _row("DEV_PSTATE", "performance_state"),
+    _computed_field(
+        values.memory_share, "Share of GPU memory in use, without reserved memory.", "FI_DEV_FB_USED_PERCENT"
+    ),
+    _row("DEV_BAR1_TOTAL", "bar1_total_bytes", "MiB"),
+    _row("DEV_BAR1_USED", "bar1_used_bytes", "MiB"),
     _row("DEV_FB_TOTAL", "memory_total_bytes", "MiB", "DEV_FB_CAPACITY_BYTES"),
     _row("PROF_SM_ACTIVE", "sm_active_ratio", "", "PROF_SM_UTIL_RATIO"),
     _row("PROF_SM_OCCUPANCY", "sm_occupancy_ratio", "", "PROF_SM_OCCUPANCY_RATIO"),

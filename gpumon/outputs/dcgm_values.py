@@ -83,10 +83,22 @@ def clock_event_mask(_: Report, state: GpuState) -> Values:
 
 def nvlink_traffic(_: Report, state: GpuState) -> Values:
     """Yield the NVLink traffic in both directions in bytes per second, as the average since the previous reading."""
-    gpu = state.gpu
-    if state.traffic is not None and gpu.nvlink_receive_bytes_total is not None:
-        pcie = (gpu.pcie_receive_bytes_per_second or 0.0) + (gpu.pcie_transmit_bytes_per_second or 0.0)
-        yield (), max(0.0, state.traffic - pcie)
+    rates = [rate for name, rate in state.link_rates.items() if name.startswith("nvlink")]
+    if rates:
+        yield (), sum(rates)
+
+
+def nvlink_rate(row: str, _: Report, state: GpuState) -> Values:
+    """Yield the NVLink traffic that the counter `row` of `Gpu` measures, in bytes per second."""
+    if row in state.link_rates:
+        yield (), state.link_rates[row]
+
+
+def memory_share(_: Report, state: GpuState) -> Values:
+    """Yield the share of the GPU memory in use, without what the driver reserves."""
+    used, total = state.gpu.memory_used_bytes, state.gpu.memory_total_bytes
+    if used is not None and total:
+        yield (), used / (total - (state.gpu.memory_reserved_bytes or 0.0))
 
 
 def gpu_count(report: Report, state: GpuState) -> Values:

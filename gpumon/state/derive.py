@@ -214,7 +214,7 @@ def _reading(gpu: GpuRecord) -> dict[str, Any]:
         "pids": reading.pids,
         "pids_at": reading.pids_at,
         "link_bytes": reading.link_bytes,
-        "traffic": gpu.traffic,
+        "link_rates": gpu.link_rates,
         "idle_since": gpu.idle_since,
     }
 

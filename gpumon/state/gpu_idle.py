@@ -41,17 +41,19 @@ def without_own_use(reading: GpuReading) -> GpuReading:
     return replace(reading, watched=0.0, increments={**reading.increments, **unused})
 
 
-def traffic(before: GpuReading | None, reading: GpuReading) -> float | None:
-    """Return the NVLink and PCIe traffic since the last reading in bytes per second; None if it cannot be computed."""
+def link_rates(before: GpuReading | None, reading: GpuReading) -> Mapping[str, float]:
+    """Return the traffic over NVLink and PCIe since the last reading in bytes per second, by row of Gpu.
+
+    A row whose traffic cannot be computed is absent.
+    """
     if before is None or before.gpu is None or reading.gpu is None or not reading.watched:
-        return None
-    gains = [
-        now - was
-        for was, now in ((getattr(before.gpu, name), getattr(reading.gpu, name)) for name in _COUNTED)
-        if was is not None and now is not None and now >= was
-    ]
-    gains += [gain for name in _INTEGRATED if isinstance(gain := reading.increments.get(name), float)]
-    return sum(gains) / reading.watched if gains else None
+        return {}
+    counts = {name: (getattr(before.gpu, name), getattr(reading.gpu, name)) for name in _COUNTED}
+    gains = {
+        name: now - was for name, (was, now) in counts.items() if was is not None and now is not None and now >= was
+    }
+    gains |= {name: gain for name in _INTEGRATED if isinstance(gain := reading.increments.get(name), float)}
+    return {name: gain / reading.watched for name, gain in gains.items()}
 
 
 def memory_in_use(gpu: Gpu) -> float | None:

@@ -25,7 +25,7 @@ from gpumon.state.counters import (
     totals,
     was_reset,
 )
-from gpumon.state.gpu_idle import idle_since, traffic, without_own_use
+from gpumon.state.gpu_idle import idle_since, link_rates, without_own_use
 
 AWAY_SECONDS = 10.0
 """Seconds without a reading after which the GPU may have been reset in between."""
@@ -79,8 +79,8 @@ class GpuRecord:
     """True if the uuid is from the store and has not been read in this run of the agent."""
     index_confirmed: bool = False
     """True if the index was assigned from a reading in this boot; False if it is assumed until the GPU is read."""
-    traffic: float | None = None
-    """NVLink and PCIe traffic in both directions, in bytes per second."""
+    link_rates: Mapping[str, float] = field(default_factory=dict)
+    """Traffic over NVLink and PCIe in bytes per second, by row of Gpu (`nvlink_receive_bytes_total`, ...)."""
     idle_since: float | None = None
     """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it."""
     absent: bool = False
@@ -158,12 +158,13 @@ def _answer_fields(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Nei
     }
 
 
-def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, float | None]:
-    """Return the fields of GpuRecord about the use of the GPU: `traffic` and `idle_since`."""
-    moved = traffic(before.reading, reading)
+def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, Any]:
+    """Return the fields of GpuRecord about the use of the GPU: `link_rates` and `idle_since`."""
+    rates = link_rates(before.reading, reading)
+    moved = sum(rates.values()) if rates else None
     unread = None if before.read_at is None or before.fault is not None else now.uptime - before.read_at
     since = idle_since(before.idle_since, values, moved, now, unread=unread)
-    return {"traffic": moved, "idle_since": since}
+    return {"link_rates": rates, "idle_since": since}
 
 
 def _stored_row(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:

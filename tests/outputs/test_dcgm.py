@@ -101,15 +101,32 @@ def test_values_have_the_units_of_the_version(
 
 
 def test_nvlink_traffic_is_a_rate_in_both_directions() -> None:
-    """It is the traffic between two polls without that of PCIe, in MB/s."""
-    report = with_gpu(
-        samples.healthy(),
-        nvlink_receive_bytes_total=1.0,
-        pcie_receive_bytes_per_second=1e6,
-        pcie_transmit_bytes_per_second=2e6,
+    """It is the traffic between two polls without that of PCIe, in MB/s; PROF has each direction in B/s."""
+    rates = {"nvlink_receive_bytes_total": 4e6, "nvlink_transmit_bytes_total": 2e6, "pcie_receive_bytes_total": 3e6}
+    report = samples.healthy()
+    page = LEGACY.render(replace(report, gpus=(replace(report.gpus[0], link_rates=rates),)))
+    assert first(page, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL") == 6
+    assert (first(page, "DCGM_FI_PROF_NVLINK_RX_BYTES"), first(page, "DCGM_FI_PROF_NVLINK_TX_BYTES")) == (4e6, 2e6)
+
+
+def test_used_memory_is_a_share_of_what_the_driver_leaves() -> None:
+    """Without a total there is none."""
+    values = {"memory_used_bytes": 30.0, "memory_total_bytes": 80.0, "memory_reserved_bytes": 20.0}
+    name = "DCGM_FI_DEV_FB_USED_PERCENT"
+    assert first(LEGACY.render(with_gpu(samples.healthy(), **values)), name) == 0.5
+    assert f'{name}{{gpu="0"' not in LEGACY.render(with_gpu(samples.healthy(), **values | {"memory_total_bytes": None}))
+
+
+def test_names_of_custom_csv_files_have_series() -> None:
+    """Panels on NVLink, PCIe, BAR1 and the performance state use names that the exporter exports if configured."""
+    page = page_of("h100x8")
+    names = (
+        *(f"PROF_NVLINK_{way}_BYTES" for way in ("TX", "RX")),
+        *(f"DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL" for kind in ("CRC_FLIT", "REPLAY", "RECOVERY")),
+        *(f"DEV_PCIE_{most}LINK_{what}" for most in ("", "MAX_") for what in ("GEN", "WIDTH")),
+        *("DEV_PSTATE", "DEV_FB_USED_PERCENT", "DEV_BAR1_TOTAL", "DEV_BAR1_USED"),
     )
-    report = replace(report, gpus=(replace(report.gpus[0], traffic=9e6),))
-    assert first(LEGACY.render(report), "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL") == 6
+    assert [name for name in names if page.count(f"\nDCGM_FI_{name}{{") != 8] == []
 
 
 def test_an_unknown_value_has_no_series() -> None:
@@ -213,6 +230,7 @@ def test_types_are_those_of_the_exporter() -> None:
         "TOTAL_ENERGY_CONSUMPTION",
         "PCIE_REPLAY_COUNTER",
         "NVLINK_BANDWIDTH_TOTAL",
+        *(f"NVLINK_{kind}_ERROR_COUNT_TOTAL" for kind in ("CRC_FLIT", "REPLAY", "RECOVERY")),
         "UNCORRECTABLE_REMAPPED_ROWS",
         "CORRECTABLE_REMAPPED_ROWS",
         *(field.legacy for field in FIELDS if field.legacy.startswith("DCGM_EXP_")),

@@ -57,7 +57,10 @@ def test_own_ranks_are_not_foreign(
 def test_load_right_after_a_run_is_ignored() -> None:
     """Utilization and traffic right after a run are ignored on its GPUs; used memory is not."""
     busy = Gpu(processes=0.0, utilization_ratio=1.0, memory_used_bytes=2e9)
-    gpus = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=busy, traffic=1e11) for n in range(2))
+    gpus = tuple(
+        GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=busy, link_rates={"nvlink_receive_bytes_total": 1e11})
+        for n in range(2)
+    )
     probe = ProbeState(loaded=("GPU-0",), loaded_until=103.0)
     report = Report(started=0.0, gpus=gpus, probe=probe)
 

@@ -85,7 +85,7 @@ def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simula
         memory_used=memory_in_use(gpu),
         memory_free=gpu.memory_free_bytes,
         memory_exact=gpu.memory_reserved_bytes is not None,
-        traffic=None if own else state.traffic,
+        traffic=None if own or not state.link_rates else sum(state.link_rates.values()),
         idle_seconds=None if state.idle_since is None else at - state.idle_since,
         mig=bool(gpu.mig_mode),
         compute_mode=None if gpu.compute_mode is None else int(gpu.compute_mode),
