@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
+import os
 import re
 import statistics
 import tempfile
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agents import AgentProcess, all_cores_busy, cpu_seconds, eventually
 
@@ -55,6 +57,7 @@ AIMS = {
     "resident, all": "95 MB",
     "start to first complete scrape": "2 s",
     "gpumon check": "p99 100 ms",
+    "kernel line to own alert": "p99 1 s",
 }
 
 
@@ -63,6 +66,7 @@ class AgentRun:
     """One agent on one profile."""
 
     agent: AgentProcess
+    profile: str
     gpus: int
     trace: Path
     started: float
@@ -84,7 +88,7 @@ def agent_on(profile: str, gpus: int) -> Iterator[AgentRun]:
         agent.start()
         eventually(lambda: sum(agent.metrics().gpus("gpumon_gpu_up").values()) == gpus, every=0.02)
         try:
-            yield AgentRun(agent, gpus, trace, boot_clock() - began)
+            yield AgentRun(agent, profile, gpus, trace, boot_clock() - began)
         finally:
             agent.stop()
 
@@ -144,6 +148,40 @@ def storm_cost(run: AgentRun) -> Iterator[tuple[str, str]]:
     run.agent.simulate({"busy": True})
 
 
+def alert_delays(profile: str, gpus: int) -> Iterator[tuple[str, str]]:
+    """Yield the time from an Xid in the kernel log of each GPU to its alert in /api/v1/alerts."""
+    with tempfile.TemporaryDirectory() as folder:
+        kernel_log = Path(folder) / "kmsg"
+        os.mkfifo(kernel_log)  # like /dev/kmsg, it wakes the agent
+        agent = AgentProcess(Path(folder), profile=profile, environment={"GPUMON_KERNEL_LOG__PATH": str(kernel_log)})
+        agent.start()
+        try:
+            eventually(lambda: agent.get("/api/v1/health")["evaluated"])
+            times = sorted(alert_delay(agent, kernel_log, gpu) for gpu in range(gpus))
+        finally:
+            agent.stop()
+    yield "kernel line to own alert", percentiles(times)
+
+
+def alert_delay(agent: AgentProcess, kernel_log: Path, gpu: int) -> float:
+    """Log an Xid 79 of this GPU, and return the seconds until its alert fires."""
+    domain, bus, device = agent.get("/api/v1/gpus")["gpus"][gpu]["pci_bus_id"].lower().split(":")
+    xid = f"NVRM: Xid (PCI:{domain[-4:]}:{bus}:{device[:2]}): 79, GPU has fallen off the bus."
+    began = boot_clock()
+    kernel_log.write_text(f"4,{gpu},{int(began * 1e6)},-;{xid}\n", encoding="utf-8")
+    fires = {"state": "firing", "rule": "GpuXidCritical", "gpu": str(gpu)}
+    eventually(lambda: any(fires.items() <= flat(alert).items() for alert in alerts(agent)), every=0.005)
+    return boot_clock() - began
+
+
+def alerts(agent: AgentProcess) -> list[dict[str, Any]]:
+    return list(agent.get("/api/v1/alerts")["alerts"])
+
+
+def flat(alert: Mapping[str, Any]) -> dict[str, Any]:
+    return {**alert, **alert["labels"]}
+
+
 def poll_times(run: AgentRun) -> Iterator[tuple[str, str]]:
     """Yield the duration of a fast poll without the time of the simulated driver, and with it."""
     inside = total_calls(run.trace).seconds
@@ -173,6 +211,7 @@ def measure(run: AgentRun) -> Iterator[tuple[str, str]]:
     if run.gpus > 1:
         yield "neighbours read, a call hangs", neighbours_read(run.agent.metrics, "gpu", run.gpus - 1, run.gpus)
     yield from check_times(run.agent)
+    yield from alert_delays(run.profile, run.gpus)
 
 
 def context(name: str) -> str:

@@ -128,9 +128,11 @@ def apply_transitions(health: Health, transitions: Iterable[VerdictTransition]) 
         else:
             verdicts[key] = transition.verdict
     stored_keys = {transition.verdict.key for transition in stored}
+    levels = {key: verdict.level for key, verdict in verdicts.items()}
     return replace(
         health,
         open=_without_missing_causes(verdicts),
+        pending={key: each for key, each in health.pending.items() if each.level is levels.get(key, OK)},
         cleared=cleared,
         history=trim_history((*health.history, *stored)),
         due=tuple(transition for transition in health.due if transition.verdict.key not in stored_keys),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 from gpumon.config.notifications_section import NotificationsSection
-from gpumon.health.alert import FIRING
+from gpumon.health.alert import FIRING, Alert
 from gpumon.health.alert_rules import runbook_url
 from gpumon.health.last_verdicts import JOB
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
@@ -44,6 +44,8 @@ class Notifier:
         self._labels = {"job": JOB, "instance": address} | dict(section.labels)
         self._runbooks = runbooks
         self._latest = latest
+        self._passed: tuple[Alert, ...] | None = None
+        """Alerts of the Report that were last passed to the senders."""
         self._write = write
         delays = delays or Delays()
         receivers = message_receivers(section, source=f"gpumon://{self._labels['instance']}")
@@ -60,15 +62,18 @@ class Notifier:
         for row in (row for rows in by_receiver.values() for row in rows):
             self._write(partial(store_notified.remove, notified=row))
 
-    def tick(self) -> None:
+    def update(self) -> None:
         """Pass the alerts that fire now to the senders; during a maintenance, only to those of Alertmanagers.
 
-        Do nothing before the stored verdicts are restored and the checks evaluated, or while an open verdict is not
-        exported yet (Report.hides_verdicts). A store that failed is not waited for after STORE_GRACE_SECONDS.
+        Do nothing if the alerts were not evaluated since the last call, before the stored verdicts are restored and
+        the checks evaluated, or while an open verdict is not exported yet (Report.hides_verdicts). A store that failed
+        is not waited for after STORE_GRACE_SECONDS.
         """
         report = self._latest()
         failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
-        if report.health.evaluated and (report.internal.restored or failed) and not report.hides_verdicts:
+        ready = report.health.evaluated and (report.internal.restored or failed) and not report.hides_verdicts
+        if ready and report.alerts is not self._passed:
+            self._passed = report.alerts
             wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
             for sender in self._senders:
                 # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An

@@ -58,7 +58,7 @@ class VerdictWriter:
         if report.internal.restored:
             self._writes.put(verdicts.PENDING, [tuple(pending_to_store(report.health, report.boot_id))])
 
-    def tick(self) -> None:
+    def record_due(self) -> None:
         """Store the verdict transitions that are due, as one batch. Do nothing until an earlier batch is in effect."""
         due = self._latest().health.due
         if due and not self._in_flight and not self._stopping:

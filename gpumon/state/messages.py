@@ -179,7 +179,7 @@ class ReleaseHolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Sent at each tick, every 5 seconds: outdated readings are removed, and checks are evaluated."""
+    """Sent every 5 seconds: outdated readings are removed, samples are taken, and checks are evaluated."""
 
 
 Message = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from gpumon.clock import boot_clock
 from gpumon.model.now import Now
@@ -33,17 +34,21 @@ class Monitor:
         self._read_at = boot_clock()
         self._uptime = 0.0
         self.settings = settings
+        self.listeners: list[Callable[[], object]] = []
+        """Functions that are called after each message, when `latest` is the new Report."""
 
     def apply(self, settings: ReducerSettings) -> None:
         """Use these settings, after a reload of the configuration, for all further messages."""
         self.settings = settings
 
     def take(self, message: Message) -> None:
-        """Apply a message to the latest Report, and log what has changed on the node."""
+        """Apply a message to the latest Report, log what has changed on the node, and call the listeners."""
         before = self.latest
         self.latest = reduce(before, message, self._now(), self.settings)
         for change in changes(before, self.latest):
             log.log(change.level, change.message, extra=change.fields)
+        for listener in self.listeners:
+            listener()
 
     def beat(self) -> None:
         """Add the time since the last call of `beat` or `take`, at most MAX_BEAT_SECONDS, to the uptime.

@@ -41,8 +41,11 @@ from gpumon.state.report import Report
 
 
 def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings) -> Report:  # noqa: C901, PLR0912 (one case per message)
-    """Return the Report after this message was applied."""
-    windows = report.windows
+    """Return the Report after this message was applied.
+
+    Checks are evaluated at each Tick, and at once after a message that may start a verdict (`_may_start_verdict`).
+    """
+    before, windows = report, report.windows
     match message:
         case Snapshot():
             report = _snapshot(report, message, now)
@@ -87,9 +90,12 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
     report = released_gpus.apply_windows(report, windows, now)
     report = derive(report, now, settings)
     if isinstance(message, Tick):
+        report = _evaluate_checks(_with_samples(report, now), now, settings)
+    elif _may_start_verdict(before, report, message):
         report = _evaluate_checks(report, now, settings)
     shows_stored_verdicts = isinstance(message, StoredState | PciBus) and not report.hides_verdicts
-    return _with_alerts(report, now) if shows_stored_verdicts or isinstance(message, Tick) else report
+    changed = report.health is not before.health and report.health.evaluated
+    return _with_alerts(report, now) if shows_stored_verdicts or changed else report
 
 
 def _with(report: Report, **internal: object) -> Report:
@@ -203,10 +209,28 @@ def _agent_status(report: Report, status: AgentStatus) -> Report:
 # Checks and alerts
 
 
-def _evaluate_checks(report: Report, now: Now, settings: ReducerSettings) -> Report:
+def _with_samples(report: Report, now: Now) -> Report:
+    """Return the Report with the current values added to the sample windows of the checks."""
     history = report.internal.history
-    history = history.add(report.samples(frozenset(history.windows)), now.at)
-    report = health_reducer.evaluate(_with(report, history=history), now, settings)
+    return _with(report, history=history.add(report.samples(frozenset(history.windows)), now.at))
+
+
+def _may_start_verdict(before: Report, report: Report, message: Message) -> bool:
+    """Return whether the message has an error event, or changed the fault of a GPU.
+
+    False before the first evaluation, which waits until all sources have been read.
+    """
+    if not report.health.evaluated:
+        return False
+    return isinstance(message, ErrorChanges) or (report.gpus is not before.gpus and _faults(report) != _faults(before))
+
+
+def _faults(report: Report) -> dict[str, str | None]:
+    return {state.uuid: state.fault for state in report.gpus}
+
+
+def _evaluate_checks(report: Report, now: Now, settings: ReducerSettings) -> Report:
+    report = health_reducer.evaluate(report, now, settings)
     return replace(report, node=replace(report.node, exposed_series=float(report.count_series())))
 
 

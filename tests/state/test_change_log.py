@@ -68,14 +68,13 @@ def test_an_alert_is_logged_when_it_fires_and_when_it_resolves() -> None:
         report=firing,
         terms=TERMS,
     )
-    resolved = reduce_all(Tick(), report=cleared, at=106.0, terms=TERMS)
 
     (verdict,) = changes(healthy(), wrong)
     assert (verdict.fields["gpu"], verdict.fields["device"]) == (1, "GPU-1")
     assert verdict.message == f"verdict fail: GPU 1: {raised.verdict.reason}"
     (line,) = changes(wrong, firing)
     assert (line.fields["rule"], line.fields["label_gpu"]) == ("GpuXidCritical", "1")
-    assert log_lines(cleared, resolved) == [(logging.INFO, line.message.replace("firing", "resolved"))]
+    assert (logging.INFO, line.message.replace("firing", "resolved")) in log_lines(firing, cleared)
 
 
 def test_alert_whose_verdict_is_inhibited_is_not_logged_as_resolved() -> None:

@@ -25,7 +25,15 @@ from gpumon.model.frame import decode, encode
 from gpumon.model.gpu import Gpu
 from gpumon.model.now import Now
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
-from gpumon.state.messages import ErrorChanges, Message, Quarantine, SamplerStatus, StoredState, Tick
+from gpumon.state.messages import (
+    ErrorChanges,
+    Message,
+    Quarantine,
+    SamplerStatus,
+    StoredState,
+    Tick,
+    VerdictTransitions,
+)
 from gpumon.state.reduce import reduce
 
 
@@ -354,6 +362,27 @@ def test_an_alert_on_a_verdict_survives_a_restart_of_the_agent() -> None:
 
     alerts = [alert for alert in report.alerts if alert.rule == "GpuXidCritical" and alert.state == "firing"]
     assert [dict(alert.labels)["gpu"] for alert in alerts] == ["1"]
+
+
+def test_an_xid_fires_its_alert_without_waiting_for_a_tick() -> None:
+    """The checks are evaluated when the Xid arrives, and the alert fires as soon as its verdict is stored."""
+    xid = change(100, 79, bus_id=BUS[1], boot_id="", first_wall=1e9 + 100, last_wall=1e9 + 100)
+    report = reduce_all(ErrorChanges(changes=(xid,)), report=reduce_all(StoredState(), Tick(), report=healthy()))
+    assert [(each.verdict.check, each.verdict.device) for each in report.health.due] == [("gpu_xid_critical", "GPU-1")]
+
+    report = reduce_all(VerdictTransitions(transitions=report.health.due), report=report)
+    alerts = [(alert.state, dict(alert.labels)["gpu"]) for alert in report.alerts if alert.rule == "GpuXidCritical"]
+    assert alerts == [("firing", "1")]
+
+
+def test_a_lost_gpu_is_evaluated_when_its_loss_is_read() -> None:
+    """A poll that changes the fault of a GPU evaluates the checks; the next poll, which changes none, does not."""
+    before = reduce_all(StoredState(), Tick(), report=healthy())
+    lost = snapshot(gpu_reading(0), lost_reading(1), gpu_reading(2), at=101.0)
+    report = reduce_all(lost, report=before, at=101.0)
+    assert report.health.evaluated_uptime == 101.0
+    assert "gpu_lost" in {check for check, _ in report.health.pending}
+    assert reduce_all(lost, report=report, at=102.0).health is report.health
 
 
 def test_link_bytes_processes_and_peer_access_survive_encoding() -> None:
