@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from gpumon.health import nvlink5, recovery, registers, xids
+from gpumon.health import nvlink5, recovery, registers, xid_texts, xids
 from gpumon.health.sxids import LINK_DOWN, Scope, scope
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
@@ -107,10 +107,11 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
         "perform the action that the event's text names",
         "reset the GPU when it is idle, if a remapping is pending",
         "see Xid 48",
+        xids.ACTIVATE_REPAIR,
         "see the Xid reported with it; if there is none, open a case with the vendor",
         "see the Xid reported with it; if there is none, restart the fabric manager",
     ),
-    Action.REPLACE: (xids.REPLACE,),
+    Action.REPLACE: (xids.REPLACE, xids.REPLACE_SOON),
 }
 XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
 """Verdict action by the text of an Xid's first action. Contains the texts of all shipped rows, and of the decoders
@@ -118,7 +119,7 @@ registers.py and nvlink5.py.
 """
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
-"""Xids whose log text is decoded, in addition to those of nvlink5.CODES."""
+"""Xids whose log text is decoded, in addition to those of nvlink5.CODES and xid_texts.TABLE."""
 
 
 @lru_cache(1024)
@@ -127,6 +128,7 @@ def explain(row: Xid, text: str) -> Explanation:
 
     Fields that the operator set in `row` take precedence over details decoded from the text.
     """
+    row = xid_texts.row_for(row, text)
     plain = Explanation(
         name=row.name,
         severity=row.severity,

@@ -183,19 +183,22 @@ class DecodedEvent:
 
 _LINE = re.compile(
     r"(?P<unit>[A-Za-z]\w*(?: Degraded)?)\s+(?P<fatal>Fatal|Non-?fatal)\s+XC\s*\d+\s+i\s*\d+\s+Link\s+(?P<link>-?\d+)"
-    r"\s*[(\[](?P<registers>[^)\]]*)[)\]]",
+    r"(?:\s*[(\[](?P<registers>[^)\]]*)[)\]])?",
     re.IGNORECASE,
 )
 _REGISTER = re.compile(r"0x([0-9a-f]{1,8})\b", re.IGNORECASE)
 
 
 def decode(xid: int, text: str) -> DecodedEvent | None:
-    """Return the decoded log text of an Xid from 144 to 150; None if the text has another form."""
+    """Return the decoded log text of an Xid from 144 to 150; None if the text has another form.
+
+    Without registers, as in "NVLPW_CTRL Fatal XC0 i0 Link 05", the text is decoded only if it reports a fatal error.
+    """
     match = _LINE.search(text)
-    if match is None:
+    fatal = match is not None and match["fatal"].lower() == "fatal"
+    if match is None or (match["registers"] is None and not fatal):
         return None
-    registers = [int(number, 16) for number in _REGISTER.findall(match["registers"])]
-    fatal = match["fatal"].lower() == "fatal"
+    registers = [int(number, 16) for number in _REGISTER.findall(match["registers"] or "")]
     where = "" if match["link"].startswith("-") else f" of link {int(match['link'])}"
     words = f"{match['unit']}{where}: {'fatal' if fatal else 'not fatal'}."
     action, if_it_recurs = _outcome(xid, match["unit"], registers) or (READ_IT, SUPPORT)

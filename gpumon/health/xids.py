@@ -58,6 +58,9 @@ REPLACE = "replace the GPU"
 SUPPORT = "open a case with the vendor"
 CHECK_APPLICATION = "check the application and its CUDA version"
 CHECK_SOFTWARE = "check driver and firmware versions"
+ACTIVATE_REPAIR = "when the GPU is idle, perform the action that the event's text names: it activates the repair"
+REPLACE_SOON = "plan the replacement of the GPU"
+POWER_CYCLE = "if the GPU does not return after a reboot, turn the node off and on; then open a case with the vendor"
 DECODE = "read the event's text: some events need a reset"
 
 
@@ -129,7 +132,7 @@ TABLE = (
     *_rows((59,), "Internal micro-controller error (older GPUs)", WARNING, FIRMWARE, NOTHING, SUPPORT),
     *_rows((60,), "Video or security engine exception", WARNING, DRIVER, RESTART, CHECK_SOFTWARE),
     *_rows((61,), "Internal micro-controller breakpoint (older GPUs)", WARNING, FIRMWARE, NOTHING, SUPPORT),
-    *_rows((62,), "Internal micro-controller halted", CRITICAL, FIRMWARE, RESET, SUPPORT),
+    *_rows((62,), "Internal micro-controller halted", CRITICAL, FIRMWARE, RESET, POWER_CYCLE),
     *_rows(
         (63,),
         "Memory row remapped, or page retired",
@@ -179,7 +182,7 @@ TABLE = (
     *_rows((109,), "Context switch timed out", WARNING, APPLICATION, RESET, SUPPORT),
     *_rows((110,), "Security fault", CRITICAL, FIRMWARE, RESET, CHECK_SOFTWARE),
     *_rows((119,), "GSP RPC timeout", CRITICAL, FIRMWARE, RESET, CHECK_SOFTWARE),
-    *_rows((120,), "GSP error", CRITICAL, FIRMWARE, RESET, CHECK_SOFTWARE),
+    *_rows((120,), "GSP error", CRITICAL, FIRMWARE, RESET, POWER_CYCLE),
     *_rows((121,), "Chip-to-chip (C2C) link error", WARNING, LINK, NOTHING, SUPPORT),
     *_rows((122, 123, 124), "SPI flash read, write or erase failed", WARNING, FIRMWARE, NOTHING, SUPPORT),
     *_rows((125,), "InfoROM file system error", WARNING, FIRMWARE, NOTHING, SUPPORT),
@@ -231,8 +234,10 @@ TABLE = (
         "see the Xid reported with it; if there is none, open a case with the vendor",
         SUPPORT,
     ),
-    *_rows((160,), "Memory channel retired", INFO, HARDWARE, NOTHING, CHECK_SOFTWARE),
-    *_rows((161,), "Memory channel retirement failed", WARNING, HARDWARE, NOTHING, CHECK_SOFTWARE),
+    *_rows((160,), "Memory channel or L2 slice marked for repair", INFO, HARDWARE, ACTIVATE_REPAIR, SUPPORT),
+    *_rows(
+        (161,), "Memory channel or L2 slice not repaired: no spare is left", WARNING, HARDWARE, REPLACE_SOON, SUPPORT
+    ),
     *_rows((162,), "Power smoothing restored", INFO, HARDWARE, NOTHING, SUPPORT),
     *_rows((163,), "Power smoothing unavailable", WARNING, HARDWARE, "wait for Xid 162, which clears it", SUPPORT),
     *_rows((164,), "Power smoothing hardware is near its end of life", INFO, HARDWARE, NOTHING, SUPPORT),
@@ -248,13 +253,15 @@ TABLE = (
         SUPPORT,
     ),
     *_rows((169,), "Security micro-controller halted", CRITICAL, FIRMWARE, REBOOT, SUPPORT),
+    # The driver logs 171 and 172 with the Xid that requires the action: kernel_gsp_ecc_gb100.c.
     *_rows((171,), "Uncorrectable DRAM error (details of Xid 48)", INFO, HARDWARE, "see Xid 48", "see Xid 48"),
-    *_rows((172,), "Uncorrectable SRAM error (details of Xid 48)", CRITICAL, HARDWARE, REBOOT, REPLACE),
+    *_rows((172,), "Uncorrectable SRAM error (details of Xid 48)", INFO, HARDWARE, "see Xid 48", "see Xid 48"),
     *_rows((173,), "Chip-to-chip (C2C) fatal link failure", CRITICAL, LINK, REBOOT, SUPPORT),
-    # Not in NVIDIA's catalogue of October 2025. Sources: names in nverror.h, and the message of Xid 175 (driver 595).
+    # Not in NVIDIA's catalogue of October 2025. Sources: names in nverror.h, and messages of the driver (595, 615).
     *_rows((174,), "The driver ended a process", INFO, APPLICATION, NOTHING, CHECK_APPLICATION),
     *_rows((175,), "GPU memory subsystem timeout", CRITICAL, HARDWARE, RESET, SUPPORT),
     *_rows((176,), "Corrected PCIe errors", WARNING, HARDWARE, NOTHING, "reseat the board or its riser"),
+    *_rows((177,), "Memory bank marked for remapping", INFO, HARDWARE, ACTIVATE_REPAIR, SUPPORT),  # ras_events.c (615)
     *_rows(RETIRED, "Retired code, which no supported driver reports", WARNING, OTHER, SUPPORT, SUPPORT),
 )
 XIDS = {xid.code: xid for xid in TABLE}

@@ -101,7 +101,9 @@ the text of the event.
 
 Severity follows the first action: reset, reboot or inspection is critical, restarting an application is a warning.
 Unlisted codes are a warning. The event's text takes precedence where it has details: 154 by the action that it names,
-74 by its registers, 144 to 150 by unit and status. With drivers before 570, which report no Xid 154 for it, one 109 is
+74 by its registers, 144 to 150 by unit and status. 64 about memory that is already marked for repair is information;
+74 "failed to train link" is like 136; 94 is critical if it contains "RST: Yes" or "D-RST: Yes", or is about GSP-RISCV;
+155 "Nonfatal" is a warning. With drivers before 570, which report no Xid 154 for it, one 109 is
 critical. If the last column is empty: {SUPPORT}.
 
 | Xid | name | severity, class | action | if it recurs |

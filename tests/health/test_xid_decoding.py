@@ -12,7 +12,7 @@ from sample_events import error_event
 
 from gpumon.health import nvlink5, registers
 from gpumon.health.catalogue import SHIPPED, Explanation, explain
-from gpumon.health.xids import NOTHING, REBOOT, RESET, XIDS, Severity
+from gpumon.health.xids import ACTIVATE_REPAIR, NOTHING, REBOOT, REPLACE_SOON, RESET, RESTART, XIDS, Severity
 from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, NIC, OVERRUN, SXID, XID
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
@@ -89,6 +89,51 @@ def test_every_bit_has_one_finding_and_every_finding_a_rank() -> None:
     used = {finding for bits in registers.TABLE.values() for finding in bits.values()}
     assert used | {registers.UNEXPECTED} == set(registers.WORST_FIRST)
     assert all(0 <= bit < 32 for bits in registers.TABLE.values() for bit in bits)
+
+
+@each_case(
+    ("code", "text", "severity", "action"),
+    [
+        # Driver 615, src/nvidia/src/kernel/events/gpu/ras/ras_events.c.
+        (
+            64,
+            "Row Remapper: (0xabcdef) - Attempting to remap a row that is already pending remapping. Remapping will",
+            INFO,
+            XIDS[63].action,
+        ),
+        (64, "DRAM Retirement failed due to pending bank remap at 0x0000000000abcdef", INFO, XIDS[63].action),
+        (64, "Row Remapper Error: (0x0000000000abcdef) - Row Remapping table is full", CRITICAL, RESET),
+        (
+            160,
+            "Marking LTS 3 in FPB 2 along with its pair for repair. Perform node reboot to activate repair.",
+            INFO,
+            ACTIVATE_REPAIR,
+        ),
+        (161, "Repairing Channel failed as there are no more spare channels.", WARNING, REPLACE_SOON),
+        (177, "Bank Remapper: New bank marked for remapping, reset gpu to activate.", INFO, ACTIVATE_REPAIR),
+        # kernel_nvlink.c: the line has no registers.
+        (74, "NVLink: failed to train link 3 to remote PCI:0000:2b:00", CRITICAL, RESET),
+        # kern_gpu_error_cont_ga100.c, kernel_gsp_gb100.c
+        (94, "Contained: SM (0x1). RST: No, D-RST: No", WARNING, RESTART),
+        (94, "Contained: LTC RSTG (0x1, 0x0). RST: No, D-RST: Yes", CRITICAL, RESET),
+        (94, "GSP-RISCV instance 0 fatal error", CRITICAL, RESET),
+        # nvlink_events.c
+        (148, "NVLPW_CTRL Fatal XC0 i0 Link 05", CRITICAL, nvlink5.READ_IT),
+        (148, "NVLPW_CTRL Nonfatal XC0 i0 Link 05", INFO, NOTHING),
+        (155, "NVLINK Nonfatal XC0 i0 Link 05 : Link Down While Active.", WARNING, nvlink5.FOLLOW_154),
+        (155, "NVLINK Fatal XC0 i0 Link 05 : Link Down While Active.", CRITICAL, RESET),
+    ],
+)
+def test_words_in_the_text_decide_the_severity(code: int, text: str, severity: Severity, action: str) -> None:
+    """An Xid whose text reports another error than its code alone is graded by the text."""
+    assert severity_and_action(code, text) == (severity, action)
+
+
+def test_what_the_operator_set_takes_precedence_over_the_words_in_the_text() -> None:
+    """A row of xids.file keeps its severity, and the rest follows the text."""
+    ours = SHIPPED.with_rows({94: replace(XIDS[94], severity=INFO, ordered=frozenset({"severity"}))})
+    means = ours.read(XID, 94, ("GSP-RISCV instance 0 fatal error",))
+    assert (means.severity, means.action) == (INFO, RESET)
 
 
 # NVLink 5

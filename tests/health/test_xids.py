@@ -14,8 +14,8 @@ def test_each_code_has_one_row() -> None:
 
 
 def test_every_code_that_drivers_have_is_there() -> None:
-    """All codes of NVIDIA's catalogue are described, retired ones too, and those of driver 595."""
-    assert set(XIDS) == set(range(1, 177))
+    """All codes of NVIDIA's catalogue are described, retired ones too, and those of driver 615."""
+    assert set(XIDS) == set(range(1, 178))
     assert SHIPPED.xid(14).name.startswith("Retired")
 
 

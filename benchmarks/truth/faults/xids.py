@@ -42,6 +42,7 @@ _WARNINGS = (
     (92, "many corrected errors", "High single-bit ECC error rate", Action.NONE),
     (94, "a contained memory error", "Contained memory error", Action.RESTART),
     (163, "power smoothing lost", "Power smoothing lost", Action.NONE),
+    (161, "no spare channel", "Repairing Channel failed as there are no more spare channels.", Action.REPLACE),
 )
 _DEAD_SWITCH = (
     ("is too hot and turns itself off", "10006, TSENSE OVERT is asserted. Shutting Down"),
@@ -60,6 +61,23 @@ _STICKING = (
 def rows() -> Iterator[FaultRow]:
     for code, (words, text, action) in _CRITICAL.items():
         yield FaultRow(name=f"Xid {code}: {words}", check="gpu_xid_critical", action=action, steps=xid(code, text))
+    # kernel_gsp_gb100.c of NVIDIA's open kernel module: all channels are lost, and the GPU needs a reset.
+    yield FaultRow(
+        name="Xid 94: the GPU's system processor failed",
+        check="gpu_xid_critical",
+        action=Action.RESET,
+        steps=xid(94, "GSP-RISCV instance 0 fatal error"),
+    )
+    # kernel_gsp_ecc_gb100.c: Xid 172 comes with the Xid that requires the action.
+    yield FaultRow(
+        name="Xid 48 with its details as Xid 172",
+        check="gpu_xid_critical",
+        action=Action.RESET,
+        steps=(
+            *xid(48, "An uncorrectable double bit error (DBE) has been detected."),
+            *xid(172, "An uncorrectable ECC error detected in SRAM"),
+        ),
+    )
     for code in (119, 120):
         yield FaultRow(
             name=f"Xid {code}: the GPU's firmware does not answer",

@@ -43,7 +43,7 @@ GPU reset is needed.
 """
 _ORDER = list(ACTIONS)
 
-MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172})
+MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172, 177})
 """Xids of memory errors, and Xids that the driver reports together with them."""
 LINKS = frozenset(row.code for row in xids.TABLE if row.kind is Class.LINK) | {RECOVERY_ACTION}
 """Xids of link errors, and the Xid that the driver reports together with them."""

@@ -62,13 +62,13 @@ def test_critical(code: int, text: str, action: Action) -> None:
 def test_the_xid_with_the_strongest_action_gives_the_reason() -> None:
     """The other Xids are named beside it; the driver's advice gives the reason only if nothing else does."""
     ward = Ward(gpus=1)
-    ward.event(0, 172)
+    ward.event(0, 169)
     ward.event(0, 48)
     ward.event(0, 154, text=ADVICE.format("0x1 (GPU Reset Required)"))
     verdict = ward.go_on().verdict("gpu_xid_critical")
     assert verdict is not None
     assert verdict.action is Action.REBOOT
-    assert verdict.reason.startswith("Xid 172: ")
+    assert verdict.reason.startswith("Xid 169: ")
     assert verdict.reason.endswith("Also Xid 48, 154.")
 
 
@@ -162,7 +162,7 @@ def test_an_action_of_the_operators_own_needs_an_inspection() -> None:
 # What is nothing
 
 
-@each_case("code", [45, 43, 63, 93, 106, 141, 160, 162, 171])
+@each_case("code", [45, 43, 63, 93, 106, 141, 160, 162, 171, 172, 177])
 def test_information_is_no_verdict(code: int) -> None:
     """Xids of class information give no verdict, however often they occur."""
     ward = Ward(gpus=2)
@@ -471,7 +471,7 @@ def test_a_hundred_lines_a_minute_are_no_storm() -> None:
         (92, "", Action.NONE),
         (94, "", Action.RESTART),
         (168, "", Action.INSPECT),
-        (161, "", Action.NONE),
+        (161, "", Action.REPLACE),
         (163, "", Action.NONE),
         (32, "", Action.RESTART),
         (121, "", Action.NONE),
