@@ -54,6 +54,12 @@ TLS: dict[str, Any] = {
     "extraVolumeMounts": [{"name": "web", "mountPath": "/etc/gpumon-web", "readOnly": True}],
     "podMonitor": {"endpoint": {"tlsConfig": {"ca": {"secret": {"name": "gpumon-web", "key": "ca.crt"}}}}},
 }
+GATE: dict[str, Any] = {"schedulerGate": {"enabled": True}, "config": {"probe": {"enabled": True}}}
+ACCOUNT: dict[str, Any] = {
+    "serviceAccount": {"create": True, "annotations": {"a": "b"}},
+    "seLinuxOptions": {"type": "spc_t"},
+    "extraEnv": [{"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"}],
+}
 VALUES: list[dict[str, Any]] = [
     {},
     {"kernelLog": {"enabled": True}, "hostNetwork": False, "runtimeClassName": "", "tolerations": []},
@@ -62,12 +68,15 @@ VALUES: list[dict[str, Any]] = [
     {"podMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}},
     {"config": {"gpus": {"expected_count": 8}}, "port": 9400, "nodeSelector": {}, "priorityClassName": ""},
     TLS,
+    GATE,
+    ACCOUNT,
 ]
 MISSPELT: list[dict[str, Any]] = [
     {"prometheusRules": {}},
     {"port": 0},
     {"podMonitor": {"interval": "15"}},
     {"image": {"repository": ""}},
+    {"schedulerGate": {"create": True}},
 ]
 
 
@@ -111,16 +120,49 @@ def test_the_agent_has_no_rights_in_the_cluster_and_writes_two_folders() -> None
     assert security["readOnlyRootFilesystem"] is True
 
 
+def test_the_gate_can_run_in_the_pod() -> None:
+    """With schedulerGate the pod has the script, its node's name, and a token that may list pods and nothing else."""
+    [daemon] = rendered_resources("DaemonSet", **GATE)
+    pod = daemon["spec"]["template"]["spec"]
+    [agent] = pod["containers"]
+    variables = {each["name"]: each for each in agent["env"]}
+    assert variables["NODE_NAME"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    folder, _, script = variables["GPUMON_PROBE__SCHEDULER_GATE"]["value"].rpartition("/")
+    [mount] = [each["name"] for each in agent["volumeMounts"] if each["mountPath"] == folder]
+    [volume] = [each["configMap"] for each in pod["volumes"] if each["name"] == mount]
+    assert volume["defaultMode"] == 0o555
+    [texts] = [
+        each["data"] for each in rendered_resources("ConfigMap", **GATE) if each["metadata"]["name"] == volume["name"]
+    ]
+    assert texts[script] == (ROOT / "deploy" / "kubernetes" / "gpumon-gate.sh").read_text(encoding="utf-8")
+    assert pod["automountServiceAccountToken"] is True
+    [account], [role] = rendered_resources("ServiceAccount", **GATE), rendered_resources("ClusterRole", **GATE)
+    [binding] = rendered_resources("ClusterRoleBinding", **GATE)
+    assert pod["serviceAccountName"] == account["metadata"]["name"] == binding["subjects"][0]["name"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+
+
+def test_an_account_alone_gives_no_token() -> None:
+    """It is for a security context constraint. SELinux options hold for both containers; variables reach the agent."""
+    [daemon] = rendered_resources("DaemonSet", **ACCOUNT)
+    pod = daemon["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["serviceAccountName"] == rendered_resources("ServiceAccount", **ACCOUNT)[0]["metadata"]["name"]
+    assert pod["securityContext"] == {"seLinuxOptions": ACCOUNT["seLinuxOptions"]}
+    assert ACCOUNT["extraEnv"][0] in pod["containers"][0]["env"]
+
+
 @each_case("values", VALUES)
 def test_the_agent_accepts_its_configuration_and_arguments(values: dict[str, Any], tmp_path: Path) -> None:
     """`gpumon config check` with the file and the variables of the pod; the parser with its arguments."""
     [daemon] = rendered_resources("DaemonSet", **values)
     [agent] = daemon["spec"]["template"]["spec"]["containers"]
     configs = [config for config in rendered_resources("ConfigMap", **values) if "gpumon.yml" in config["data"]]
-    (tmp_path / "web.yml").touch()  # in the pod, it is mounted from a secret
+    (tmp_path / "web.yml").write_text("{}\n")  # in the pod, it is mounted from a secret
     text = configs[0]["data"]["gpumon.yml"].replace("/etc/gpumon-web", str(tmp_path))
     (tmp_path / "gpumon.yml").write_text(text)
-    variables = {variable["name"]: variable["value"] for variable in agent["env"]}
+    variables = {variable["name"]: variable.get("value", "n1") for variable in agent["env"]}
     command = [sys.executable, "-m", "gpumon", "config", "check", f"--config.file={tmp_path / 'gpumon.yml'}"]
     ran = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import ssl
 import subprocess
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from certificates import Authority
+from each_case import each_case
 
 ROOT = Path(__file__).parents[2] / "deploy"
 SLURM, KUBERNETES = (ROOT / folder / "gpumon-gate.sh" for folder in ("slurm", "kubernetes"))
@@ -113,3 +123,62 @@ def test_a_node_is_not_free_if_the_api_server_does_not_answer(host: StandInComma
     host.answer("kubectl", "Unable to connect to the server: i/o timeout\n", code=1)
     code, line = host.run(KUBERNETES)
     assert (code, line.endswith("Unable to connect to the server: i/o timeout")) == (2, True)
+
+
+@contextlib.contextmanager
+def api_server(folder: Path, pods: list[Any], token: str) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """Run an API server with TLS that lists the pods to this token. Yield a pod's environment, and the paths asked."""
+    authority, asked = Authority.create(folder / "account"), []
+    authority.sign("server", "IP:127.0.0.1")
+    (folder / "account" / "token").write_text(f"{token}\n")
+
+    class ApiServer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(urllib.parse.unquote(self.path))
+            self.send_response(200 if self.headers["Authorization"] == "Bearer right" else 403)
+            self.end_headers()
+            self.wfile.write(json.dumps({"items": pods}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    served = HTTPServer(("127.0.0.1", 0), ApiServer)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "account" / "server.crt", folder / "account" / "server.key")
+    served.socket = context.wrap_socket(served.socket, server_side=True)
+    threading.Thread(target=served.serve_forever, daemon=True).start()
+    place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(served.server_port)}
+    try:
+        yield (
+            place | {"ACCOUNT": str(folder / "account"), "NODE_NAME": "n17", "HTTPS_PROXY": "http://127.0.0.1:9"},
+            asked,
+        )
+    finally:
+        served.shutdown()
+        served.server_close()
+
+
+def pod(name: str, **limits: str) -> Any:
+    """Return a pod as the API server lists it. `limits`: of its only container, with gpu for nvidia.com/gpu."""
+    named = {"nvidia.com/gpu" if key == "gpu" else key: value for key, value in limits.items()}
+    container = {"resources": {"limits": named} if named else {}}
+    return {"metadata": {"namespace": "ml", "name": name}, "spec": {"containers": [container]}}
+
+
+@each_case(
+    "pods, token, code, words",
+    [
+        ([pod("dns"), pod("train", gpu="8", cpu="4")], "right", 1, "pods with GPUs on node n17: ml/train"),
+        ([pod("dns", memory="1Gi")], "right", 0, "no pod on node n17 has a GPU"),
+        ([], "right", 2, "no pod at all on node n17: is that its name? Set NODE_NAME (spec.nodeName)"),
+        ([pod("dns")], "wrong", 2, "the API server does not list the pods on node n17: HTTP Error 403: Forbidden"),
+    ],
+)
+def test_the_gate_asks_the_api_server_itself_without_kubectl(
+    pods: list[Any], token: str, code: int, words: str, tmp_path: Path
+) -> None:
+    """In the container of the agent it has python3, the token and the certificate of the service account."""
+    with api_server(tmp_path, pods, token) as (environment, asked):
+        ran = subprocess.run([KUBERNETES], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (code, words)
+    assert asked == ["/api/v1/pods?fieldSelector=spec.nodeName=n17,status.phase!=Succeeded,status.phase!=Failed"]

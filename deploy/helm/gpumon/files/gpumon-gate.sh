@@ -1,0 +1,1 @@
+../../../kubernetes/gpumon-gate.sh
