@@ -13,6 +13,7 @@ from gpumon.config.component_settings import xid_catalogue
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.config.xid_file import KEYS
 from gpumon.health.catalogue import Catalogue
+from gpumon.health.xids import RETIRED
 from gpumon.model.error_event import SXID, XID
 from gpumon.outputs.responses.base import Document
 
@@ -28,7 +29,7 @@ def add(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     xids = xid_catalogue(configuration(args))
     if args.code is None and args.text is None:
-        rows = [_explain(xids, XID, code) for code in sorted(xids.rows)]
+        rows = [_explain(xids, XID, code) for code in sorted(xids.rows, key=lambda code: (code in RETIRED, code))]
         print(json.dumps(rows, indent=2) if args.json else _table(rows))
         return 0
     explanation = _explain_arguments(xids, args.code, args.text)

@@ -27,6 +27,8 @@ class Explanation:
     if_it_recurs: str
     verdict_action: Action
     """Action of the verdict that the event raises."""
+    is_own_action: bool = False
+    """Whether `action` is a text of the operator (xids.file) that is not in the shipped table."""
     detail: str = ""
     """Details decoded from the line's registers and numbers, in sentences; empty if there are none."""
 
@@ -153,7 +155,7 @@ def explain(row: Xid, text: str) -> Explanation:
     elif row.code == FOLLOWER and (cause := _CAUSE.search(text)) is not None:
         read = replace(plain, detail=f"It follows Xid {cause[1]}.", action=f"see Xid {cause[1]} of this GPU")
     if "action" in row.ordered:
-        read = replace(read, verdict_action=plain.verdict_action)
+        read = replace(read, verdict_action=plain.verdict_action, is_own_action=row.action not in XID_ACTIONS)
     return replace(read, **{name: getattr(row, name) for name in row.ordered if name in _ORDERED})
 
 

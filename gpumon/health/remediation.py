@@ -8,7 +8,7 @@ from gpumon.health import clearing
 from gpumon.health.check_row import DAY, Check, XidCause
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.verdict import ACTIONS, Action, Clearance, Key, Verdict
+from gpumon.health.verdict import Action, Clearance, Key, Verdict
 
 REMEMBERED = 7 * DAY
 """Seconds after a repair in which the same fault, if it returns, requires a stronger action."""
@@ -84,7 +84,7 @@ def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
 
 def action_text(verdict: Verdict, boot_id: str) -> str:
     """Return the text of the verdict's action. It begins with "if it recurs" while a repair is being verified."""
-    text = ACTIONS[verdict.action]
+    text = verdict.action_text
     return f"if it recurs, {text}" if performed_repair(verdict, boot_id) else text
 
 

@@ -27,6 +27,8 @@ OK, UNKNOWN, WARN, FAIL = Level
 
 HISTORY_UNREAD = "gpumon_history_unread"
 """Name of the check for stored health state that is unread or lost. `gpumon check` ranks its verdict above warnings."""
+OWN_ACTION = "own_action"
+"""Key in the evidence of an Xid's verdict: the action's text in the operator's xids.file, if the Xid table lacks it."""
 LOST_TO = "damaged_store"
 """Key in the evidence of a HISTORY_UNREAD verdict: new path of the damaged store, whose verdicts are lost."""
 
@@ -169,6 +171,12 @@ class Verdict(NamedTuple):
     @property
     def key(self) -> Key:
         return self.check, self.device
+
+    @property
+    def action_text(self) -> str:
+        """Return the text of the action. The operator's own text replaces that of INSPECT (see OWN_ACTION)."""
+        text = self.evidence.get(OWN_ACTION) if self.action is Action.INSPECT else None
+        return ACTIONS[self.action] if text is None else str(text)
 
     @property
     def code(self) -> str:

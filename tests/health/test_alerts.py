@@ -9,9 +9,12 @@ from judging import Ward
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, update_alerts
 from gpumon.health.alert_rules import rules
+from gpumon.health.catalogue import SHIPPED
 from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.verdict import NODE, Action, Level, Verdict
+from gpumon.health.xids import RESET, XIDS
 from gpumon.model.gpu_state import GpuState
+from gpumon.outputs.responses.verdicts import VerdictResponse
 
 
 def labels_of_rule(name: str) -> Iterable[tuple[str, str]]:
@@ -157,3 +160,28 @@ def test_an_inhibited_verdict_is_no_alert() -> None:
     cause = verdict("allreduce_failing", Level.FAIL, NODE, ward)
     inhibited = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward, inhibited_by=cause.key)
     assert alert_states(cause, inhibited, ward=ward) == {"AllReduceFailing": FIRING}
+
+
+def test_the_operators_own_action_for_an_xid_is_in_the_verdict_and_on_the_page() -> None:
+    """A text of xids.file replaces "inspect the hardware" in alerts and in the API, whose text status and check print."""
+    ward = Ward(gpus=2, ports=0)
+    row = replace(XIDS[79], action="page the hardware team", ordered=frozenset({"action"}))
+    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({79: row}))
+    ward.event(1, 79)
+    alerts = Alerts(ward).go_on(30)
+    verdict = ward.verdict("gpu_xid_critical", 1)
+    assert verdict is not None
+    assert (verdict.action, verdict.action_text) == (Action.INSPECT, "page the hardware team")
+    assert VerdictResponse.from_verdict(verdict, ward.report).action_text == "page the hardware team"
+    assert alerts.alert("GpuXidCritical").action.startswith("Page the hardware team. ")
+
+
+def test_a_shipped_action_in_the_operators_row_has_the_text_of_the_verdicts_action() -> None:
+    """The row changes which action it is, not its words."""
+    ward = Ward(gpus=2, ports=0)
+    row = replace(XIDS[79], action=RESET, ordered=frozenset({"action"}))
+    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({79: row}))
+    ward.event(1, 79)
+    verdict = ward.go_on(30).verdict("gpu_xid_critical", 1)
+    assert verdict is not None
+    assert (verdict.action, verdict.action_text) == (Action.RESET, "drain the GPU and reset it")

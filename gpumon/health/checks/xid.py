@@ -17,6 +17,7 @@ from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
     NODE,
+    OWN_ACTION,
     PASSED,
     WARN,
     Action,
@@ -112,9 +113,10 @@ def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
 
 def evidence(events: Sequence[ExplainedXid]) -> dict[str, Any]:
     """Return the evidence of a verdict on these Xids: `xid` is the code of the worst Xid, `also` lists other codes."""
-    first = worst(events).code
-    also = sorted({xid.code for xid in events} - {first})
-    return {"xid": first} | ({"also": ", ".join(map(str, also))} if also else {})
+    code, means = (first := worst(events)).code, first.means
+    also = sorted({xid.code for xid in events} - {code})
+    own_action = {OWN_ACTION: means.action} if means.is_own_action else {}
+    return {"xid": code} | ({"also": ", ".join(map(str, also))} if also else {}) | own_action
 
 
 def codes(verdict: Verdict) -> set[int]:

@@ -113,7 +113,7 @@ def unplaced_xid(facts: Facts) -> Finding | None:
     words = f"{first.words} It is from {first.event.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
     at = max(xid.event.last_wall for xid in unplaced_xids)
-    return make(words, action, at=at, xid=first.code, pci_bus_id=first.event.bus_id)
+    return make(words, action, at=at, **evidence([first]), pci_bus_id=first.event.bus_id)
 
 
 def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:

@@ -9,7 +9,6 @@ from pydantic import Field
 from gpumon.health.clear_request import ClearResult
 from gpumon.health.remediation import action_text, performed_repair
 from gpumon.health.verdict import (
-    ACTIONS,
     CLEARANCE_TEXTS,
     Action,
     Clearance,
@@ -247,7 +246,7 @@ def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
         "gpu": None if state is None else state.index,
         "reason": verdict.reason,
         "action": verdict.action.value,
-        "action_text": ACTIONS[verdict.action],
+        "action_text": verdict.action_text,
         "repair": None,
         "repaired_at": None,
         "evidence": dict(verdict.evidence),
