@@ -163,7 +163,7 @@ def test_an_inhibited_verdict_is_no_alert() -> None:
 
 
 def test_the_operators_own_action_for_an_xid_is_in_the_verdict_and_on_the_page() -> None:
-    """A text of xids.file replaces "inspect the hardware" in alerts and in the API, whose text status and check print."""
+    """A text of xids.file replaces "inspect the hardware" in alerts, and in the API, from which status prints."""
     ward = Ward(gpus=2, ports=0)
     row = replace(XIDS[79], action="page the hardware team", ordered=frozenset({"action"}))
     ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({79: row}))
