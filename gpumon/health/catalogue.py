@@ -11,6 +11,7 @@ from gpumon.health import nvlink5, recovery, registers, xid_texts, xids
 from gpumon.health.sxids import LINK_DOWN, Scope, scope
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
+from gpumon.model.driver_errors import driver_error
 from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, DRIVER, NIC, OVERRUN, SXID, ErrorEvent
 from gpumon.model.nic_errors import nic_error
 
@@ -76,7 +77,7 @@ class Catalogue:
         if kind == NIC:
             return _nic(code)
         if kind == DRIVER:
-            return DRIVER_EXPLAINED
+            return _driver(code)
         row = self.xid(code)
         return min(
             (explain(row, text) for text in texts), key=lambda explanation: _WORST_FIRST.index(explanation.severity)
@@ -250,13 +251,16 @@ AER_NONFATAL_EXPLAINED = Explanation(
 )
 
 
-DRIVER_EXPLAINED = Explanation(
-    name="The driver cannot discover the NVLinks",
-    severity=Severity.WARNING,
-    action="if driver calls do not return: " + REBOOT,
-    verdict_action=Action.REBOOT,
-    if_it_recurs="update the driver",
-)
+def _driver(code: int) -> Explanation:
+    """Return the explanation of an error that names no device. It raises no verdict: Xids and NVML report the GPU."""
+    error = driver_error(code)
+    return Explanation(
+        name=error.meaning,
+        severity=Severity.WARNING,
+        action=error.action,
+        verdict_action=Action.NONE,
+        if_it_recurs="update the driver",
+    )
 
 
 def _nic(code: int) -> Explanation:

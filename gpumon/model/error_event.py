@@ -20,8 +20,6 @@ UNNAMED = "pci-"
 """Prefix of the substitute for the uuid of a GPU whose uuid has not been read yet. The bus id in lower case follows."""
 AER_NONFATAL, AER_FATAL = 0, 1
 """Codes of aer errors, as numbered by the kernel."""
-NVLINK_DISCOVERY = 1
-"""Code of an error of kind driver: the driver cannot find out which NVLinks lead to which GPU."""
 FALLEN_OFF = 79
 """The Xid of a GPU that has fallen off the bus."""
 INIT_FAILED = 143
@@ -38,8 +36,8 @@ class ErrorObservation:
 
     kind: str
     code: int
-    """Xid or SXid; AER_FATAL or AER_NONFATAL for `aer`; a key of NIC_ERRORS for `nic`; NVLINK_DISCOVERY for `driver`;
-    0 for `overrun`.
+    """Xid or SXid; AER_FATAL or AER_NONFATAL for `aer`; a key of NIC_ERRORS for `nic`, of DRIVER_ERRORS for
+    `driver`; 0 for `overrun`.
     """
     bus_id: str
     """PCI address of the device: in the kernel's format for an NVSwitch, else in NVML's; "" if none is named."""

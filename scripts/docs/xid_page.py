@@ -52,6 +52,7 @@ adds texts, NVSwitches, codes that NVML does not report, and events from before 
 | PCIe errors: AER, firmware (`[Hardware Error]`), DPC | `"kind": "aer"`; non-fatal ones beside the driver's counter |
 | mlx5 firmware, hardware, temperature and power errors | `"kind": "nic"` |
 | the driver cannot discover NVLinks (`knvlink...`) | `"kind": "driver"`; verdicts on a driver that hangs quote it |
+| reset required, watchdog, repeated GSP timeouts, UVM or probe failed, IMEX ended | `"kind": "driver"`, no verdict |
 | "fallen off the bus" without a code | one Xid 79 if NVML cannot read the GPU within 60 s, unless it was logged too |
 | "RmInitAdapter failed!" | the same, as Xid 143; the verdict on the GPU quotes it |
 | records that a process wrote to `/dev/kmsg`, and lines about a process (`name[pid]: ...`) | ignored |

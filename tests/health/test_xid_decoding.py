@@ -13,7 +13,8 @@ from sample_events import error_event
 from gpumon.health import nvlink5, registers
 from gpumon.health.catalogue import SHIPPED, Explanation, explain
 from gpumon.health.xids import ACTIVATE_REPAIR, NOTHING, REBOOT, REPLACE_SOON, RESET, RESTART, XIDS, Severity
-from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, NIC, OVERRUN, SXID, XID
+from gpumon.model.driver_errors import DRIVER_ERRORS
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, DRIVER, NIC, OVERRUN, SXID, XID
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
@@ -257,6 +258,15 @@ def test_the_line_sets_the_severity_of_an_nvswitch_error(
     """Only a fatal NVSwitch error is critical; a link failed only if the line names a link."""
     means = SHIPPED.explain(error_event(1, code, kind=SXID, fatal=fatal, text=text))
     assert (means.severity, means.name) == (severity, name)
+
+
+@each_case("code", [*DRIVER_ERRORS, 999])
+def test_errors_of_the_driver_are_explained(code: int) -> None:
+    """They are warnings, because NVML or an Xid reports the fault itself; unknown codes are explained too."""
+    means = SHIPPED.explain(error_event(1, code, kind=DRIVER))
+    assert means.severity is WARNING
+    assert means.name
+    assert means.action
 
 
 def test_lost_records_are_a_warning() -> None:

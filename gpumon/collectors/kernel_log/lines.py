@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gpumon.model.driver_errors import DRIVER_ERRORS
 from gpumon.model.error_event import (
     AER,
     AER_FATAL,
@@ -17,7 +18,6 @@ from gpumon.model.error_event import (
     FALLEN_OFF,
     INIT_FAILED,
     NIC,
-    NVLINK_DISCOVERY,
     SXID,
     XID,
 )
@@ -58,10 +58,7 @@ _OFF_THE_BUS = re.compile(
 _INIT_FAILED = re.compile(rf"NVRM: GPU {PCI_ADDRESS}: RmInitAdapter failed! \(0x[0-9a-f]+:0x[0-9a-f]+:\d+\)")
 _LOST = ((FALLEN_OFF, _OFF_THE_BUS), (INIT_FAILED, _INIT_FAILED))
 """Xid numbers, each with the pattern of a driver message that reports the same error in words, without the number."""
-_NVLINK_DISCOVERY = re.compile(
-    r"NVRM: (?:GPU\d+ )?knvlink(?:DiscoverPostRxDetLinks_\w+: Getting peer\d+'s postRxDetLinkMask failed!|"
-    r"UpdatePostRxDetectLinkMask_\w+: Failed to update Rx Detect Link mask!)"
-)
+_DRIVER = tuple((code, re.compile(rf"NVRM: (?:GPU\d+ )?(?:{row.message})\s*")) for code, row in DRIVER_ERRORS.items())
 _SOURCE = r"(?:id=)?[0-9a-f:.]{4,16}"
 _AER = re.compile(
     rf"[\w-]+ {PCI_ADDRESS}: (?:AER: )?(?:"
@@ -87,7 +84,7 @@ _NIC = re.compile(
 )
 _TROUBLES = tuple((code, re.compile(row.message, re.IGNORECASE)) for code, row in NIC_ERRORS.items())
 _BEGIN = re.compile(r"NVRM:|nvidia-nvswitch\d")
-_NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?")
+_NEXT_LINE = re.compile(r"\s*\n(?:NVRM:\s*)?|\s+NVRM:\s+")
 # A task's name has at most 15 characters and may contain commas. It is taken to end before the last of the commas that
 # follow at most 15 characters; a longer name, before its first comma.
 _NAME = r"""name\s*=\s*(?:.{0,15}(?=,)|[^,]*)"""
@@ -126,7 +123,7 @@ def parse(text: str) -> Line | None:
     if _TASK.match(text):
         return None
     if text.startswith("NVRM:"):
-        return _xid(text[:_LONGEST]) or _parse_lost(text[:_LONGEST]) or _driver(text)
+        return _xid(text[:_LONGEST]) or _parse_lost(text[:_LONGEST]) or _driver(text[:_LONGEST])
     if text.startswith("nvidia-nvswitch"):
         return _sxid(text[:_LONGEST])
     if text.startswith(("mlx5_core ", "efa ")) and (line := _nic(text[:_LONGEST])) is not None:
@@ -174,9 +171,10 @@ def _parse_lost(text: str) -> Line | None:
 
 
 def _driver(text: str) -> Line | None:
-    if _NVLINK_DISCOVERY.fullmatch(text) is None:
+    code = next((code for code, message in _DRIVER if message.fullmatch(text)), None)
+    if code is None:
         return None
-    return Line(kind=DRIVER, code=NVLINK_DISCOVERY, bus_id="", text=without_processes(text.removeprefix("NVRM: ")))
+    return Line(kind=DRIVER, code=code, bus_id="", text=without_processes(text.removeprefix("NVRM: ")))
 
 
 def _sxid(text: str) -> Line | None:

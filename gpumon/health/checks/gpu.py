@@ -11,7 +11,8 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, clear, fail, unknown
-from gpumon.model.error_event import DRIVER, FIRMWARE_SILENT, INIT_FAILED, NVLINK_DISCOVERY, XID
+from gpumon.model.driver_errors import NVLINK_DISCOVERY
+from gpumon.model.error_event import DRIVER, FIRMWARE_SILENT, INIT_FAILED, XID
 from gpumon.model.snapshot import CONTAINER, SANDBOX
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from gpumon.collectors.kernel_log.lines import MAX_TEXT, Line, parse, parse_quoted, without_processes
 from gpumon.collectors.kernel_log.reader import KernelLog, Record
-from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, DRIVER, NIC, NVLINK_DISCOVERY, SXID, XID
+from gpumon.model.driver_errors import NVLINK_DISCOVERY
+from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, DRIVER, NIC, SXID, XID
 from gpumon.model.nic_errors import NIC_ERRORS
 
 GPU = "00000000:1B:00.0"
@@ -70,6 +71,18 @@ def xid(code: int, text: str, **values: object) -> Line:
         (
             "NVRM: The NVIDIA GPU 0000:1b:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\n" + "NVRM: "
             "fallen off the bus and is not responding to commands.",
+            xid(
+                79,
+                "The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and"
+                " is not responding to commands.",
+                numbered=False,
+            ),
+        ),
+        (
+            (
+                "NVRM: The NVIDIA GPU 0000:1b:00.0 NVRM: (PCI ID: 10de:2330) installed in this system has NVRM: fallen "
+                "off the bus and is not responding to commands."
+            ),
             xid(
                 79,
                 "The NVIDIA GPU 0000:1b:00.0 (PCI ID: 10de:2330) installed in this system has fallen off the bus and"
@@ -196,15 +209,32 @@ def test_arbitrary_lines_are_parsed_safely(printed: str) -> None:
 
 
 @each_case(
-    "printed",
+    ("code", "printed"),
     [
-        "knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
-        "GPU3 knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+        (NVLINK_DISCOVERY, "knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!"),
+        (NVLINK_DISCOVERY, "GPU3 knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!"),
+        # Lines of drivers 570 to 610, as quoted in issues: kubernetes-sigs/dra-driver-nvidia-gpu#982,
+        # NVIDIA/open-gpu-kernel-modules#446; the rest from its source.
+        (
+            2,
+            "nvAssertFailedNoLog: Assertion failed: Back to back GSP RPC timeout detected! GPU marked for reset @ k.c",
+        ),
+        (
+            3,
+            "GPU0 nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) @ k.c",
+        ),
+        (4, "krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7"),
+        (5, "nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover."),
+        (6, "The NVIDIA probe routine failed for 1 device(s)."),
+        (
+            7,
+            "imexsessionapiDestruct_IMPL: Abrupt nvidia-imex daemon shutdown detected, disabled fabric allocations!",
+        ),
     ],
 )
-def test_a_driver_that_cannot_discover_nvlinks_is_an_error_without_a_device(printed: str) -> None:
+def test_a_line_that_names_no_device_is_an_error_of_the_driver(code: int, printed: str) -> None:
     """The driver names no PCI address: the error is that of the driver."""
-    assert parse(f"NVRM: {printed}") == Line(kind=DRIVER, code=NVLINK_DISCOVERY, bus_id="", text=printed)
+    assert parse(f"NVRM: {printed}") == Line(kind=DRIVER, code=code, bus_id="", text=printed)
 
 
 PORT, NETWORK = "00000000:15:01.0", "00000000:86:00.1"

@@ -6,7 +6,8 @@ from each_case import each_case
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
-from gpumon.model.error_event import DRIVER, NVLINK_DISCOVERY, OVERRUN
+from gpumon.model.driver_errors import NVLINK_DISCOVERY
+from gpumon.model.error_event import DRIVER, OVERRUN
 
 
 def test_driver_that_does_not_answer_is_the_one_fault() -> None:
