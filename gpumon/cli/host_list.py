@@ -64,7 +64,7 @@ def read_hosts(file: str, group: str) -> dict[str, Variables]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         hosts = _hosts(json.loads(text) if text.lstrip().startswith("{") else _of_lines(text), group)
-    except (OSError, ValueError, AttributeError, TypeError, UserError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError, UserError) as error:
         raise UserError(f"cannot read {file}: {' '.join(str(error).split())}") from error
     if not hosts:
         raise UserError(f"there is no host in {file}")

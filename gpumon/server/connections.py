@@ -165,9 +165,12 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _connections_of_kind(self) -> list[Connection]:
-        """Return all open connections of the same `kind`, including this one. They share one maximum number."""
+        """Return the open connections of the same `kind`, including this one. They share one maximum number.
+
+        Those that are closing are left out: if many clients connect at once, each must end another one.
+        """
         everyone: list[Connection] = list(self.connections)  # type: ignore[arg-type]
-        return [other for other in everyone if other.kind == self.kind]
+        return [each for each in everyone if each.kind == self.kind and not each.transport.is_closing()]
 
     @property
     def kind(self) -> bool | None:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from agents import eventually
 from serving import BEARER, ServedNode, ask, is_problem, serving
 
 from gpumon.server import connections, uvicorn_thread
@@ -234,3 +235,19 @@ def test_a_damaged_body_is_refused_without_a_traceback(caplog: pytest.LogCapture
         with client.makefile("rb") as answer:
             assert answer.read().startswith(b"HTTP/1.1 400 ")
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_clients_that_connect_at_once_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them ends another one, although the server accepts all of them before it ends any."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    node, listener = ServedNode(), listen("127.0.0.1", 0)
+    server = Server(create_app(node.sources()), node.refusals, node.access)
+    with contextlib.ExitStack() as clients:
+        address = listener.getsockname()
+        opened = [clients.enter_context(socket.create_connection(address, 5)) for _ in range(40)]
+        server.start([listener])
+        try:
+            ended = eventually(lambda: (closed := select.select(opened, [], [], 0)[0]) and len(closed) >= 32 and closed)
+        finally:
+            server.stop()
+    assert len(ended) == 32
