@@ -99,6 +99,7 @@ TROUBLES: tuple[Trouble, ...] = (
 NOT_HERE: Mapping[str, str] = {
     "xids": "is sent by Stage.send_xid: the list only grows",
     "c2c_links": "an h100x8 has none",
+    "imex_crashed": "an h100x8 has no IMEX domain",
     "seed": "is another node",
     "driver_version": "is read once at the start of a process",
     "place": "is read once at the start of a process",

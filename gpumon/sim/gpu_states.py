@@ -93,7 +93,7 @@ class GpuStates:
         """
 
         def alter(state: State) -> State:
-            for fault, value in scenario.gpus[gpu]:
+            for fault, value in scenario.rows(gpu):
                 state = fault.alter(value, state, tick) if fault.alter else state
             return state
 

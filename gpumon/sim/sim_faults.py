@@ -252,6 +252,15 @@ FAULTS: Mapping[str, SimFault] = {
             gpu=False,
             node=True,
         ),
+        SimFault(  # NVIDIA/open-gpu-kernel-modules 595.45.04: imex_session_api.c, gpu.c (gpuSetRecoveryAction)
+            key="imex_crashed",
+            value="`true`",
+            help="nvidia-imex ended while memory was exported: recovery action 5 on all GPUs, until the row is removed",
+            shape=shapes.flag,
+            gpu=False,
+            node=True,
+            alter=lambda on, state, _: replace(state, recovery_action=5) if on else state,
+        ),
         SimFault(
             key="stuck_processes",
             value="list of `gpus`, `since`, `until`, `waits_in`",

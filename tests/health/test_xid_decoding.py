@@ -36,9 +36,10 @@ def severity_and_action(code: int, text: str) -> tuple[Severity, str]:
         ("0x1 (PF FLR)", CRITICAL, RESET),
         ("0x2 (Node Reboot Required)", CRITICAL, REBOOT),
         ("0x2 (OS Reboot)", CRITICAL, REBOOT),
-        ("0x3 (Drain P2P)", WARNING, "stop the jobs that use this GPU's links"),
+        ("0x3 (Drain P2P)", CRITICAL, "stop the jobs that use this GPU's links"),
         ("0x4 (Drain and Reset)", CRITICAL, "stop the jobs that use this GPU's links, then reset it"),
-        ("0x9 (Sing To It)", WARNING, "perform the action that it names: Sing To It"),
+        ("0x5 (Recover IMEX Domain)", INFO, "restart nvidia-imex and end the jobs that use the IMEX domain"),
+        ("0x9 (Sing To It)", CRITICAL, "perform the action that it names: Sing To It"),
     ],
 )
 def test_a_recovery_action_is_identified_by_its_number(to: str, severity: Severity, action: str) -> None:

@@ -60,6 +60,7 @@ ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("ecc", "h100migx8"): "gpus: {3: {ecc: {uncorrected_dram: 2, lifetime_uncorrected_dram: 3}}}",
     ("fabric", "gb200x4"): "gpus: {1: {fabric: {state: 2}}, 2: {fabric: {clique: 7, health: {degraded_bandwidth: 1}}}}",
     ("fail_fields", "t4x1"): "gpus: {0: {fail_fields: {TOTAL_ENERGY_CONSUMPTION: NOT_SUPPORTED}}}",
+    ("imex_crashed", "gb200x4"): "imex_crashed: true",
     ("lost", "h100guestx2"): "gpus: {1: {lost: true}}",
     ("lost", "h100migx8"): "gpus: {3: {lost: true}}",
     ("mig", "a100x8"): "gpus: {3: {mig: [4g.40gb, 2g.20gb]}}",

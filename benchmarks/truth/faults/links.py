@@ -203,6 +203,23 @@ def rows() -> Iterator[FaultRow]:
         within=12 * MINUTE,
     )
     yield FaultRow(
+        name="IMEX crashed: the driver asks for a recovery of its domain",
+        check="imex_recovery_requested",
+        action=Action.RESTART,
+        where="node",
+        steps=(
+            ScenarioStep(
+                node={"imex_crashed": True},
+                gpu={"xids": [154]},
+                log=(
+                    "NVRM: Abrupt nvidia-imex daemon shutdown detected, disabled fabric allocations",
+                    "NVRM: Xid (PCI:{bus}): 154, GPU recovery action changed from 0x0 (None) to 0x5 (IMEX Domain)",
+                ),
+            ),
+        ),
+        on=imex,
+    )
+    yield FaultRow(
         name="a chip-to-chip link is down",
         check="c2c_link_down",
         action=Action.REBOOT,

@@ -6,6 +6,7 @@ from gpumon.health.check_row import MINUTE, Check, Paging, XidCause
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
+from gpumon.health.recovery import recovery_of, request_finding
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import NODE, PASSED, Action, Finding, Level, fail, warn
 from gpumon.model.fabric import COMPLETED, HEALTHY, LIMITED, STATES, SUMMARIES, Fabric
@@ -121,6 +122,15 @@ def _health(fabric: Fabric) -> Finding:
     if summary == LIMITED:
         return warn(reason, Action.INSPECT, health_summary=summary)
     return fail(reason, Action.RESET, health_summary=summary)
+
+
+def imex_recovery(facts: Facts) -> Finding | None:
+    """Return a warning if the driver requests a recovery of the IMEX domain, which it does on all GPUs of the node."""
+    numbers = [gpu.recovery_action for gpu in (state.gpu for state in facts.gpus) if gpu is not None]
+    reported = [number for number in numbers if number is not None]
+    if not reported:
+        return None
+    return next((request_finding(number) for number in reported if recovery_of(number).of_node), PASSED)
 
 
 def imex_down(facts: Facts) -> Finding | None:
@@ -240,6 +250,19 @@ CHECKS: tuple[Check, ...] = (
         },
     ),
     Check(
+        name="imex_recovery_requested",
+        levels=(Level.WARN,),
+        help="The IMEX daemon ended while nodes shared GPU memory; no GPU is at fault.",
+        steps="""\
+1. `journalctl -u nvidia-imex` and `journalctl -k | grep -i imex`: why did the daemon end?
+2. `systemctl restart nvidia-imex`, and end the jobs of the IMEX domain: their shared memory is lost.
+3. The driver clears its request once the daemon is back. Do not drain or reset GPUs for it.
+""",
+        node=imex_recovery,
+        after=MINUTE,
+        inhibited_by={"gpu_driver_down": "node"},
+    ),
+    Check(
         name="imex_unhealthy",
         levels=(Level.WARN,),
         help="The IMEX daemon is not running, and the GPUs are in a multi-node fabric.",
@@ -251,7 +274,7 @@ CHECKS: tuple[Check, ...] = (
         node=imex_down,
         after=10 * MINUTE,
         grace=True,
-        inhibited_by={"gpu_driver_down": "node"},
+        inhibited_by={"gpu_driver_down": "node", "imex_recovery_requested": "node"},
     ),
     Check(
         name="c2c_link_down",

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from gpumon.health import recovery
 from gpumon.health.check_row import MINUTE, Check, covers_same_time, flag_check, same
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.device_case import GpuCase
-from gpumon.health.verdict import PASSED, WARN, Action, Finding, Verdict, fail, warn
+from gpumon.health.recovery import recovery_of, request_finding
+from gpumon.health.verdict import PASSED, WARN, Action, Finding, Verdict, warn
 
 
 def recovery_action(gpu: GpuCase) -> Finding | None:
     number = gpu.now.recovery_action
     if number is None:
         return None
-    if not number:
-        return PASSED
-    request = recovery.recovery_of(number)
-    hint = f": {request.hint}" if request.hint else ""
-    return fail(f"The driver asks for {request.words}{hint}.", request.action, recovery_action=number)
+    return request_finding(number) if number and not recovery_of(number).of_node else PASSED
 
 
 def explains_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if

@@ -8,7 +8,7 @@ import pytest
 from each_case import each_case
 from judging import Ward
 
-from gpumon.health.verdict import Action, Level
+from gpumon.health.verdict import NODE, Action, Level
 from gpumon.model.error_event import SXID
 from gpumon.model.fabric import CHECKS, Fabric
 from gpumon.model.nvlink import C2cLink
@@ -271,3 +271,40 @@ def test_a_chip_to_chip_link_that_is_down_is_a_failure() -> None:
     assert verdict is not None
     assert verdict.action is Action.REBOOT
     assert "link 3" in verdict.reason
+
+
+def test_a_crash_of_imex_is_one_warning_of_the_node() -> None:
+    """The driver requests action 5 on all GPUs, with Xid 154: the node warns until IMEX is back, and no GPU fails."""
+    ward = Ward()
+    for index in range(4):
+        ward.gpu(index, recovery_action=5.0)
+        ward.event(index, 154, text="GPU recovery action changed from 0x0 (None) to 0x5 (Recover IMEX Domain)")
+    ward.go_on(90)
+    (verdict,) = ward.verdicts.values()
+    assert (verdict.check, verdict.device) == ("imex_recovery_requested", NODE)
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.RESTART)
+    assert "restart nvidia-imex" in verdict.reason
+    for index in range(4):
+        ward.gpu(index, recovery_action=0.0)
+    assert not ward.go_on(90).verdicts
+
+
+def test_a_gpu_that_needs_a_reset_fails_during_a_crash_of_imex() -> None:
+    """A request for a reset of one GPU fails that GPU beside the warning of the node."""
+    ward = Ward()
+    for index in range(4):
+        ward.gpu(index, recovery_action=5.0 if index else 1.0)
+    ward.go_on(90)
+    assert ward.level("gpu_recovery_action", 0) is Level.FAIL
+    assert ward.level("imex_recovery_requested") is Level.WARN
+
+
+def test_a_stopped_imex_whose_recovery_is_requested_is_one_fault() -> None:
+    """While the daemon stays stopped after its crash, the request of the driver is the primary verdict."""
+    ward = Ward()
+    ward.node(imex_up=0.0)
+    for index in range(4):
+        fabric(ward, index, state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")
+        ward.gpu(index, recovery_action=5.0)
+    ward.go_on(720, every=15)
+    assert [each.check for each in ward.report.health.primary] == ["imex_recovery_requested"]
