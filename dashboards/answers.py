@@ -92,7 +92,8 @@ def lines(panel: Panel, answers: Sequence[Sequence[Series]]) -> list[Line]:
             line[0].update(series.labels)
             line[1][letter] = series.last
     shown = [_line(panel.columns, labels, values) for labels, values in merged]
-    return sorted(shown, key=lambda line: -line.get(panel.sort, 0.0)) if panel.sort else shown
+    sign = 1 if panel.lowest_first else -1
+    return sorted(shown, key=lambda line: sign * line.get(panel.sort, 0.0)) if panel.sort else shown
 
 
 def _agree(one: Labels, other: Labels, names: Iterable[str]) -> bool:

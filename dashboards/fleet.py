@@ -7,6 +7,7 @@ from dashboards.panels import (
     LEVELS,
     NO_ANSWER,
     NODE,
+    OTHERS,
     UUID,
     Column,
     Dashboard,
@@ -23,6 +24,8 @@ from dashboards.promql import (
     EACH_GPU,
     EACH_NODE,
     FIRING,
+    KERNEL_LOG,
+    MAX_SERIES,
     RULES_WORK,
     TARGETS,
     alerts,
@@ -48,7 +51,35 @@ _HEALTHY = f"({series('gpumon_gpu_health')} != 1 < 3)"
 _HEALTH = biggest(EACH_NODE, series("gpumon_node_health"))
 _STATE = f"{_HEALTH} or {biggest(EACH_NODE, f'{TARGETS} == 0')} {NO_ANSWER}"
 """The worst verdict of each node, or NO_ANSWER."""
-_REASON = biggest(f"{EACH_GPU}, check, code, device, port, action, reason", series("gpumon_health_check_info"))
+_VERDICT = f"{EACH_GPU}, check, device, port"
+_REASON = (
+    f"{biggest(f'{_VERDICT}, code, action, reason', series('gpumon_health_check_info'))} "
+    f"* on ({_VERDICT}) group_left () {biggest(_VERDICT, series('gpumon_health_check'))}"
+)
+"""The level of each verdict, with its reason."""
+_NOT_OK = f'({_STATE}) != 0 or label_replace(0 * group({_HEALTH} == 0), "instance", "{OTHERS}", "", "")'
+"""The worst verdict of each node that has one or does not answer, and 0 for all others together."""
+_XID_AT = series("gpumon_gpu_xid_last_timestamp_seconds")
+_XIDS = f"({_XID_AT} > time() - 86400)"
+_BELOW_LIMIT = f"{series('gpumon_gpu_temperature_slowdown_celsius')} - {series('gpumon_gpu_temperature_celsius')}"
+_MARGINS = f"{series('gpumon_gpu_thermal_margin_celsius')} or {_BELOW_LIMIT}"
+_MARGIN = f"bottomk({MAX_SERIES}, min by ({EACH_NODE}) ({_MARGINS}))"
+_THROTTLED = series("gpumon_gpu_clock_event_seconds_total", 'reason=~"hw_thermal|sw_thermal"')
+_REMAPPED = series("gpumon_gpu_rows_remapped_total", 'cause="uncorrectable"')
+_ROWS = f"sum by ({EACH_GPU}) ({_REMAPPED})"
+_REMAP_FAILED = biggest(EACH_GPU, series("gpumon_gpu_row_remap_failed"))
+_UNCORRECTED = series("gpumon_gpu_ecc_errors_lifetime_total", 'severity="uncorrected"')
+_SERIAL = biggest(f"{EACH_GPU}, serial", series("gpumon_gpu_info"))
+_MAINTENANCE = series("gpumon_maintenance_end_timestamp_seconds")
+_RELEASED = f"count by ({EACH_NODE}) ({series('gpumon_gpu_released')} == 1)"
+
+
+def _of_worn_boards(expression: str) -> str:
+    """Return an expression by GPU for boards with rows remapped for uncorrectable errors, with their serial numbers."""
+    worn = f"({_ROWS} > 0 or {_REMAP_FAILED} == 1)"
+    return f"({expression} and on ({EACH_GPU}) {worn}) * on ({EACH_GPU}) group_left (serial) {_SERIAL}"
+
+
 _ALERT = f"alertname, severity, device, port, {EACH_GPU}"
 _ACTIVE_SINCE = alerts(metric="ALERTS_FOR_STATE")
 _BUSY = f"rate({series('gpumon_gpu_busy_seconds_total')}[1h]) / rate({series('gpumon_gpu_observed_seconds_total')}[1h])"
@@ -174,13 +205,14 @@ DASHBOARD = Dashboard(
                 ),
                 table(
                     "What is wrong, and what must be done?",
-                    "One line for each fault that no other fault explains.",
+                    "One line for each fault that no other fault explains, the worst first.",
                     [
                         stated(
                             _REASON, "reason", "nothing, as far as nodes answer", f"{series('gpumon_node_health')} != 1"
                         )
                     ],
                     [
+                        Column("A", "severity", words=LEVELS),
                         Column("instance", NODE),
                         Column("gpu", GPU),
                         Column("device", "port of"),
@@ -189,19 +221,73 @@ DASHBOARD = Dashboard(
                         Column("check", "check"),
                         Column("uuid", UUID),
                     ],
+                    sort="severity",
                     width=16,
                 ),
                 matrix(
                     "Which check is bad on which node?",
-                    "`worst` is the worst verdict of the node. No color: the check is ok there, or there is no answer.",
+                    "Nodes with a verdict, or without an answer, the worst first. `worst` is the worst verdict of the "
+                    "node. No color: the check is ok there, or there is no answer.",
                     by_name(
                         f"{biggest(f'{EACH_NODE}, check', series('gpumon_health_check'))} or "
-                        f'label_replace({_STATE}, "check", "worst", "", "")'
+                        f'label_replace({_NOT_OK}, "check", "worst", "", "")'
                     ),
                     Column("instance", NODE),
                     columns="check",
                     words=STATES,
+                    sort="worst",
                     width=24,
+                ),
+                table(
+                    "Which Xids occurred, 24 hours?",
+                    "GPUs and nodes with each Xid, the most frequent first. `gpumon xid CODE` explains it. One code on "
+                    "many nodes: look for a job, a driver or firmware that they share.",
+                    [
+                        stated(f"count by (xid) ({_XIDS})", "xid", "none", KERNEL_LOG),
+                        f"count by (xid) (group by ({EACH_NODE}, xid) ({_XIDS}))",
+                        f"time() - max by (xid) ({_XIDS})",
+                    ],
+                    [
+                        Column("xid", "Xid"),
+                        Column("A", "GPUs"),
+                        Column("B", "nodes"),
+                        Column("C", "last", unit="s"),
+                    ],
+                    sort="GPUs",
+                    width=8,
+                ),
+                table(
+                    "Which nodes are the hottest?",
+                    "The 20 nodes with the smallest margin below the temperature at which the driver slows a GPU down. "
+                    "Slowed: longest share of the last hour of a GPU. Neighbours in one rack: air or water.",
+                    [
+                        _MARGIN,
+                        f"max by ({EACH_NODE}) (rate({_THROTTLED}[1h])) and on ({EACH_NODE}) {_MARGIN}",
+                    ],
+                    [
+                        Column("instance", NODE),
+                        Column("A", "margin", unit="celsius"),
+                        Column("B", "slowed", unit="percentunit"),
+                    ],
+                    sort="margin",
+                    lowest_first=True,
+                    width=8,
+                ),
+                table(
+                    "Which nodes are in maintenance or released?",
+                    "No alert of a node in maintenance pages. A GPU that is released is not monitored.",
+                    [
+                        stated(
+                            f"{biggest(EACH_NODE, f'{_MAINTENANCE} > time()')} - time()",
+                            "instance",
+                            "none",
+                            f"{_MAINTENANCE} unless on () {_RELEASED}",
+                        ),
+                        _RELEASED,
+                    ],
+                    [Column("instance", NODE), Column("A", "ends in", unit="s"), Column("B", "GPUs released")],
+                    sort="ends in",
+                    width=8,
                 ),
                 timeline(
                     "How has each node been?",
@@ -250,6 +336,26 @@ DASHBOARD = Dashboard(
                     ],
                     [Column("instance", NODE), Column("A", "failures"), Column("B", "failed for", unit="s")],
                     sort="failed for",
+                ),
+                table(
+                    "Which boards wear out?",
+                    "Boards with rows remapped for uncorrectable errors: candidates for a replacement. First those "
+                    "with a failed remapping or many uncorrected errors.",
+                    [
+                        stated(_of_worn_boards(_ROWS), "instance", "none", series("gpumon_gpu_rows_remapped_total")),
+                        _of_worn_boards(_REMAP_FAILED),
+                        _of_worn_boards(f"sum by ({EACH_GPU}) ({_UNCORRECTED})"),
+                    ],
+                    [
+                        Column("instance", NODE),
+                        Column("gpu", GPU),
+                        Column("serial", "serial"),
+                        Column("A", "rows remapped"),
+                        Column("B", "remap failed", words={0: ("no", "green"), 1: ("yes", "red")}),
+                        Column("C", "uncorrected errors"),
+                        Column("uuid", UUID),
+                    ],
+                    sort="rows remapped",
                 ),
                 table(
                     "Do all nodes run the same versions?",

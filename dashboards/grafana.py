@@ -298,7 +298,7 @@ def _table(panel: Panel) -> table.Panel:
     shown = table.Panel().filterable(True).transformations(_transformations(panel))
     shown.cell_options(kinds.TableColorTextCellOptions())
     if panel.sort:
-        shown.sort_by([common.TableSortByFieldState().display_name(panel.sort).desc(True)])
+        shown.sort_by([common.TableSortByFieldState().display_name(panel.sort).desc(not panel.lowest_first)])
     for column in panel.columns:
         if properties := _properties(column, panel.columns):
             shown.override_by_name(column.heading, properties)
@@ -355,7 +355,7 @@ def _matrix(panel: Panel) -> table.Panel:
     order = {name: place for place, name in enumerate((corner, *_COLUMNS))}
     organized = _step("organize", indexByName=order, renameByName={corner: rows.heading})
     shown.transformations([_step("groupingToMatrix", **pivot), organized])
-    shown.sort_by([common.TableSortByFieldState().display_name(rows.heading).desc(False)])
+    shown.sort_by([common.TableSortByFieldState().display_name(panel.sort or rows.heading).desc(bool(panel.sort))])
     return shown.override_by_name(rows.heading, _properties(rows, panel.columns))
 
 

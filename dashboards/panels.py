@@ -83,7 +83,8 @@ class Panel:
     columns: Sequence[Column] = ()
     """Columns of a table, from left to right. A matrix has two: the labels of its rows and of its columns."""
     sort: str = ""
-    """Heading of the column by which a table is sorted, highest value first."""
+    """Heading of the column by which a table or matrix is sorted, highest value first."""
+    lowest_first: bool = False
 
     @property
     def instant(self) -> bool:

@@ -44,16 +44,33 @@ FLEET: Mapping[str, Expectation] = {
         and content.values["unknown"] == 8
     ),
     "What is wrong, and what must be done?": lambda content: (
-        content.has(node="faulty", GPU="3", check="gpu_lost", action="reboot")
+        content.has(node="faulty", GPU="3", check="gpu_lost", action="reboot", severity=3.0)
+        and [line["severity"] for line in content.lines] == sorted(line["severity"] for line in content.lines)[::-1]
+        and content.column("severity") <= {1.0, 2.0, 3.0}
         and content.has(node="faulty", GPU="0", check="gpu_xid_critical", action="reset")
         and content.has(node="driverless", check="gpu_driver_down")
         and content.column("node") <= {"faulty", "driverless", "rack"}
     ),
     "Which check is bad on which node?": lambda content: (
-        set(content.cells) == ALL
+        ALL - SIM - {"rack"} <= set(content.cells) <= (ALL - SIM) | {"others"}
         and content.cells["silent"] == {"worst": -1}
-        and content.cells["sim-1"] == {"worst": 0}
+        and content.cells["others"] == {"worst": 0}
         and content.cells["faulty"]["gpu_lost"] == content.cells["faulty"]["worst"] == 3
+    ),
+    "Which Xids occurred, 24 hours?": lambda content: (
+        content.has(Xid="48", GPUs=1.0, nodes=1.0)
+        and content.has(Xid="13", GPUs=1.0, nodes=1.0)
+        and content.column("GPUs") == content.column("nodes") == {1.0}
+        and all(0 < line["last"] < 2 * WITHIN for line in content.lines)
+    ),
+    "Which nodes are the hottest?": lambda content: (
+        content.lines[0]["node"] == "faulty"
+        and content.lines[0]["margin"] == -8
+        and all(0 < line["margin"] < 100 for line in content.lines[1:])
+        and 0 < content.lines[0]["slowed"] <= 1
+    ),
+    "Which nodes are in maintenance or released?": lambda content: (
+        content.column("node") == {"rack"} and 3600 - 2 * WITHIN < content.lines[0]["ends in"] <= 3600
     ),
     "How has each node been?": lambda content: (
         set(content.values) == ALL
@@ -71,6 +88,10 @@ FLEET: Mapping[str, Expectation] = {
         and content.lines[0]["failures"] == 3
         and 7200 <= content.lines[0]["failed for"] <= 7200 + 3 * 300
         and content.has(node="driverless", failures=1.0)
+    ),
+    "Which boards wear out?": lambda content: (
+        content.column("node") == {"faulty"}
+        and content.has(GPU="1", rows_remapped=1.0, remap_failed=1.0, uncorrected_errors=0.0)
     ),
     "Do all nodes run the same versions?": lambda content: (
         content.has(of="gpumon", version=__version__, nodes=7.0)
@@ -94,11 +115,14 @@ FLEET: Mapping[str, Expectation] = {
 
 GOOD: Mapping[str, Expectation] = {
     "What is wrong, and what must be done?": lambda content: (
-        content.lines == [{"reason": "nothing, as far as nodes answer"}]
+        [line["reason"] for line in content.lines] == ["nothing, as far as nodes answer"]
     ),
     "Which GPUs are held but idle?": lambda content: content.lines == [{"node": "none"}],
     "Which nodes fail again and again?": lambda content: content.lines == [{"node": "none"}],
     "Hours between failures?": lambda content: content.number == -1,
+    "Which check is bad on which node?": lambda content: content.cells == {"others": {"worst": 0}},
+    "Which nodes are in maintenance or released?": lambda content: content.lines[0]["node"] == "none",
+    "Which boards wear out?": lambda content: content.lines[0]["node"] == "none",
 }
 """What states that nothing is wrong has no number."""
 SILENT: Mapping[str, Expectation] = {
@@ -293,5 +317,6 @@ VIEWS: Mapping[str, tuple[View, ...]] = {
 ACCEPTED: Mapping[tuple[str, str], str] = {
     ("Must the board be replaced?", "B returns nothing"): "Only boards before Ampere retire pages.",
     ("Must the board be replaced?", "C returns nothing"): "Only boards before Ampere retire pages.",
+    ("Which nodes are in maintenance or released?", "B returns nothing"): "No GPU of this fleet is released.",
 }
 """Reason by title of the panel and name of a wrong answer that need not be rejected."""

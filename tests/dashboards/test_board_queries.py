@@ -87,7 +87,7 @@ NODES = [
     _constant(name, value, **cluster, instance=instance, job="gpumon")
     for cluster, instance, health in (
         ({"cluster": "a"}, "twin", 3),
-        ({"cluster": "b"}, "twin", 0),
+        ({"cluster": "b"}, "twin", 2),
         ({"cluster": "b"}, "other", 2),
         ({}, "without", 0),
     )
@@ -104,15 +104,15 @@ def test_nodes_of_one_name_in_two_clusters_are_two(tmp_path: Path) -> None:
     """They are two rows; the cluster is in the name of a row only if the name alone is not unique."""
     been = [
         ({"cluster": "a", "instance": "twin"}, 3.0),
-        ({"cluster": "b", "instance": "twin"}, 0.0),
+        ({"cluster": "b", "instance": "twin"}, 2.0),
         ({"cluster": "b", "instance": "other"}, 2.0),
         ({"instance": "without"}, 0.0),
     ]
     rows = [
         ({"cluster": "a", "instance": "a/twin", "check": "worst"}, 3.0),
-        ({"cluster": "b", "instance": "b/twin", "check": "worst"}, 0.0),
+        ({"cluster": "b", "instance": "b/twin", "check": "worst"}, 2.0),
         ({"cluster": "b", "instance": "other", "check": "worst"}, 2.0),
-        ({"instance": "without", "check": "worst"}, 0.0),
+        ({"instance": "others", "check": "worst"}, 0.0),
     ]
     _expects(tmp_path, NODES, query("gpumon-fleet", "How has each node been?"), 5, been)
     _expects(tmp_path, NODES, query("gpumon-fleet", "Which check is bad on which node?"), 5, rows)
