@@ -12,6 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
+from gpumon.sim.board import BLACKWELL
 from gpumon.sim.codes import Code, Refusal
 from gpumon.sim.exports import Version
 from gpumon.sim.quantities import LINK_DOWN, Link
@@ -216,6 +217,11 @@ def _constant(value: float) -> Read:
     return lambda _device, _scope: value
 
 
+def _preset(value: float) -> Read:
+    """Return a function that reads a preset of power smoothing, which boards before Blackwell do not have."""
+    return lambda device, _scope: value if device.board.architecture >= BLACKWELL else None
+
+
 _NANO = 1e9
 _R530, _R535, _R555, _R560, _R570, _R575 = (530,), (535,), (555,), (560,), (570,), (575,)
 _RENUMBERED: Version = (580, 82)
@@ -316,15 +322,15 @@ ROWS = (
     FieldValueRow(251, "SW_THERM_SLOWDOWN", _ULL, _quantity("sw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     FieldValueRow(252, "HW_THERM_SLOWDOWN", _ULL, _quantity("hw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     FieldValueRow(253, "HW_POWER_BRAKE", _ULL, _quantity("hw_power_brake_seconds", _NANO), _R575, _RENUMBERED),
-    FieldValueRow(269, "PWR_SMOOTHING_PRESET", _UINT, _constant(100), _R575, _RENUMBERED),
-    FieldValueRow(270, "PWR_SMOOTHING_PRESET", _UINT, _constant(200), _R575, _RENUMBERED),
-    FieldValueRow(271, "PWR_SMOOTHING_PRESET", _UINT, _constant(300), _R575, _RENUMBERED),
-    FieldValueRow(251, "PWR_SMOOTHING_PRESET", _UINT, _constant(100), _R570, _R575),
-    FieldValueRow(252, "PWR_SMOOTHING_PRESET", _UINT, _constant(200), _R570, _R575),
-    FieldValueRow(253, "PWR_SMOOTHING_PRESET", _UINT, _constant(300), _R570, _R575),
-    FieldValueRow(251, "PWR_SMOOTHING_PRESET", _UINT, _constant(100), _RENUMBERED),
-    FieldValueRow(252, "PWR_SMOOTHING_PRESET", _UINT, _constant(200), _RENUMBERED),
-    FieldValueRow(253, "PWR_SMOOTHING_PRESET", _UINT, _constant(300), _RENUMBERED),
+    FieldValueRow(269, "PWR_SMOOTHING_PRESET", _UINT, _preset(100), _R575, _RENUMBERED),
+    FieldValueRow(270, "PWR_SMOOTHING_PRESET", _UINT, _preset(200), _R575, _RENUMBERED),
+    FieldValueRow(271, "PWR_SMOOTHING_PRESET", _UINT, _preset(300), _R575, _RENUMBERED),
+    FieldValueRow(251, "PWR_SMOOTHING_PRESET", _UINT, _preset(100), _R570, _R575),
+    FieldValueRow(252, "PWR_SMOOTHING_PRESET", _UINT, _preset(200), _R570, _R575),
+    FieldValueRow(253, "PWR_SMOOTHING_PRESET", _UINT, _preset(300), _R570, _R575),
+    FieldValueRow(251, "PWR_SMOOTHING_PRESET", _UINT, _preset(100), _RENUMBERED),
+    FieldValueRow(252, "PWR_SMOOTHING_PRESET", _UINT, _preset(200), _RENUMBERED),
+    FieldValueRow(253, "PWR_SMOOTHING_PRESET", _UINT, _preset(300), _RENUMBERED),
     FieldValueRow(269, "SW_THERM_SLOWDOWN", _ULL, _quantity("sw_thermal_seconds", _NANO), _RENUMBERED),
     FieldValueRow(270, "HW_THERM_SLOWDOWN", _ULL, _quantity("hw_thermal_seconds", _NANO), _RENUMBERED),
     FieldValueRow(271, "HW_POWER_BRAKE", _ULL, _quantity("hw_power_brake_seconds", _NANO), _RENUMBERED),

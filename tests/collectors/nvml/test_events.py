@@ -39,7 +39,7 @@ def address(poll: Poll, index: int) -> int:
     return ctypes.cast(pynvml.nvmlDeviceGetHandleByPciBusId(bus_id), ctypes.c_void_p).value or 0
 
 
-@pytest.mark.parametrize(("profile", "asked"), [("h100x8", XID | MIG), ("t4x1", XID)])
+@pytest.mark.parametrize(("profile", "asked"), [("h100x8", XID | MIG | UNAVAILABLE | RECOVERY), ("t4x1", XID)])
 def test_only_supported_event_types_are_registered(profile: str, asked: int) -> None:
     """Only supported types are registered, because one unsupported type makes the driver register none."""
     registered: list[int] = []
@@ -65,7 +65,7 @@ def test_xids_are_registered_alone_if_other_events_are_denied() -> None:
     with open_poll("h100x1") as poll, overlaid({"nvmlDeviceRegisterEvents": register}):
         poll.poll()
 
-    assert registered == [XID | MIG, XID]
+    assert registered == [XID | MIG | UNAVAILABLE | RECOVERY, XID]
 
 
 def test_an_xid_has_its_instance_if_the_driver_reports_it() -> None:

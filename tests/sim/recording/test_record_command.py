@@ -81,7 +81,7 @@ def test_the_summary_answers_open_questions(short_recording: Path) -> None:
     assert "the simulated h100x8: no hardware" in output
     assert "nvmlDeviceGetFieldValues" in output
     assert "nvmlDeviceGetFanSpeed" in output[output.index("not supported") :]
-    assert "0x11f" in output
+    assert "0xff9f" in output
     assert "nvmlDeviceGetNvLinkState Not supported, the field Invalid argument" in output
     assert "on 8 of 8 GPUs" in output
 

@@ -42,3 +42,23 @@ def test_the_lost_gpu_of_a_shipped_capture_is_lost() -> None:
     assert [gpu.fault for gpu in before.gpus] == [None] * 8
     assert [gpu.fault for gpu in after.gpus] == [None] * 3 + ["lost"] + [None] * 4
     assert xids == [(79, lost.bus_id)]
+
+
+def test_a_real_h100_in_training_is_read_as_nvidia_smi_showed_it() -> None:
+    """Power at the limit of 700 W, the clock event that explains it, one process, no NVLink, margins from T.limit."""
+    with replay_capture(capture.read(FOLDER / "h100x1-580.159.04-train.capture")) as node:
+        poll = poll_of(node)
+        poll.poll_all_tiers()
+        node.now = BEGAN + 10
+        snapshot = poll.poll_all_tiers()
+
+    (reading,) = snapshot.gpus
+    gpu = reading.gpu
+    assert gpu is not None
+    assert gpu.power_watts is not None
+    assert 650 < gpu.power_watts < 720
+    assert (gpu.power_limit_watts, gpu.processes, gpu.performance_state) == (700.0, 1.0, 0.0)
+    assert (gpu.clock_event_active or {})["sw_power_cap"] == 1.0
+    assert (gpu.temperature_slowdown_celsius, gpu.memory_temperature_max_celsius) == (89.0, 95.0)
+    assert not reading.links
+    assert not snapshot.errors
