@@ -19,7 +19,14 @@ if command -v deb-systemd-invoke > /dev/null; then invoke=deb-systemd-invoke; fi
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
 if [ "$upgrade" = yes ]; then
-    if systemctl is-active -q gpumon.service; then $invoke restart gpumon.service || :; fi
+    # Also one that fails or waits for its next start: with another file, or this version, it may succeed.
+    case $(systemctl is-active gpumon.service || :) in
+    inactive | unknown) ;;
+    *)
+        systemctl reset-failed gpumon.service gpumon.socket 2> /dev/null || : # a start limit that an earlier unit had
+        $invoke restart gpumon.service || :
+        ;;
+    esac
 elif systemctl is-enabled -q gpumon.service; then
     $invoke start gpumon.socket gpumon.service || :
 fi

@@ -104,7 +104,9 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
             "These GPUs are not monitored.",
             steps=f"""\
 1. Check that the host is up. If it is not, the fault is not in gpumon.
-2. On the host: `systemctl status gpumon` and `journalctl -u gpumon`.
+2. On the host: `gpumon doctor` and `journalctl -u gpumon -n 50`. With an invalid configuration the unit is activating;
+   correct it (`gpumon config check`), and the agent starts within seconds. If the unit is failed:
+   `systemctl reset-failed gpumon gpumon.socket`, then `systemctl start gpumon`.
 3. `curl http://127.0.0.1:{DEFAULT_PORT}/-/healthy`. If it answers, check the listen address and the network.
 """,
         ),

@@ -91,10 +91,11 @@ def covers(verdict: Verdict, cause: Verdict) -> bool:
 def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
     """Return whether an operator should perform the cause's action first, because it may end the verdict's fault too.
 
-    True if the action of the cause includes the action of the verdict (`covers`), or if the cause requires a reboot and
-    the verdict an inspection.
+    True if the action of the cause includes the action of the verdict (`covers`), or if the cause requires a reboot or
+    a fix of the software and the verdict an inspection.
     """
-    return covers(verdict, cause) or (verdict.action is Action.INSPECT and cause.action is Action.REBOOT)
+    first = cause.action in {Action.REBOOT, Action.FIX}
+    return covers(verdict, cause) or (verdict.action is Action.INSPECT and first)
 
 
 def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if

@@ -40,6 +40,7 @@ class Action(StrEnum):
     RESTART = "restart"
     RESET = "reset"
     REBOOT = "reboot"
+    FIX = "fix"
     INSPECT = "inspect"
     REPLACE = "replace"
 
@@ -49,6 +50,7 @@ ACTIONS: Mapping[Action, str] = {
     Action.RESTART: "restart the application or service",
     Action.RESET: "drain the GPU and reset it",
     Action.REBOOT: "drain the node and reboot it",
+    Action.FIX: "fix the software or its configuration",
     Action.INSPECT: "inspect the hardware and its logs",
     Action.REPLACE: "replace the part",
 }

@@ -26,6 +26,7 @@ RECOMMENDED: Mapping[str, int] = {
     ACTIONS[Action.RESTART]: 39,
     ACTIONS[Action.RESET]: 2,
     ACTIONS[Action.REBOOT]: 24,
+    ACTIONS[Action.FIX]: 5,
     ACTIONS[Action.INSPECT]: 5,
     ACTIONS[Action.REPLACE]: 5,
 }

@@ -94,6 +94,8 @@ def _node_down_reason(internal: InternalState, settings: ReducerSettings, *, fre
     """
     if internal.status is not None and not internal.status.up:
         return f"{internal.status.error}: {internal.status.remedy}"
+    if internal.samplers.hang and not fresh:
+        return internal.samplers.hang
     if internal.samplers.gave_up:
         return "too many children cannot be ended; see abandoned_children"
     if not fresh and internal.polled_at is not None:

@@ -43,6 +43,8 @@ class SamplerStatus:
     """Names of the child processes that SIGKILL did not end."""
     gave_up: bool = False
     """True if no sampler runs, because too many children were abandoned."""
+    hang: str = ""
+    """A clause that names the driver call that does not return and when that began; empty after a snapshot."""
     driver_calls: float = 0.0
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 
+from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import REST, WATCH
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.error_event import FIRMWARE_SILENT, ErrorObservation
@@ -70,6 +73,7 @@ class SamplerSupervisor:
         """Bus ids of GPUs, sorted by the time of the last snapshot that contains the GPU. GPUs that did not answer in
         that snapshot are left out.
         """
+        self._hang = ""
         self._starts = 0
         self._event_failures = 0
         self._released: frozenset[str] = frozenset()
@@ -159,13 +163,25 @@ class SamplerSupervisor:
             return
         sampler = self._sampler
         if sampler is not None and sampler.killed_for is None:
-            if sampler.is_late():
+            late = sampler.is_late()
+            self._note_hang(sampler)
+            if late:
                 self._replace_late(sampler)
             elif sampler.is_silent():
                 log.error("sampler sends nothing; replacing it", extra={"child": sampler.name})
                 sampler.kill("deadline")
         self._trials.inspect(self._released)
         self._publish_state()
+
+    def _note_hang(self, sampler: SamplerChild) -> None:
+        """Note the first call without an answer since the last snapshot: with its GPU, and when it began."""
+        call = sampler.call
+        if not self._hang and call.running and sampler.waiting_seconds >= self._deadlines.call:
+            began = datetime.fromtimestamp(time.time() - (boot_clock() - call.since), timezone.utc)
+            gpu = f" on {call.bus_id}" if call.bus_id else ""
+            self._hang = (
+                f"the driver call {call.call}{gpu} does not return (a hang since {began:%Y-%m-%d %H:%M:%S} UTC)"
+            )
 
     def _replace_late(self, sampler: SamplerChild) -> None:
         call = sampler.call
@@ -179,6 +195,7 @@ class SamplerSupervisor:
     def _take_message(self, message: ChildMessage) -> None:
         self._on_message(message)
         if isinstance(message, Snapshot):
+            self._hang = ""
             for gpu in message.gpus:
                 self._answering.pop(gpu.bus_id, None)
                 if gpu.gpu is not None:
@@ -260,6 +277,7 @@ class SamplerSupervisor:
             restarts=dict(self._restarts),
             abandoned=tuple(child.name for child in abandoned),
             gave_up=sampler is None and len(abandoned) >= MAX_ABANDONED,
+            hang=self._hang,
             driver_calls=self._children.driver_calls,
         )
         if state != self._state:

@@ -100,7 +100,21 @@ def listening(address: str) -> Configuration:
 @each_case(
     ("name", "host", "level", "words"),
     [
-        ("agent", facts(errors=STOPPED, unit=UNIT | {"ActiveState": "failed"}), "fail", "systemctl start gpumon"),
+        ("agent", facts(errors=STOPPED, unit=UNIT | {"ActiveState": "inactive"}), "fail", "systemctl start gpumon"),
+        (
+            "agent",
+            facts(errors=STOPPED, unit=UNIT | {"ActiveState": "failed"}),
+            "fail",
+            "systemctl reset-failed gpumon gpumon.socket; sudo systemctl start gpumon",
+        ),
+        (
+            "agent",
+            facts(
+                errors=STOPPED | {"configuration": "\ngpumon.yml:2: wrong"}, unit=UNIT | {"ActiveState": "activating"}
+            ),
+            "fail",
+            "It starts within seconds after its configuration is valid.",
+        ),
         ("agent", facts(errors=STOPPED, unit={}), "fail", "There is no unit gpumon.service."),
         ("agent", facts({"build": {"version": "0.0.9"}}), "warn", "systemctl restart gpumon"),
         ("port", facts(errors=STOPPED | {"port": "Address already in use"}), "fail", "ss -ltnp 'sport = :17400'"),

@@ -7,6 +7,7 @@ import http.client
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -89,6 +90,11 @@ def main_pid(systemctl: Callable[..., str]) -> str:
     return systemctl("show", "--property=MainPID", "--value", "gpumon.service")
 
 
+def restarts(systemctl: Callable[..., str]) -> int:
+    """Return how often systemd has restarted the agent by itself."""
+    return int(systemctl("show", "--property=NRestarts", "--value", "gpumon.service"))
+
+
 def held_socket(port: int) -> str:
     """Return the inode of the listening socket; empty if none listens."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -120,3 +126,19 @@ def test_the_port_is_held_over_restarts_and_not_after_a_stop(systemctl: Callable
 
     systemctl("start", "gpumon")
     assert is_answering(port)
+
+
+def test_the_agent_returns_by_itself_once_its_configuration_is_valid_again(
+    systemctl: Callable[..., str], port: int
+) -> None:
+    """A scrape that is pending meanwhile uses up no starts, and is answered as soon as the agent runs."""
+    systemctl("start", "gpumon")
+    assert is_answering(port)
+    systemctl("set-environment", "GPUMON_POLL__INTERVAL_SECONDS=often")
+    systemctl("restart", "gpumon")
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as scrape:
+        scrape.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+        eventually(lambda: restarts(systemctl) >= 2)
+        systemctl("unset-environment", "GPUMON_POLL__INTERVAL_SECONDS")
+        assert b" 200 " in scrape.recv(100)
+    assert systemctl("is-active", "gpumon.service", "gpumon.socket") == "active\nactive"

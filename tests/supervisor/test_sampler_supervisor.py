@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -217,6 +218,19 @@ def test_hangs_of_the_event_set_that_sigkill_does_not_end_count_too(node: Superv
         count = len(node.snapshots)
         node.until(lambda: len(node.snapshots) > count + 3)  # the hang is still simulated
         assert len(node.state.abandoned) == MAX_EVENT_FAILURES
+
+
+def test_a_hang_names_the_call_and_its_begin_until_the_driver_answers(node: SupervisedNode) -> None:
+    """The time is that of the first call that did not return, although later children wait in other calls."""
+    node.simulate({}, hang=["nvml*"])
+    node.until(lambda: node.state.hang)
+    first = node.state.hang
+    assert re.fullmatch(r"the driver call nvml\w+ does not return \(a hang since [-\d]+ [:\d]+ UTC\)", first)
+    node.until(lambda: node.state.restarts["deadline"] >= 1)
+    assert node.state.hang == first
+    count = len(node.snapshots)
+    node.simulate({})
+    node.until(lambda: len(node.snapshots) > count and not node.state.hang)
 
 
 def test_close_watching_reads_processes_at_every_poll(node: SupervisedNode) -> None:

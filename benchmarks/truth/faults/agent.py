@@ -22,6 +22,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="the library crashes now and then",
         check="gpumon_sampler_restarting",
+        action=Action.FIX,
         where="node",
         steps=tuple(
             step
@@ -35,12 +36,14 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="the agent crashes three times in a row",
         check="gpumon_restarting",
+        action=Action.FIX,
         where="node",
         steps=tuple(ScenarioStep(at=90.0 * n, act=World.restart) for n in range(4)),
     )
     yield FaultRow(
         name="the kernel log was overwritten before it was read",
         check="gpumon_kernel_log_lost",
+        action=Action.FIX,
         where="node",
         steps=(ScenarioStep(act=World.lose_records),),
     )
@@ -63,6 +66,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="the kernel log cannot be read",
         check="gpumon_kernel_log_down",
+        action=Action.FIX,
         where="node",
         steps=(ScenarioStep(act=World.lose_log),),
         within=5 * MINUTE,
@@ -70,12 +74,14 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="the configuration file is invalid",
         check="gpumon_reload_failed",
+        action=Action.FIX,
         where="node",
         steps=(ScenarioStep(act=lambda world: world.reload(good=False)),),
     )
     yield FaultRow(
         name="the disk of the store is full",
         check="gpumon_store_down",
+        action=Action.FIX,
         where="node",
         steps=(ScenarioStep(act=World.fill_disk),),
         within=10 * MINUTE,

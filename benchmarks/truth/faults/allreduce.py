@@ -147,6 +147,7 @@ def _silent() -> Iterator[FaultRow]:
     node = partial(_row(), where="node", check="allreduce_stale", settings=SCHEDULED, within=35 * MINUTE)
     yield node(
         name="the all-reduce has no result for two periods on a free node",
+        action=Action.FIX,
         steps=_after_good_runs(ranks.HEALTHY),
     )
     yield node(

@@ -159,6 +159,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="the fabric manager starts again and again",
         check="fabric_manager_flapping",
+        action=Action.FIX,
         where="node",
         steps=flaps(4, 2 * MINUTE, node={"services": {"fabric_manager": "stopped"}}),
         on=has_fabric_manager,

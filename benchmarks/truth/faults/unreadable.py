@@ -120,6 +120,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="one call on it answers an unknown error",
         check="gpumon_poll_errors",
+        action=Action.FIX,
         where="node",
         steps=once(fail={"nvmlDeviceGetUtilizationRates": 999}),
         on=lambda profile: not profile.mig,  # not called if MIG is enabled
@@ -127,6 +128,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="one field of it answers an unknown error",
         check="gpumon_poll_errors",
+        action=Action.FIX,
         where="node",
         steps=once(fail_fields={"TOTAL_ENERGY_CONSUMPTION": 999}),
         on=lambda profile: not profile.guest,
@@ -134,6 +136,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="every driver call is slow",
         check="gpumon_poll_slow",
+        action=Action.FIX,
         where="node",
         steps=(ScenarioStep(node={"delay": {"nvmlDeviceGet*": 0.02}}),),
         settings={"poll": {"interval_seconds": 1.0}},
@@ -142,6 +145,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="driver calls on one GPU are slow",
         check="gpumon_poll_slow",
+        action=Action.FIX,
         where="node",
         steps=once(delay={"nvmlDeviceGet*": 0.15}),
         settings={"poll": {"interval_seconds": 1.0}},
@@ -151,12 +155,14 @@ def rows() -> Iterator[FaultRow]:
         name="the kernel module is gone",
         check="gpu_driver_down",
         where="node",
+        action=Action.FIX,
         steps=(ScenarioStep(node={"driver": "not_loaded"}),),
     )
     yield FaultRow(
         name="library and kernel module differ",
         check="gpu_driver_down",
         where="node",
+        action=Action.FIX,
         steps=(
             ScenarioStep(node={"driver": "mismatch"}),
             ScenarioStep(at=1.0, node={"driver": "mismatch"}, act=World.restart),
@@ -166,6 +172,7 @@ def rows() -> Iterator[FaultRow]:
         name="the driver's library is not installed",
         check="gpu_driver_down",
         where="node",
+        action=Action.FIX,
         steps=(
             ScenarioStep(node={"driver": "absent"}),
             ScenarioStep(at=1.0, node={"driver": "absent"}, act=World.restart),

@@ -66,6 +66,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="another driver than the expected one",
         check="node_version_drift",
+        action=Action.FIX,
         where="node",
         steps=(ScenarioStep(act=lambda world: world.restart(health={"versions": {"driver": "999.1"}})),),
         within=25 * MINUTE,
@@ -73,6 +74,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="another VBIOS than the expected one",
         check="gpu_version_drift",
+        action=Action.FIX,
         steps=(ScenarioStep(act=lambda world: world.restart(health={"versions": {"vbios": "1.2.3"}})),),
         on=lambda profile: not several(profile),
         within=25 * MINUTE,

@@ -43,8 +43,11 @@ def agent(facts: HostFacts) -> Readiness:
         return Readiness(UNKNOWN, f"{detail}systemd does not report {UNIT}: {refused}.", AS_ROOT)
     if state is None:
         return Readiness(FAIL, f"{detail}There is no unit {UNIT}.", "gpumon serve")
-    command = "restart" if state == "active" else "start"
-    return Readiness(FAIL, f"{detail}Its unit is {state}.", f"sudo systemctl {command} gpumon; {LOGS}")
+    detail += f"Its unit is {state}."
+    if state == "activating" and facts.errors.get("configuration"):
+        detail += " It starts within seconds after its configuration is valid."
+    command = {"failed": "reset-failed gpumon gpumon.socket; sudo systemctl start", "inactive": "start"}
+    return Readiness(FAIL, detail, f"sudo systemctl {command.get(state, 'restart')} gpumon; {LOGS}")
 
 
 def port(facts: HostFacts) -> Readiness:

@@ -37,7 +37,7 @@ def _notice_check(subject: str, reason: str) -> Callable[[Facts], Finding]:
 
     def evaluate(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
-        return warn(f"{reason} {words.rstrip('.')}.", Action.INSPECT) if words else PASSED
+        return warn(f"{reason} {words.rstrip('.')}.", Action.FIX) if words else PASSED
 
     return evaluate
 
@@ -46,7 +46,7 @@ def stored_state_unread(facts: Facts) -> Finding | None:
     key = (HISTORY_UNREAD, NODE)
     if facts.recalled and facts.lost_to and facts.cleared.get(key, 0.0) < facts.started:
         reason = f"The store was damaged, and verdicts from before the start are lost. The file is now {facts.lost_to}."
-        return unknown(reason, Action.INSPECT, **{LOST_TO: facts.lost_to})._replace(at=facts.started)
+        return unknown(reason, Action.FIX, **{LOST_TO: facts.lost_to})._replace(at=facts.started)
     if facts.recalled:
         verdict = facts.open.get(key)
         return PASSED if verdict is not None and LOST_TO in verdict.evidence else clear()
@@ -63,7 +63,7 @@ def store_down(facts: Facts) -> Finding | None:
         return None
     words = facts.notices.get("store", "see the log")
     lost = "Events and verdicts are kept in memory only: "
-    return PASSED if facts.node.store_up else warn(f"{lost}{words.rstrip('.')}.", Action.INSPECT)
+    return PASSED if facts.node.store_up else warn(f"{lost}{words.rstrip('.')}.", Action.FIX)
 
 
 def kernel_log_down(facts: Facts) -> Finding | None:
@@ -74,7 +74,7 @@ def kernel_log_down(facts: Facts) -> Finding | None:
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None
     reason = "The kernel log cannot be read: SXids, and Xids of GPUs that do not answer, are not detected."
-    return PASSED if facts.node.kernel_log_up else warn(reason, Action.INSPECT)
+    return PASSED if facts.node.kernel_log_up else warn(reason, Action.FIX)
 
 
 def kernel_log_lost(facts: Facts) -> Finding:
@@ -83,7 +83,7 @@ def kernel_log_lost(facts: Facts) -> Finding:
     if not overruns:
         return PASSED
     reason = "The kernel log was overwritten before it was read: Xids may be missing."
-    return warn(reason, Action.INSPECT, at=overruns[-1].last_wall, times=float(sum(event.count for event in overruns)))
+    return warn(reason, Action.FIX, at=overruns[-1].last_wall, times=float(sum(event.count for event in overruns)))
 
 
 def poll_errors(facts: Facts) -> Finding | None:
@@ -98,7 +98,7 @@ def poll_errors(facts: Facts) -> Finding | None:
     worst = max(gained, key=lambda error: gained[error])
     count = sum(gained.values())
     reason = f"{count:.0f} driver calls failed in five minutes, mostly {worst}: some readings are missing."
-    return warn(reason, Action.INSPECT, poll_errors=count)
+    return warn(reason, Action.FIX, poll_errors=count)
 
 
 def poll_slow(facts: Facts) -> Finding | None:
@@ -108,7 +108,7 @@ def poll_slow(facts: Facts) -> Finding | None:
     if took <= share * facts.interval:
         return PASSED
     reason = f"A fast poll takes {took:.2f} s with an interval of {facts.interval:g} s: the driver is slow."
-    return warn(reason, Action.INSPECT, poll_duration_seconds=took)
+    return warn(reason, Action.FIX, poll_duration_seconds=took)
 
 
 def sampler_restarting(facts: Facts) -> Finding | None:
@@ -117,7 +117,7 @@ def sampler_restarting(facts: Facts) -> Finding | None:
     if times < limit:
         return PASSED
     reason = f"The process that reads the GPUs was replaced {times:.0f} times in ten minutes."
-    return warn(reason, Action.INSPECT, sampler_restarts=times)
+    return warn(reason, Action.FIX, sampler_restarts=times)
 
 
 def children_abandoned(facts: Facts) -> Finding | None:
@@ -137,7 +137,7 @@ def check_failing(facts: Facts) -> Finding:
     where = f" of GPU {index}" if index is not None else f" of {device}" if device else ""
     more = f" (and {len(facts.failing_checks) - 1} more)" if len(facts.failing_checks) > 1 else ""
     reason = f"The check {check}{where}{more} fails: {error}. Its verdicts do not change. Report this error."
-    return warn(reason, Action.INSPECT, failing_check=check, failing=float(len(facts.failing_checks)))
+    return warn(reason, Action.FIX, failing_check=check, failing=float(len(facts.failing_checks)))
 
 
 CHECKS = (

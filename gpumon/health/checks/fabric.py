@@ -66,7 +66,7 @@ def manager_flapping(facts: Facts) -> Finding | None:
     stops = sum(growth.gain for growth in facts.growth(STOPS) if growth.labels.get("service") == "fabric_manager")
     if stops < limit or not _has_nvswitches(facts):
         return PASSED
-    return warn(f"The fabric manager exited {stops:.0f} times in ten minutes.", Action.INSPECT, stops=stops)
+    return warn(f"The fabric manager exited {stops:.0f} times in ten minutes.", Action.FIX, stops=stops)
 
 
 def registration(gpu: GpuCase) -> Finding | None:
@@ -100,7 +100,7 @@ def _incomplete_finding(state: float, facts: Facts) -> Finding:
     none_completes = all(other in STATES for other in states if other != 0)  # 0: without a fabric; None: not read
     if none_completes or facts.node.fabric_manager_up == 0:
         return fail(f"{reason}{', as that of all GPUs' if none_completes else ''}.", Action.RESET, fabric_state=state)
-    return warn(f"{reason}; with FABRIC_MODE=1 it completes with a partition.", Action.INSPECT, fabric_state=state)
+    return warn(f"{reason}; with FABRIC_MODE=1 it completes with a partition.", Action.FIX, fabric_state=state)
 
 
 def _health(fabric: Fabric) -> Finding:

@@ -60,7 +60,7 @@ FAULTS: Mapping[str, Advice] = {
     ),
     "unknown": Advice(
         "gpu_unreadable",
-        "It cannot be read, and the driver reports no reason.",
+        "It cannot be read.",
         "Drain the GPU and reset it. If a reset fails, reboot the node. `journalctl -k -g NVRM` shows the cause.",
     ),
 }

@@ -154,7 +154,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
     if len(in_a_row) < limit or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
         return PASSED
     reason = f"The agent was started {len(in_a_row)} times in ten minutes, each time after a crash or a kill."
-    return warn(reason, Action.INSPECT, at=last, starts=float(len(in_a_row)))
+    return warn(reason, Action.FIX, at=last, starts=float(len(in_a_row)))
 
 
 CHECKS: tuple[Check, ...] = (

@@ -8,6 +8,8 @@ from gpumon.health.facts import Facts
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import Action, Finding, clear, fail
 
+SOFTWARE_ERRORS = ("LibraryNotFound", "DriverNotLoaded", "LibRmVersionMismatch", "NoPermission", "SimulationError")
+"""Names of NVML errors, with which the notice about the driver begins, that no hardware causes."""
 STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
@@ -25,7 +27,8 @@ def driver_down(facts: Facts) -> Finding | None:
     hangs = facts.node.abandoned_children or any(max(series.values) > 0 for series in facts.series(STUCK))
     silent = "a call into it does not return" if hangs else "no cause is reported"
     words = facts.notices.get("driver", silent).rstrip(".")
-    action = Action.REBOOT if hangs else Action.INSPECT
+    software = words.startswith(SOFTWARE_ERRORS)
+    action = Action.REBOOT if hangs else Action.FIX if software else Action.INSPECT
     return fail(f"The NVIDIA driver cannot be used: {words}.{nvlink_message(facts)}", action, nvml_stuck_seconds=stuck)
 
 
@@ -36,7 +39,8 @@ CHECKS: tuple[Check, ...] = (
         help="The NVIDIA driver does not respond: no reading of the GPUs is current.",
         steps="""\
 1. `lsmod | grep nvidia` and `dmesg | grep -i nvrm` show whether the module is loaded and what it logged.
-2. The reason names the error: driver not loaded, versions that differ, no permission, or calls that do not return.
+2. The reason names the error: driver not loaded, versions that differ, no permission, or the call that
+   hangs, and since when.
 3. Versions differ after a driver update without a reboot: reload the kernel modules or reboot.
 4. Calls hang: drain and reboot the node; a process in state D cannot be killed.
 """,

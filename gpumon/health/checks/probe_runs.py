@@ -93,7 +93,7 @@ def missing_runs(facts: Facts) -> Finding | None:
     silent = facts.now.uptime - max(facts.probe.last_ended_at, since)
     if silent > PERIODS * facts.probe_interval:
         reason = f"No all-reduce has run for {silent / 3600:.0f} h, although the node was free."
-        return unknown(f"{reason}{_last_skip(facts)}", Action.INSPECT, silent_seconds=silent)
+        return unknown(f"{reason}{_last_skip(facts)}", Action.FIX, silent_seconds=silent)
     repaired = next(_repairs(facts), None)
     if repaired is not None:
         return unknown(f"No all-reduce has run since {repaired.words}: `gpumon probe allreduce` runs one.", Action.NONE)

@@ -33,7 +33,7 @@ def of_node(facts: Facts) -> Finding | None:
         wrong[name] = ", ".join(groups)
         words.append(_tie_text(name, groups))
     if wrong:
-        return warn(" ".join(words), Action.INSPECT, **wrong)
+        return warn(" ".join(words), Action.FIX, **wrong)
     return PASSED if reported or not expected else None
 
 
@@ -73,7 +73,7 @@ def of_gpu(gpu: GpuCase) -> Finding | None:
     if not wrong:
         return PASSED
     versions = {name: getattr(gpu.now, name) for name, _ in wrong}
-    return warn(" ".join(words for _, words in wrong), Action.INSPECT, **versions)
+    return warn(" ".join(words for _, words in wrong), Action.FIX, **versions)
 
 
 def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:

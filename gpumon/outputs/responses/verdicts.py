@@ -38,7 +38,7 @@ class VerdictResponse(ResponseModel):
     gpu: int | None
     reason: str = Field(description="What was observed, with the relevant numbers.")
     action: str = Field(
-        description="none, restart, reset, reboot, inspect or replace. none while a repair is being verified."
+        description="none, restart, reset, reboot, fix, inspect or replace. none while a repair is being verified."
     )
     action_text: str
     repair: str | None = Field(

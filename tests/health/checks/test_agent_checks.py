@@ -38,13 +38,25 @@ def test_driver_that_is_loaded_minutes_after_a_boot_is_no_fault() -> None:
     assert [each.check for each in ward.report.health.primary] == ["gpu_driver_down"]
 
 
-def test_driver_that_hangs_asks_for_a_reboot() -> None:
-    """One that is not loaded asks for a person."""
+@each_case(
+    ("stuck_seconds", "notice", "action"),
+    [
+        (70.0, "the driver call nvmlInit does not return", Action.REBOOT),
+        (0.0, "DriverNotLoaded: modprobe nvidia", Action.FIX),
+        (0.0, "Unknown: see dmesg", Action.INSPECT),
+        (0.0, None, Action.INSPECT),
+    ],
+)
+def test_action_depends_on_why_the_driver_does_not_answer(
+    stuck_seconds: float, notice: str | None, action: Action
+) -> None:
+    """A hang requires a reboot, missing software a fix of it, and only an error without a cause an inspection."""
     ward = Ward()
-    ward.node(nvml_up=0.0, nvml_stuck_seconds=70.0)
+    ward.node(nvml_up=0.0, nvml_stuck_seconds=stuck_seconds)
+    ward.notice("driver", notice)
     verdict = ward.go_on(90).verdict("gpu_driver_down")
     assert verdict is not None
-    assert verdict.action is Action.REBOOT
+    assert verdict.action is action
 
 
 def test_a_driver_that_does_not_answer_is_quoted() -> None:

@@ -222,7 +222,7 @@ def test_a_driver_other_than_configured_is_a_warning() -> None:
     assert not ward.go_on(QUARTER - 60, every=30.0).verdicts
     verdict = ward.go_on(120).verdict("node_version_drift")
     assert verdict is not None
-    assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.FIX)
     assert verdict.reason == f"The driver is {DRIVER}; 580.105.08 is expected."
 
     ward.terms = replace(ward.terms, policy=Policy(versions={"driver": DRIVER, "nccl": "2.27.3"}))
@@ -254,7 +254,7 @@ def test_a_tie_of_versions_is_a_verdict_of_the_node() -> None:
         ward.gpu(index, vbios=other)
     verdict = ward.go_on(QUARTER + 60, every=30.0).verdict("node_version_drift")
     assert verdict is not None
-    assert (verdict.level, verdict.action) == (Level.WARN, Action.INSPECT)
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.FIX)
     assert verdict.reason == (
         f"The VBIOS is {VBIOS} on GPUs 0, 1, 2, 3 and {other} on GPUs 4, 5, 6, 7, without a majority."
     )

@@ -286,7 +286,7 @@ def test_a_free_node_without_a_run_for_two_periods_is_stale() -> None:
     assert not ward.go_on(12 * HOUR + 20 * MINUTE, every=300).verdicts
     verdict = ward.go_on(20 * MINUTE, every=120).verdict("allreduce_stale")
     assert verdict is not None
-    assert (verdict.level, verdict.action) == (Level.UNKNOWN, Action.INSPECT)
+    assert (verdict.level, verdict.action) == (Level.UNKNOWN, Action.FIX)
     assert ward.ran("skipped", "low_memory").go_on().level("allreduce_stale") is Level.UNKNOWN
     assert not ward.ran("failed", "ranks").go_on().verdicts
 
