@@ -71,6 +71,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(key="uncounted", value=_on),
     Trouble(key="lookup", value=_any_of("NO_PERMISSION", "UNKNOWN", "IRQ_ISSUE")),
     Trouble(key="reset_required", value=_on),
+    Trouble(key="latched_utilization", value=_on),
     Trouble(key="mig", value=_any_of(["3g.40gb", "3g.40gb"], ["1g.10gb"] * 3, [])),
     Trouble(key="set", value=_readings),
     Trouble(key="garbage", value=_garbage),

@@ -252,6 +252,15 @@ FAULTS: Mapping[str, SimFault] = {
             gpu=False,
             node=True,
         ),
+        SimFault(  # Datura-ai/lium-io#1140, #1142: B200, RTX PRO 6000, drivers 580 to 595
+            key="latched_utilization",
+            value="`true`",
+            help="utilization stays at 100 % without a process, as after SIGKILL inside a kernel; GPM reports zeros",
+            shape=shapes.flag,
+            alter=lambda on, state, _: (
+                replace(state, utilization=100, own_utilization=100) if on and not state.processes else state
+            ),
+        ),
         SimFault(  # NVIDIA/open-gpu-kernel-modules 595.45.04: imex_session_api.c, gpu.c (gpuSetRecoveryAction)
             key="imex_crashed",
             value="`true`",

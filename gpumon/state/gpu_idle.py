@@ -7,15 +7,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from gpumon.health.products import is_coherent
+from gpumon.health.latched_utilization import is_utilization_latched, memory_in_use
 from gpumon.model.gpu import Gpu
 from gpumon.model.now import Now
 from gpumon.model.reading import Integral, rows
 from gpumon.model.snapshot import GpuReading
-from gpumon.probe.core.preflight import IDLE_TRAFFIC, idle_bytes
+from gpumon.probe.core.preflight import IDLE_TRAFFIC, IDLE_UTILIZATION, idle_bytes
 
-IDLE_UTILIZATION = 0.05
-"""Maximum utilization of an idle GPU. It is above 0 because polling a GPU may wake it."""
 GAP_SECONDS = 120.0
 """Seconds without a reading after which it is unknown whether the GPU was used in between."""
 _COUNTED = ("nvlink_receive_bytes_total", "nvlink_transmit_bytes_total")
@@ -56,9 +54,11 @@ def link_rates(before: GpuReading | None, reading: GpuReading) -> Mapping[str, f
     return {name: gain / reading.watched for name, gain in gains.items()}
 
 
-def memory_in_use(gpu: Gpu) -> float | None:
-    """Return the bytes of GPU memory in use; None on Grace hosts, whose kernel also keeps other pages in GPU memory."""
-    return None if is_coherent(gpu.name or "") else gpu.memory_used_bytes
+def without_latched_use(reading: GpuReading) -> GpuReading:
+    """Return the reading without busy time if the GPU's utilization is latched: the GPU is idle."""
+    if reading.gpu is None or "busy_seconds_total" not in reading.increments or not is_utilization_latched(reading.gpu):
+        return reading
+    return replace(reading, increments={**reading.increments, "busy_seconds_total": 0.0})
 
 
 def is_in_use(gpu: Gpu, moved: float | None) -> bool:
@@ -67,9 +67,10 @@ def is_in_use(gpu: Gpu, moved: float | None) -> bool:
     PCIe traffic is unknown on GPUs before Hopper. On these, a transfer shows as memory utilization and as memory in
     use.
     """
+    utilization = 0.0 if is_utilization_latched(gpu) else gpu.utilization_ratio or 0.0
     return bool(
         gpu.processes
-        or max(gpu.utilization_ratio or 0.0, gpu.memory_utilization_ratio or 0.0) > IDLE_UTILIZATION
+        or max(utilization, gpu.memory_utilization_ratio or 0.0) > IDLE_UTILIZATION
         or (memory_in_use(gpu) or 0.0) > idle_bytes(exact=gpu.memory_reserved_bytes is not None)
         or (moved or 0.0) > IDLE_TRAFFIC
     )

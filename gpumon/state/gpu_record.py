@@ -25,7 +25,7 @@ from gpumon.state.counters import (
     totals,
     was_reset,
 )
-from gpumon.state.gpu_idle import idle_since, link_rates, without_own_use
+from gpumon.state.gpu_idle import idle_since, link_rates, without_latched_use, without_own_use
 
 AWAY_SECONDS = 10.0
 """Seconds without a reading after which the GPU may have been reset in between."""
@@ -116,7 +116,8 @@ def read(
     values = reading.gpu
     if values is None:
         return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
-    after = _answer_fields(gpu, without_own_use(reading) if own else reading, values, around, now)
+    counted = without_own_use(reading) if own else without_latched_use(reading)
+    after = _answer_fields(gpu, counted, values, around, now)
     if not own:
         after |= _usage(gpu, reading, values, now)
     if _was_reset_since_stored(gpu, values, boot_id):

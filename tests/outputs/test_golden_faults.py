@@ -47,6 +47,7 @@ WITHOUT = {
     "hang": "holds it",
     "hang_forever": "holds it",
     "driver": "lets no poll begin",
+    "latched_utilization": "shows only on an idle node, whose page differs in most lines",
     "place": "decides how many GPUs are expected, and no reading",
     "peer_access": "is reported by the result of a probe",
     "stuck_processes": "is reported by a verdict, after minutes",

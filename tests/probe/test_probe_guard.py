@@ -108,7 +108,7 @@ def test_a_simulated_node_is_guarded_by_its_simulated_processes() -> None:
 @pytest.mark.parametrize("simulated", [False, True])
 @pytest.mark.parametrize(
     ("sign", "hint"),
-    [({"utilization": 0.01}, "GPU 1 is 1% utilized"), ({"memory_used": 3.0 * IDLE_BYTES}, "GPU 1 has 3.0 GiB in use")],
+    [({"utilization": 0.06}, "GPU 1 is 6% utilized"), ({"memory_used": 3.0 * IDLE_BYTES}, "GPU 1 has 3.0 GiB in use")],
 )
 def test_utilization_or_memory_without_a_process_is_busy(sign: dict[str, Any], hint: str, *, simulated: bool) -> None:
     """Utilization or used memory makes a GPU busy before a process is counted on it."""
@@ -120,16 +120,16 @@ def test_utilization_or_memory_without_a_process_is_busy(sign: dict[str, Any], h
 
 def test_a_hint_names_some_gpus_and_counts_the_others() -> None:
     """A hint describes four GPUs and counts the others."""
-    working = tuple(replace(gpu, utilization=0.03, traffic=9.1e9) for gpu in gpus(*[0] * 8))
+    working = tuple(replace(gpu, utilization=0.3, traffic=9.1e9) for gpu in gpus(*[0] * 8))
     skip = may_run(replace(FREE, gpus=working, expected=8))
     assert skip is not None
-    described = [f"GPU {index} is 3% utilized and moves 9.1 GB/s over its links" for index in range(4)]
+    described = [f"GPU {index} is 30% utilized and moves 9.1 GB/s over its links" for index in range(4)]
     assert skip.hint.startswith(", ".join(described) + " and 4 more, though")
 
 
 def test_an_idle_gpu_is_not_busy() -> None:
-    """A GPU without utilization is idle, even if the driver's own memory counts as used."""
-    idle = tuple(replace(gpu, utilization=0.0, memory_used=0.6 * IDLE_BYTES) for gpu in gpus(0, 0))
+    """A GPU with a utilization up to that of a poll is idle, even if the driver's own memory counts as used."""
+    idle = tuple(replace(gpu, utilization=0.05, memory_used=0.6 * IDLE_BYTES) for gpu in gpus(0, 0))
     assert may_run(replace(FREE, gpus=idle)) is None
 
 

@@ -12,7 +12,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import AFTERGLOW_SECONDS
-from gpumon.state.gpu_idle import GAP_SECONDS, busy_rows
+from gpumon.state.gpu_idle import GAP_SECONDS, busy_rows, is_in_use, without_latched_use
 from gpumon.state.messages import ProbeEnded, ProbeStarted
 from gpumon.state.report import Report
 
@@ -118,3 +118,49 @@ def test_a_run_that_waits_for_permission_has_no_load() -> None:
     """A run that waits for scheduler permission is not excluded from utilization."""
     report = reduce_all(ProbeStarted(id="one"), snapshot(gpu(utilization_ratio=1.0)), at=100.0)
     assert gpu_state(report, "GPU-0").gpu.busy_seconds_total == 1.0
+
+
+LATCHED = replace(
+    IDLE, name="NVIDIA B200", architecture="Blackwell", utilization_ratio=1.0, memory_utilization_ratio=0.0
+)
+
+
+def test_a_latched_utilization_is_idle() -> None:
+    """From Blackwell on, full utilization of a GPU without process, memory in use and busy engines is no use."""
+    assert not is_in_use(LATCHED, 0.0)
+    assert not is_in_use(replace(LATCHED, sm_active_ratio=0.0), None)
+    assert not is_in_use(replace(LATCHED, name="NVIDIA GB200", sm_active_ratio=0.0), None)
+    assert not is_in_use(replace(LATCHED, architecture="Rubin"), 0.0)
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"processes": 1.0},
+        {"processes": None},
+        {"utilization_ratio": 0.9},
+        {"memory_used_bytes": 4e9},
+        {"memory_used_bytes": None},
+        {"memory_utilization_ratio": 0.2},
+        {"sm_active_ratio": 0.3},
+        {"architecture": "Hopper"},
+        {"architecture": None},
+        {"name": "NVIDIA GB200"},
+    ],
+)
+def test_any_other_sign_of_use_beside_full_utilization_is_use(sign: dict[str, Any]) -> None:
+    """The utilization counts if a process, memory or the engines show use, or cannot be read."""
+    assert is_in_use(replace(LATCHED, **sign), 0.0)
+
+
+def test_traffic_beside_a_latched_utilization_is_use() -> None:
+    assert is_in_use(LATCHED, 1e9)
+
+
+def test_a_latched_utilization_is_not_counted_as_busy_time() -> None:
+    """Busy seconds of a latched GPU stay 0, those of a GPU with work count."""
+    increments = {"busy_seconds_total": 1.0, "memory_busy_seconds_total": 0.0}
+    latched = gpu_reading(0, gpu=LATCHED, increments=increments)
+    working = replace(latched, gpu=replace(LATCHED, processes=1.0))
+    assert without_latched_use(latched).increments == {**increments, "busy_seconds_total": 0.0}
+    assert without_latched_use(working) == working

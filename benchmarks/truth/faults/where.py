@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.sim.board import Profile
+from gpumon.sim.board import BLACKWELL, Profile
 
 UNSUPPORTED = 0
 """Fabric state of a board without a fabric, which has no registration that could fail."""
@@ -62,6 +62,10 @@ def retires(profile: Profile) -> bool:
 def has_recovery_action(profile: Profile) -> bool:
     """Return whether the driver reports a recovery action."""
     return int(profile.driver.partition(".")[0]) >= 570
+
+
+def blackwell(profile: Profile) -> bool:
+    return profile.board.architecture >= BLACKWELL
 
 
 def has_ports(profile: Profile) -> bool:

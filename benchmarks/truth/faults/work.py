@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.truth.fault import NOW, FaultRow, ScenarioStep, once
 from benchmarks.truth.faults.steps import MANY
-from benchmarks.truth.faults.where import several, whole
+from benchmarks.truth.faults.where import blackwell, several, whole
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 from gpumon.sim.board import Profile
@@ -30,6 +30,15 @@ def rows() -> Iterator[FaultRow]:
         steps=once(set={"utilization": 100, "memory_utilization": 0, "power": 120}, gpm={"*": 0}),
         on=lambda profile: profile.board.power_limit > 500 and not profile.mig,
         within=20 * MINUTE,
+    )
+    yield FaultRow(
+        name="utilization latched at 100 % on an idle GPU",
+        check="gpu_utilization_latched",
+        action=Action.NONE,
+        before=idle,
+        steps=once(latched_utilization=True),
+        on=blackwell,
+        within=7 * MINUTE,
     )
     yield FaultRow(
         name="a process that uses it is blocked in the kernel",

@@ -40,6 +40,8 @@ FULL, ROUNDING = 100.0, 1.0
 sampled at exactly the same moment.
 """
 
+MIN_ZEROS = 3
+"""Polls in a row after which zeros of all engines are wrong: the utilization may lag behind the end of a kernel."""
 MIN_SECONDS = 0.1
 """Min time in seconds between two samples, from NVML's header."""
 RETRY_SECONDS = 60.0
@@ -175,7 +177,8 @@ class Monitoring:
         self._pair = SamplePair(device)
         self._retry_at = 0.0
         """Boot clock from which a sample is taken; infinity if the driver answered that it cannot take one."""
-        self._busy = False
+        self._zeros = 0
+        """Number of polls in a row in which all engines reported 0 while kernels ran."""
         self._silent = False
         self.value = self._pair.value
 
@@ -196,16 +199,18 @@ class Monitoring:
             elif error.code == NO_PERMISSION:
                 self._retry_at = boot_clock() + RETRY_SECONDS
 
-    def is_silent(self, utilization: float | None) -> bool:
-        """Return True if GPM reports 0 for all engines, although kernels ran in this poll and in the one before.
+    def is_silent(self, utilization: float | None, processes: float | None) -> bool:
+        """Return True if GPM reports 0 for all engines, although kernels ran in this poll and in the ones before.
 
         Some drivers report such zeros after an Xid, or after days of operation. `utilization`: share of time in which
-        a kernel ran, 0 to 1; None if unknown. Each result True is also counted as an error.
+        a kernel ran, 0 to 1; None if unknown. `processes`: number of processes on the GPU; None if unknown. Without a
+        process the zeros are right and the utilization is latched. Each result True is also counted as an error.
         """
-        busy, self._busy = self._busy and bool(utilization), bool(utilization)
         if not self._pair.values:
             return False
-        silent = busy and not any(value for name, value in self._pair.values.items() if name not in RATES)
+        zeros = not any(value for name, value in self._pair.values.items() if name not in RATES)
+        self._zeros = self._zeros + 1 if zeros and utilization and processes != 0 else 0
+        silent = self._zeros >= MIN_ZEROS
         detail = {"pci_bus_id": self._device.bus_id}
         if silent:
             self._device.count("SilentZero")

@@ -107,7 +107,7 @@ class GpuReader:
     def _after_fast(self, *, answered: bool) -> None:
         if not answered:
             raise GpuFaultError("unknown", NvmlError(UNKNOWN, "every call of the poll"))
-        if self._monitoring.is_silent(self._gpu.values.get("utilization_ratio")):
+        if self._monitoring.is_silent(*map(self._gpu.values.get, ("utilization_ratio", "processes"))):
             for name, row in rows_of(Gpu, FAST).items():
                 if isinstance(row.source, Gpm):
                     self._gpu.values.pop(name, None)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpumon.health.check_row import MINUTE, Check, same
 from gpumon.health.device_case import GpuCase
+from gpumon.health.latched_utilization import is_utilization_latched
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels
 from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn
@@ -127,7 +128,7 @@ def _pace(gpu: GpuCase, load: float) -> _Pace | None:
 
     Return None if the GPU was not busy or not read. `load`: minimum mean utilization of a busy GPU.
     """
-    if gpu.now.utilization_ratio is None:
+    if gpu.now.utilization_ratio is None or is_utilization_latched(gpu.now):
         return None
     busy = gpu.mean(BUSY)
     if busy is None or busy < load:

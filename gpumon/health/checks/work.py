@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpumon.health.check_row import HOUR, MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
+from gpumon.health.latched_utilization import is_utilization_latched
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent
 from gpumon.health.sample_windows import SampleWindow
@@ -92,13 +93,14 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 def spin(gpu: GpuCase) -> Finding | None:
     """Return a warning if the GPU has been busy for 15 minutes with little power and without memory reads.
 
-    Its CUDA kernel seems to wait for a peer. None if the GPU is busy and memory reads or samples are missing.
+    Its CUDA kernel seems to wait for a peer. A GPU without a process passes. None if the GPU is busy and memory reads
+    or samples are missing.
     """
     busy, low = gpu.facts.threshold(SPIN_BUSY), gpu.facts.threshold(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
     if not limit or now is None:
         return None
-    if now < busy:
+    if now < busy or (gpu.now.processes == 0 and not gpu.facts.contained):
         return PASSED
     utilization, draw, reads = gpu.mean(BUSY), gpu.peak(DRAW), _reads_memory(gpu)
     if utilization is None or draw is None or reads is None:
@@ -121,6 +123,18 @@ def _reads_memory(gpu: GpuCase) -> bool | None:
     if traffic is None:
         traffic = gpu.mean(MEMORY_BUSY)
     return None if traffic is None else traffic > limit
+
+
+def utilization_latched(gpu: GpuCase) -> Finding | None:
+    if gpu.now.utilization_ratio is None or gpu.now.processes is None:
+        return None
+    if not is_utilization_latched(gpu.now):
+        return PASSED
+    reason = (
+        f"It reports {gpu.now.utilization_ratio:.0%} utilization without a process: the value is latched since a "
+        "process was killed inside a kernel. A process that opens and closes a CUDA context clears it."
+    )
+    return warn(reason, utilization_ratio=gpu.now.utilization_ratio)
 
 
 def persistence_off(gpu: GpuCase) -> Finding | None:
@@ -188,6 +202,19 @@ CHECKS = (
         windows=(BUSY, DRAW, TRAFFIC, MEMORY_BUSY),
         limits=(SPIN_BUSY, SPIN_DRAW, SPIN_TRAFFIC),
         inhibited_by={"gpu_power_brake": "same", "gpu_power_implausible": "same", "gpu_hw_slowdown": "same"},
+    ),
+    Check(
+        name="gpu_utilization_latched",
+        levels=(WARN,),
+        help="The utilization of an idle GPU stays at 100 %, because a process was killed inside a kernel.",
+        steps="""\
+1. The GPU is idle and works at full speed. Only the utilization of the driver is wrong: jobs are not affected.
+2. Open and close a CUDA context: `CUDA_VISIBLE_DEVICES=UUID python3 -c "import torch; torch.zeros(1, device='cuda')"`.
+3. End jobs with SIGTERM before SIGKILL, so that they close their CUDA context.
+""",
+        gpu=utilization_latched,
+        after=5 * MINUTE,
+        pages=Paging.NEVER,
     ),
     Check(
         name="gpu_persistence_off",

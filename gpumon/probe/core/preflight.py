@@ -21,6 +21,8 @@ IDLE_TRAFFIC = 100e6
 """Max bytes per second that an idle GPU moves over NVLink and PCIe. It is not 0, because reading the GPU causes
 traffic.
 """
+IDLE_UTILIZATION = 0.05
+"""Max utilization of an idle GPU. It is above 0 because polling a GPU may wake it."""
 MIN_PARTIAL = 2
 """Min number of GPUs of a partial run, which leaves out GPUs that are in use."""
 RING = ("ring",)
@@ -162,8 +164,8 @@ def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
     This also detects processes that NVML does not list, or does not list yet.
     """
     signs = []
-    if gpu.utilization:
-        signs.append(f"is {gpu.utilization:.0%} utilized")
+    if (gpu.utilization or 0.0) > IDLE_UTILIZATION:
+        signs.append(f"is {gpu.utilization or 0.0:.0%} utilized")
     if (gpu.memory_used or 0.0) > idle_bytes(exact=gpu.memory_exact):
         signs.append(f"has {(gpu.memory_used or 0.0) / GIB:.1f} GiB in use")
     if (gpu.traffic or 0.0) > IDLE_TRAFFIC:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpumon.health.latched_utilization import is_utilization_latched, memory_in_use
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.runner import host_memory
 from gpumon.probe.runner.process_marks import process_names
-from gpumon.state.gpu_idle import memory_in_use
 from gpumon.state.report import Report
 
 
@@ -81,7 +81,7 @@ def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simula
         processes=gpu.processes,
         holders=() if simulated else process_names(state.pids or ()),
         foreign=foreign,
-        utilization=None if own else gpu.utilization_ratio,
+        utilization=None if own or is_utilization_latched(gpu) else gpu.utilization_ratio,
         memory_used=memory_in_use(gpu),
         memory_free=gpu.memory_free_bytes,
         memory_exact=gpu.memory_reserved_bytes is not None,

@@ -17,6 +17,7 @@ from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.gpu import Gpu
 
 SM_ACTIVE, TENSOR, PCIE_SENT, PCIE_RECEIVED = 2, 5, 20, 21
+LATCHED = "idle: true\ngpus: {0: {latched_utilization: true}}"
 BUSY, IDLE = "{utilization: 80}", "{utilization: 0}"
 
 
@@ -152,12 +153,12 @@ def test_all_zeros_on_a_busy_gpu_are_invalid(tmp_path: Path, caplog: pytest.LogC
     with open_poll("h100x1", f"gpus: {{0: {{set: {BUSY}}}}}", folder=tmp_path) as poll, overlaid(gpm.functions()):
         first(poll)
         with caplog.at_level(logging.INFO):
-            silent = [first(poll).sm_active_ratio for _ in range(3)]
+            silent = [first(poll).sm_active_ratio for _ in range(4)]
             errors = poll.poll_later().errors
             gpm.value = 70.0
             spoken = first(poll).sm_active_ratio
 
-    assert silent == [None, None, None]
+    assert silent == [0.0, 0.0, None, None]
     assert errors == {"fast,SilentZero": 1.0}
     assert spoken == 0.7
     assert len([record for record in caplog.records if "engine" in record.message]) == 2
@@ -174,6 +175,17 @@ def test_zeros_on_an_idle_gpu_are_valid(tmp_path: Path) -> None:
         ratios.append(first(poll).sm_active_ratio)
 
     assert ratios == [None, 0.0, 0.0]
+
+
+def test_zeros_without_a_process_are_valid(tmp_path: Path) -> None:
+    """A utilization without a process is latched: the zeros of the engines are right, and no error is counted."""
+    with open_poll("b200x8", LATCHED, folder=tmp_path) as poll:
+        gpus = [first(poll) for _ in range(6)]
+        errors = poll.poll_later().errors
+
+    assert [gpu.utilization_ratio for gpu in gpus] == [1.0] * 6
+    assert [gpu.sm_active_ratio for gpu in gpus[1:]] == [0.0] * 5
+    assert errors == {}
 
 
 def test_samples_are_freed(tmp_path: Path) -> None:

@@ -34,10 +34,15 @@ SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
     ("gpu_hw_slowdown", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {clock_events: 8}}}"),
     ("gpu_hw_slowdown", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {clock_events: 32}}}"),
     ("gpu_clock_straggler", "gb200x4"): (Level.WARN, WORK + "gpus: {3: {set: {sm_clock: 1200}}}"),
-    ("gpu_spin", "a100x8"): (Level.WARN, IDLE + "gpus: {3: {set: {utilization: 100, power: 120}}}"),
+    ("gpu_spin", "a100x8"): (
+        Level.WARN,
+        "jobs: [{load: 0.01}]\ngpus: {3: {set: {utilization: 100, memory_utilization: 0, power: 120}}}",
+    ),
+    ("gpu_utilization_latched", "b200x8"): (Level.WARN, IDLE + "gpus: {3: {latched_utilization: true}}"),
+    ("gpu_utilization_latched", "gb200x4"): (Level.WARN, IDLE + "gpus: {3: {latched_utilization: true}}"),
     ("gpu_spin", "h100x8"): (
         Level.WARN,
-        IDLE + 'gpus: {3: {set: {utilization: 100, power: 130}, gpm: {"*": 2}}}',
+        'jobs: [{load: 0.01}]\ngpus: {3: {set: {utilization: 100, power: 130}, gpm: {"*": 2}}}',
     ),
     ("gpu_persistence_off", "t4x1"): (Level.WARN, "gpus: {0: {set: {persistence_mode: 0}}}"),
     ("gpu_settings_pending", "h100x8"): (Level.WARN, "gpus: {3: {ecc: {pending: 0}}}"),

@@ -172,8 +172,9 @@ def test_kernels_that_wait_for_a_peer_are_a_warning() -> None:
         {"dram_active_ratio": 0.3},
         {"utilization_ratio": None, "mig_mode": 1.0},
         {"power_watts": None},
+        {"processes": 0.0, "memory_used_bytes": 0.0},
     ],
-    ids=["at work", "not always", "reads memory", "mig", "unread"],
+    ids=["at work", "not always", "reads memory", "mig", "unread", "no process"],
 )
 def test_working_kernels_raise_no_spin_verdict(readings: dict[str, Any]) -> None:
     """A GPU that works, pauses, reads memory or cannot be read raises no verdict."""
