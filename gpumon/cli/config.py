@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterator
 
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start, web_problem
 from gpumon.cli.errors import UserError
 from gpumon.config.effective_configuration import show
+from gpumon.config.model import Configuration
 
 
 def add(parser: CommandParser) -> None:
@@ -22,5 +25,16 @@ def run(args: argparse.Namespace) -> int:
     settings = configuration_to_start(args)
     if args.action == "check" and (wrong := web_problem(settings)):
         raise UserError(f"the configuration is invalid:\n{wrong}")
+    if args.action == "check":
+        print(*(f"warning: {text}\n" for text in _missing_files(settings)), sep="", end="", file=sys.stderr)
     print("the configuration is valid\n" if args.action == "check" else show(settings), end="")
     return 0
+
+
+def _missing_files(settings: Configuration) -> Iterator[str]:
+    """Yield a sentence for each file that the probe or a receiver needs and that does not exist on this host."""
+    secrets = (name for name in type(settings.notifications).model_fields if name.endswith("_file"))
+    for name in ("probe.python", *(f"notifications.{name}" for name in secrets)):
+        path = settings.value(name)
+        if path is not None and not path.exists():
+            yield f"{settings.origin(name)}: {name}: {path} does not exist"

@@ -32,8 +32,10 @@ def run(args: argparse.Namespace) -> int:
     section = configuration(args).notifications
     sends = [(name, send) for name, send in _sends(section) if name.startswith(args.receiver or "")]
     if not sends:
-        names = ", ".join(name for name, _ in _sends(section)) or "none: see `notifications` in docs/configuration.md"
-        raise UserError(f"there is no receiver {args.receiver or ''!r}; configured are {names}")
+        names = ", ".join(name for name, _ in _sends(section))
+        if not names:
+            raise UserError("no receiver is configured: see `notifications` in docs/configuration.md")
+        raise UserError(f"there is no receiver {args.receiver!r}; configured are {names}")
     return max(_deliver(name, send) for name, send in sends)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic_core import ErrorDetails
 
+from gpumon.model.durations import seconds
+
 _WRONG = {
     "value_error": "{error}",
     "literal_error": "must be {expected}",
@@ -26,5 +28,8 @@ _WRONG = {
 
 def describe_error(error: ErrorDetails) -> str:
     """Return what is wrong with a value, in the words of YAML instead of those of Python and pydantic."""
+    duration = seconds(error["input"]) if error["type"] == "float_parsing" else None
+    if duration is not None:
+        return f"must be a number, such as {duration:.15g} (seconds)"
     template = next((text for kind, text in _WRONG.items() if error["type"].startswith(kind)), error["msg"])
     return template.format_map(error.get("ctx", {}))

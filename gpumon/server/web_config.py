@@ -36,10 +36,18 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, values: Any) -> Any:
-        """Return the values without those that are null or empty, which exporter-toolkit treats as absent."""
+        """Return the values without those that are null or empty, which exporter-toolkit treats as absent.
+
+        An empty mapping of an unsupported key remains, and is refused.
+        """
         if not isinstance(values, dict):
             return values
-        return {key: value for key, value in values.items() if value not in (None, "", [], {})}
+        known = cls.model_fields
+        return {
+            key: value
+            for key, value in values.items()
+            if value not in (None, "", [], {}) or (value == {} and key not in known)
+        }
 
 
 class TlsConfig(_Part):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,23 @@ def test_duration_below_zero_is_named_with_the_remedy(arguments: list[str], caps
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search("-5m' is not a duration: write ", line)
+
+
+def test_a_test_of_notifications_needs_a_receiver(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without any the message names the section of the configuration."""
+    (tmp_path / "gpumon.yml").write_text("{}\n")
+    assert main(["notify", "test", f"--config.file={tmp_path / 'gpumon.yml'}"]) == 2
+    assert "no receiver is configured: see `notifications`" in capsys.readouterr().err
+
+
+def test_files_that_do_not_exist_are_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The configuration is valid, because it may be checked on another host."""
+    file = tmp_path / "gpumon.yml"
+    file.write_text("probe: {python: /no/python}\nnotifications:\n  slack_url_file: /no/slack\n")
+    assert main(["config", "check", f"--config.file={file}"]) == 0
+    output = capsys.readouterr()
+    assert output.out == "the configuration is valid\n"
+    assert output.err.splitlines() == [
+        f"warning: {file}:1: probe.python: /no/python does not exist",
+        f"warning: {file}:3: notifications.slack_url_file: /no/slack does not exist",
+    ]

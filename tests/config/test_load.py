@@ -194,6 +194,10 @@ def test_valid_thresholds_of_checks_are_accepted(environ: dict[str, str], lower:
         ("- web\n", ":1: must be a mapping of keys to values; valid keys: web, store, log"),
         ("? [a]\n: b\n", ":1: a key must be a scalar; correct the line"),
         ("log: {level: on}\n", ":1: log.level: must be 'debug', 'info', 'warning' or 'error', not 'on'"),
+        (
+            "probe: {interval_seconds: 6h}\n",
+            ":1: probe.interval_seconds: must be a number, such as 21600 (seconds), not '6h'",
+        ),
         ("poll: {interval_seconds: .inf}\n", ":1: poll.interval_seconds: must be a number, not '.inf'"),
         (
             "probe: {nccl_environment: {PATH: /}}\n",

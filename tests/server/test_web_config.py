@@ -371,6 +371,15 @@ def test_what_node_exporter_accepts_is_accepted(text: str, authority: Authority,
     assert list(config.basic_auth_users) == (["1234"] if "1234" in text else [])
 
 
+def test_an_empty_section_that_is_not_supported_is_refused(tmp_path: Path) -> None:
+    """No section is left out silently, whatever it contains."""
+    path = tmp_path / "web.yml"
+    for section in ("{}", "{interval: 1s}"):
+        path.write_text(f"rate_limit: {section}\n")
+        with pytest.raises(WebConfigError, match="rate_limit: is not supported"):
+            read(path)
+
+
 def test_missing_files_are_errors_that_name_them(authority: Authority, tmp_path: Path) -> None:
     """The configuration itself, a certificate, and the authority of the clients."""
     with pytest.raises(WebConfigError, match="No such file"):
