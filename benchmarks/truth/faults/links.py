@@ -122,6 +122,15 @@ def rows() -> Iterator[FaultRow]:
         within=25 * MINUTE,
     )
     yield FaultRow(
+        # marin-community/marin#9086 and #8934: 505 recoveries since the driver was loaded, all other counters 0, and
+        # five days later Xid 149.
+        name="an NVLink of Blackwell recovers three times in 21 minutes, for hours, without another error",
+        check="nvlink_unstable",
+        steps=once(nvlinks={3: {"recovered": growing(3 / (21 * MINUTE))}}),
+        on=nvlink5,
+        within=160 * MINUTE,
+    )
+    yield FaultRow(
         name="an NVLink is down for a minute, again and again",
         check="nvlink_unstable",
         steps=flaps(10, 2 * MINUTE, gpu={"nvlinks": {3: down}}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gpumon.health.check_row import MINUTE, Check
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check
 from gpumon.health.checks.nvlink import FAILED_LINK, RECOVERIES, can_evaluate, link_growth
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
@@ -14,6 +14,8 @@ from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, war
 
 ERRORS_SOON = SampleWindow("gpumon_nvlink_errors_total", 5 * MINUTE)
 ERRORS_LONG = SampleWindow("gpumon_nvlink_errors_total", 30 * MINUTE)
+RECOVERIES_LONG = SampleWindow(RECOVERIES.metric, 30 * MINUTE)
+RECOVERIES_DAY = SampleWindow(RECOVERIES.metric, DAY)
 UP = SampleWindow("gpumon_nvlink_up", 30 * MINUTE)
 ERROR_COUNT = Limit(
     "nvlink_errors", 1, "Minimum number of errors of an NVLink in five minutes that raises a warning.", COUNT
@@ -30,6 +32,14 @@ DOWN_COUNT = Limit(
     "Minimum number of times that an NVLink goes down in thirty minutes that raises a failure.",
     COUNT,
 )
+RECOVERY_COUNT = Limit(
+    "nvlink_recoveries",
+    20,
+    "Minimum number of recoveries of an NVLink (Blackwell and later) in a day that raises a warning.",
+    COUNT,
+)
+RECOVERY_HOURS = 6
+"""Hours of the last 24 with a recovery of an NVLink that raise a warning, however few recoveries there were."""
 CRC_RATE = Limit(
     "nvlink_crc_errors_per_second",
     100,
@@ -76,21 +86,23 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 def unstable_link(gpu: GpuCase) -> Finding | None:
     minutes, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(DOWN_COUNT)
-    if minutes is None and downs is None:
+    recoveries = gpu.facts.limit(RECOVERY_COUNT)
+    if minutes is None and downs is None and recoveries is None:
         return OFF
     if not can_evaluate(gpu):
         return None
     return (
         (minutes is not None and _link_with_errors(gpu, minutes))
         or (downs is not None and _flapping_link(gpu, downs))
+        or (recoveries is not None and _recovering_link(gpu, recoveries))
         or PASSED
     )
 
 
 def _link_with_errors(gpu: GpuCase, limit: float) -> Finding | None:
     minutes: dict[str, set[int]] = {}
-    for growth in link_growth(gpu, ERRORS_LONG):
-        if growth.labels.get("kind") in REPEATED | BROKEN | {"crc"}:
+    for growth in (*link_growth(gpu, ERRORS_LONG), *link_growth(gpu, RECOVERIES_LONG)):
+        if "result" in growth.labels or growth.labels.get("kind") in REPEATED | BROKEN | {"crc"}:
             minutes.setdefault(growth.labels["link"], set()).update(_minutes(gpu, growth))
     link = max(minutes, key=lambda name: len(minutes[name]), default=None)
     if link is None or len(minutes[link]) <= limit:
@@ -111,6 +123,27 @@ def _flapping_link(gpu: GpuCase, limit: float) -> Finding | None:
         return None
     reason = f"NVLink {link} went down {downs[link]} times in the last 30 minutes."
     return fail(reason, Action.INSPECT, link=link, downs=float(downs[link]))
+
+
+def _recovering_link(gpu: GpuCase, limit: float) -> Finding | None:
+    """Return a warning if an NVLink recovered at least `limit` times, or in RECOVERY_HOURS hours, of the last day.
+
+    Recoveries before the last reset of the GPU do not count. No other counter may show such a link: marin issue 9086.
+    """
+    reset_at, cleared = gpu.state.reset_at, gpu.time_cleared("nvlink_unstable") or 0.0
+    since = cleared if reset_at is None else max(cleared, gpu.facts.wall(reset_at))
+    steps: dict[str, list[tuple[float, float]]] = {}
+    for growth in link_growth(gpu, RECOVERIES_DAY, since=since):
+        steps.setdefault(growth.labels["link"], []).extend(growth.steps)
+    link = max(steps, key=lambda name: sum(gain for _, gain in steps[name]), default=None)
+    if link is None:
+        return None
+    count = sum(gain for _, gain in steps[link])
+    hours = len({(gpu.facts.now.at - at) // HOUR for at, _ in steps[link]})
+    if count < limit and hours < RECOVERY_HOURS:
+        return None
+    reason = f"NVLink {link} recovered {count:.0f} times in {hours} of the last 24 hours: it will probably fail."
+    return warn(reason, Action.INSPECT, link=link, recoveries=count, hours=float(hours))
 
 
 def _falls(values: Sequence[float]) -> int:
@@ -159,17 +192,18 @@ def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
 CHECKS: tuple[Check, ...] = (
     Check(
         name="nvlink_unstable",
-        help="An NVLink repeatedly has errors or goes down.",
+        levels=(Level.WARN, Level.FAIL),
+        help="An NVLink repeatedly has errors, recovers or goes down.",
         steps="""\
-1. Drain the node: collectives over this link are slow and will fail.
+1. Critical: drain the node: collectives over this link are slow and will fail. A warning can wait for the next drain.
 2. On `/metrics/links`, `gpumon_nvlink_errors_total` shows the link and the time, `gpumon_nvlink_peer_info` the peer.
 3. Drain and reset the GPUs. If it persists: reseat or replace the board or the peer.
 """,
         gpu=unstable_link,
         clear_after=10 * MINUTE,
-        windows=(ERRORS_LONG, UP),
+        windows=(ERRORS_LONG, RECOVERIES_LONG, RECOVERIES_DAY, UP),
         counts_causes=True,
-        limits=(BAD_MINUTES, DOWN_COUNT),
+        limits=(BAD_MINUTES, DOWN_COUNT, RECOVERY_COUNT),
         inhibited_by=FAILED_LINK,
     ),
     Check(

@@ -135,6 +135,39 @@ def test_a_failed_nvlink_5_recovery_remains_a_failure_until_the_reset() -> None:
     assert not ward.go_on(600, every=15).verdicts
 
 
+def add_recoveries(ward: Ward, times: int, every: float) -> None:
+    """Let link 4 of GPU 3 recover at this interval in seconds; no other counter grows."""
+    for _ in range(times):
+        before = (ward.report.gpus[3].links["4"].recoveries_total or {}).get("successful", 0.0)
+        ward.link(3, 4, recoveries_total={"successful": before + 1.0, "failed": 0.0})
+        ward.go_on(every, every=min(every, 300.0))
+
+
+@pytest.mark.parametrize(("every", "times"), [(420.0, 20), (3600.0, 6)])
+def test_a_link_that_recovers_all_day_is_a_warning_until_the_reset(every: float, times: int) -> None:
+    """Twenty recoveries in a day, or recoveries in six of 24 hours, raise a warning, which a GPU reset clears."""
+    ward = Ward().go_on(60)
+    ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 505.0, "failed": 0.0})
+    ward.go_on(60)
+    add_recoveries(ward, times - 1, every)
+    assert ward.level("nvlink_unstable", 3) is Level.OK
+    add_recoveries(ward, 1, every)
+    verdict = ward.verdict("nvlink_unstable", 3)
+    assert verdict is not None
+    assert (verdict.level, verdict.action, verdict.evidence["link"]) == (Level.WARN, Action.INSPECT, "4")
+    ward.reset(3)
+    assert not ward.go_on(1800, every=60).verdicts
+
+
+def test_a_link_that_recovers_in_most_minutes_fails() -> None:
+    """Recoveries in more than 15 of 30 minutes are a failure, like errors."""
+    ward = Ward().go_on(60)
+    ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 0.0, "failed": 0.0})
+    ward.go_on(60)
+    add_recoveries(ward, 18, 60.0)
+    assert ward.level("nvlink_unstable", 3) is Level.FAIL
+
+
 def test_discards_on_blackwell_raise_no_verdict() -> None:
     """Packets that an NVLink discards before sending them raise no verdict."""
     ward = Ward()
