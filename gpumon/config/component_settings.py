@@ -108,6 +108,7 @@ def sampler_orders(configuration: Configuration, page: int, epoch: float) -> Sam
         interval=configuration.poll.interval_seconds,
         exclude=configuration.gpus.exclude,
         gpm=configuration.poll.gpm,
+        detailed=configuration.metrics.detailed,
         largest_processes=configuration.processes.max_per_gpu,
         sysfs=str(configuration.pci.sysfs),
         simulation=_simulation(configuration, epoch),

@@ -170,7 +170,7 @@ class MetricsSection(Section):
 
     detailed: bool = setting(
         default=False,
-        meaning="Export the detail metrics on `/metrics` too: half as many series again. The API always has them.",
+        meaning="Read all details (docs/metrics.md), and export them on `/metrics` too: half as many series again.",
         restart=True,
     )
     dcgm_names: Literal["legacy", "canonical"] = setting(

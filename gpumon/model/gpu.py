@@ -112,11 +112,12 @@ def _clocks(call: str) -> Each:
 def _engine(name: str) -> Any:
     text = f"Ratio of time in which the {name} engine was active."
     short = {"encoder": "Encoder", "decoder": "Decoder", "jpeg": "Jpg", "ofa": "Ofa"}[name]
-    return reading(text, Call(f"{short}Utilization", attribute=0, scale=0.01), every=SLOW, detail=True)
+    source = Call(f"{short}Utilization", attribute=0, scale=0.01)
+    return reading(text, source, every=SLOW, detail=True, unread=name in {"jpeg", "ofa"})
 
 
-def _limit(text: str, field: str, *, every: Tier = RARE, detail: bool = False) -> Any:
-    return reading(text, Field(field, scale=1e-3), every=every, detail=detail)
+def _limit(text: str, field: str, *, every: Tier = RARE, detail: bool = False, unread: bool = False) -> Any:
+    return reading(text, Field(field, scale=1e-3), every=every, detail=detail, unread=unread)
 
 
 def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
@@ -126,6 +127,7 @@ def _nvlink_traffic(way: str, up_to_hopper: str, from_blackwell: str) -> Any:
             Field(up_to_hopper, scale=1024, scope=ALL_LINKS, bits=64),
             Field(from_blackwell, scope=ALL_LINKS, bits=64),
         ),
+        every=SLOW,
         note="Without protocol overhead. Ampere and Hopper count in steps of 1024 bytes.",
     )
 
@@ -285,7 +287,7 @@ class Gpu:
         note="Instantaneous power before Ampere and on GA100. Prefer rate(gpumon_gpu_energy_joules_total).",
     )
     power_instant_watts: float | None = reading(
-        "Instantaneous power of the GPU.", Field("POWER_INSTANT", scale=1e-3), detail=True
+        "Instantaneous power of the GPU.", Field("POWER_INSTANT", scale=1e-3), every=SLOW, detail=True
     )
     module_power_watts: float | None = reading(
         "Average power of the module including the CPU.",
@@ -299,6 +301,7 @@ class Gpu:
         every=SLOW,
         note="Hopper and later.",
         detail=True,
+        unread=True,
     )
     power_limit_watts: float | None = reading(
         "Enforced power limit.",
@@ -310,15 +313,18 @@ class Gpu:
         "Requested power limit.", "POWER_REQUESTED_LIMIT", every=SLOW, detail=True
     )
     power_limit_default_watts: float | None = _limit("Factory default power limit.", "POWER_DEFAULT_LIMIT", detail=True)
-    power_limit_min_watts: float | None = _limit("Minimum configurable power limit.", "POWER_MIN_LIMIT", detail=True)
+    power_limit_min_watts: float | None = _limit(
+        "Minimum configurable power limit.", "POWER_MIN_LIMIT", detail=True, unread=True
+    )
     power_limit_max_watts: float | None = _limit("Maximum configurable power limit.", "POWER_MAX_LIMIT", detail=True)
     energy_joules_total: float | None = reading(
         "Energy consumed since the driver was loaded.",
         Either(Field("TOTAL_ENERGY", scale=1e-3, bits=64), Integral("power_watts")),
+        every=SLOW,
         note="Before Volta and on some guests the agent integrates the power since its own start.",
     )
     clock_hertz: dict[str, float] | None = reading(
-        "Current clock frequency.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM
+        "Current clock frequency.", _clocks("ClockInfo"), every=SLOW, label="domain", detail=_LIKE_SM, unread=True
     )
     clock_max_hertz: dict[str, float] | None = reading(
         "Maximum clock frequency.", _clocks("MaxClockInfo"), every=ONCE, label="domain", detail=(*_LIKE_SM, "memory")
@@ -333,6 +339,7 @@ class Gpu:
     clock_event_seconds_total: dict[str, float] | None = reading(
         "Time in which this reason limited the clocks.",
         Each(_CLOCK_EVENT_SOURCES),
+        every=SLOW,
         label="reason",
         note="From counters of the driver (575 and later), else integrated by the agent from the active reasons.",
         detail=("sync_boost",),
@@ -466,6 +473,7 @@ class Gpu:
         detail=tuple(
             kind for kind in PCIE_ERRORS if kind not in {"correctable", "non_fatal", "fatal", "l0_to_recovery"}
         ),
+        unread=True,
     )
     encoder_utilization_ratio: float | None = _engine("encoder")
     decoder_utilization_ratio: float | None = _engine("decoder")

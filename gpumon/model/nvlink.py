@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpumon.model.reading import LINKS, SLOW, Each, Field, LinkCall, LinkField, identity, reading
+from gpumon.model.reading import LINKS, RARE, SLOW, Each, Field, LinkCall, LinkField, identity, reading
 
-ACTIVE, ASLEEP = 1, 2
-"""Link states that count as up. NVLinks enter the sleep state to save power."""
+ACTIVE, ASLEEP, WITHOUT_TRAFFIC = 1, 2, 3
+"""Link states that count as up. NVLinks enter the sleep state to save power. Driver 615 adds the last: the
+link is trained, but its traffic is disabled.
+"""
 
 PEERS = {0: "gpu", 1: "npu", 2: "switch"}
 
@@ -47,11 +49,11 @@ class Nvlink:
 
     up: float | None = reading(
         "1 if the NVLink is active or asleep.",
-        LinkField("NVLINK_GET_STATE", states=(ACTIVE, ASLEEP)),
+        LinkField("NVLINK_GET_STATE", states=(ACTIVE, ASLEEP, WITHOUT_TRAFFIC)),
         every=SLOW,
         page=LINKS,
-        note="Absent if the link is not expected to be up: with MIG enabled, on a board without a bridge, on a guest "
-        "with a part of the fabric.",
+        note="Also 1 if its traffic is disabled (driver 615). Absent if the link is not expected to be up: with MIG "
+        "enabled, on a board without a bridge, on a guest with a part of the fabric.",
     )
     errors_total: dict[str, float] | None = reading(
         "NVLink errors by kind.",
@@ -79,7 +81,7 @@ class Nvlink:
         _errors_by_kind(
             {"effective": "NVLINK_COUNT_EFFECTIVE_BER", "symbol": "NVLINK_COUNT_SYMBOL_BER"}, bits=0, packed=True
         ),
-        every=SLOW,
+        every=RARE,
         page=LINKS,
         label="kind",
         note="Blackwell and later.",

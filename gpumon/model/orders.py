@@ -87,6 +87,8 @@ class SamplerOrders(Orders):
     """False to read no Xid events from NVML, because earlier samplers hung or crashed while waiting for them."""
     gpm: bool = True
     """True to read GPU performance monitoring."""
+    detailed: bool = True
+    """True to read also the metrics that are used only as detailed metrics."""
     largest_processes: int = 0
     """Maximum number of processes per GPU whose memory is reported by name; 0 for none."""
     watch: bool = False

@@ -294,6 +294,8 @@ class Row:
     """True if the metric is exported only with detailed metrics. A tuple lists the label values whose series are
     exported only with detailed metrics.
     """
+    unread: bool = False
+    """True if no check, probe or other page uses what `detail` names: without detailed metrics it is not read."""
     page: Page = METRICS
     """The page that exports the metric. On LINKS, `detail` has no effect: that page always exports all its metrics."""
     zeros: bool = True
@@ -302,6 +304,14 @@ class Row:
     def needs_detail(self, key: str) -> bool:
         """Return True if the series with the label values `key` is exported only with detailed metrics."""
         return self.detail is True or (self.detail is not False and key in self.detail)
+
+    def source_to_read(self, *, detailed: bool) -> Source | None:
+        """Return the source, without its unread details unless `detailed` is True; None if nothing of it is read."""
+        if detailed or not self.unread:
+            return self.source
+        if not isinstance(self.source, Each) or self.detail is True:
+            return None
+        return Each({key: part for key, part in self.source.sources.items() if not self.needs_detail(key)})
 
     def omits(self, key: str, value: float, *, detailed: bool) -> bool:
         """Return True if the series with the label values `key` and this value is not exported.
@@ -319,6 +329,7 @@ def reading(
     label: str | tuple[str, ...] = (),
     note: str = "",
     detail: bool | tuple[str, ...] = False,
+    unread: bool = False,
     page: Page = METRICS,
     zeros: bool = True,
 ) -> Any:
@@ -327,7 +338,7 @@ def reading(
     `text` is the help text, `label` the label name, or several. The other parameters are those of Row.
     """
     labels = (label,) if isinstance(label, str) else label
-    row = Row(text, source, every, labels, note=note, detail=detail, page=page, zeros=zeros)
+    row = Row(text, source, every, labels, note=note, detail=detail, unread=unread, page=page, zeros=zeros)
     return dataclasses.field(default=None, metadata={"row": row})
 
 

@@ -62,6 +62,8 @@ class GpuReading:
     """Ids of processes that use the GPU, as NVML reports them; None if unknown. Not exported."""
     pids_at: float | None = None
     """Boot clock in seconds at which `pids` was read."""
+    slow_at: float | None = None
+    """Boot clock in seconds at which the slow tier, and so the NVLink byte counters, were last read. Not exported."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """Bytes moved by each NVLink in both directions, by link number. Read only while a probe runs; not exported."""
     watched: float = 0.0

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gpumon.sim import shapes
 from gpumon.sim.codes import Code
-from gpumon.sim.quantities import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, QUANTITIES, Link, State
+from gpumon.sim.quantities import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, LINK_WITHOUT_TRAFFIC, QUANTITIES, Link, State
 
 RECHECK = 0.05
 """Interval in seconds at which a hanging call checks whether the scenario still has the fault."""
@@ -132,7 +132,7 @@ def set_gpm(values: Numbers, state: State, now: float) -> State:
 
 # Links
 
-LINK_STATES = {"down": LINK_DOWN, "active": LINK_ACTIVE, "sleep": LINK_ASLEEP}
+LINK_STATES = {"down": LINK_DOWN, "active": LINK_ACTIVE, "sleep": LINK_ASLEEP, "no_traffic": LINK_WITHOUT_TRAFFIC}
 _ERROR_RATES = ("effective_ber", "symbol_ber")
 LINK = shapes.fields(
     {"state": shapes.one_of(*LINK_STATES)}

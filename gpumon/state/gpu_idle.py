@@ -39,19 +39,28 @@ def without_own_use(reading: GpuReading) -> GpuReading:
     return replace(reading, watched=0.0, increments={**reading.increments, **unused})
 
 
-def link_rates(before: GpuReading | None, reading: GpuReading) -> Mapping[str, float]:
-    """Return the traffic over NVLink and PCIe since the last reading in bytes per second, by row of Gpu.
+def link_rates(
+    before: GpuReading | None, reading: GpuReading, held: Mapping[str, float], own_at: float
+) -> Mapping[str, float]:
+    """Return the traffic over NVLink and PCIe in bytes per second, by row of Gpu.
 
-    A row whose traffic cannot be computed is absent.
+    That over PCIe is since the last reading, that over NVLink between the last two readings of the slow tier. `held`:
+    the result for the last reading. `own_at`: boot clock at which the agent's probe last used the GPU; counters that
+    were read before do not count. A row whose traffic cannot be computed is absent.
     """
     if before is None or before.gpu is None or reading.gpu is None or not reading.watched:
         return {}
+    pcie = {name: gain for name in _INTEGRATED if isinstance(gain := reading.increments.get(name), float)}
+    rates = {name: gain / reading.watched for name, gain in pcie.items()}
+    was_at, read_at = before.slow_at, reading.slow_at
+    if was_at is None or read_at is None or read_at <= was_at:
+        return rates | {name: held[name] for name in _COUNTED if name in held}
     counts = {name: (getattr(before.gpu, name), getattr(reading.gpu, name)) for name in _COUNTED}
-    gains = {
-        name: now - was for name, (was, now) in counts.items() if was is not None and now is not None and now >= was
+    return rates | {
+        name: (now - was) / (read_at - was_at)
+        for name, (was, now) in counts.items()
+        if was is not None and now is not None and now >= was and was_at > own_at
     }
-    gains |= {name: gain for name in _INTEGRATED if isinstance(gain := reading.increments.get(name), float)}
-    return {name: gain / reading.watched for name, gain in gains.items()}
 
 
 def without_latched_use(reading: GpuReading) -> GpuReading:

@@ -81,6 +81,8 @@ class GpuRecord:
     """True if the index was assigned from a reading in this boot; False if it is assumed until the GPU is read."""
     link_rates: Mapping[str, float] = field(default_factory=dict)
     """Traffic over NVLink and PCIe in bytes per second, by row of Gpu (`nvlink_receive_bytes_total`, ...)."""
+    own_at: float = 0.0
+    """Boot clock of the last reading while the agent's probe used the GPU."""
     idle_since: float | None = None
     """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it."""
     absent: bool = False
@@ -118,8 +120,7 @@ def read(
         return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
     counted = without_own_use(reading) if own else without_latched_use(reading)
     after = _answer_fields(gpu, counted, values, around, now)
-    if not own:
-        after |= _usage(gpu, reading, values, now)
+    after |= {"link_rates": {}, "own_at": now.at} if own else _usage(gpu, reading, values, now)
     if _was_reset_since_stored(gpu, values, boot_id):
         after["reset_at"] = now.at
     return replace(gpu, **after, stored=_stored_row(gpu, after["identity"], values, now, boot_id))
@@ -161,7 +162,7 @@ def _answer_fields(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Nei
 
 def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, Any]:
     """Return the fields of GpuRecord about the use of the GPU: `link_rates` and `idle_since`."""
-    rates = link_rates(before.reading, reading)
+    rates = link_rates(before.reading, reading, before.link_rates, before.own_at)
     moved = sum(rates.values()) if rates else None
     unread = None if before.read_at is None or before.fault is not None else now.uptime - before.read_at
     since = idle_since(before.idle_since, values, moved, now, unread=unread)

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from gpumon.model.reading import INFO_HELP, Table, Tier
+from gpumon.model.reading import INFO_HELP, Table, Tier, rows
 from gpumon.outputs.metric_catalogue import AGENT_SOURCE, DETAILED, CatalogueEntry, entries_of, remark
 from gpumon.outputs.prometheus import TABLES
 from scripts.metric_facts import field_numbers, nodes_with_metric
 
+_UNREAD = ", ".join(f"`{table.PREFIX}{name}`" for table in TABLES for name, row in rows(table).items() if row.unread)
 _INTRODUCTION = f"""\
 # Metrics
 
@@ -40,7 +41,21 @@ file of sysfs. The first source that GPU and driver support is used.
 figures of Turing (t4), Ampere (a100), Ada (l40s), Hopper (h100, h200) and Blackwell (b200, gb200) GPUs.
 
 A detail is a metric, or some values of a label, that `/metrics` exports only with `{DETAILED}: true`. The API and the
-status page always have it.
+status page always have it, except the details of {_UNREAD}: they are not read without that setting.
+
+## Cost of the tiers
+
+A driver call takes a lock of the driver, which kernel launches and other clients may need. The tier follows that cost:
+
+| tier | time per H100 | what is in it |
+| --- | --- | --- |
+| fast | 2 ms | GPM (1.7 ms), utilization, memory, temperature, power, recovery action, clock event reasons |
+| slow | 12 ms | energy (3 ms), slowdown times (1.6 ms), PCIe, ECC and NVLink counters, link states, process lists |
+| rare | 8 ms | limits, modes, lifetime counters, bit error rates; graphics processes of a board without a display |
+
+PCIe, ECC and NVLink counters and process lists hold a lock of all GPUs: none is in the fast tier. While a probe runs,
+process lists are read with fast, and slow with it if that took less than 0.25 s. NVML's PCIe throughput (20 ms) is
+never read. The times are sums of calls that were measured singly on an idle H100 with driver 580.159, without NVLink.
 """
 
 _SHORTENED = re.compile(r"^(nvmlDevice(?=Get)|field |sysfs )")

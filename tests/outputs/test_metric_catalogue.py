@@ -36,7 +36,7 @@ def test_entry_has_unit_sources_and_tier() -> None:
     """Unit, sources in the order of preference and tier come from the row."""
     entries = {entry.name: entry for entry in catalogue()}
     energy = entries["gpumon_gpu_energy_joules_total"]
-    assert (energy.type, energy.unit, energy.tier) == ("counter", "joules", "fast")
+    assert (energy.type, energy.unit, energy.tier) == ("counter", "joules", "slow")
     assert energy.sources == ("field TOTAL_ENERGY", "integral of power_watts")
     assert entries["gpumon_nvlink_up"].labels == ("gpu", "uuid", "link")
     assert entries["gpumon_gpu_ecc_errors_total"].sources[1] == "field ECC_SBE_VOL_TOTAL - field ECC_SBE_VOL_DEV"

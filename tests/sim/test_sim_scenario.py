@@ -33,7 +33,7 @@ from gpumon.sim.library import open_node
         ("gpus: {0: {set: {temperature: warm}}}\n", "must be a number from 0 to 255: degrees Celsius"),
         ("gpus: {0: {set: {power: {vlaue: 1}}}}\n", "unknown key 'vlaue'; valid keys: from, rate, value"),
         ("gpus: {0: {set: {utilization: 101}}}\n", "must be a number from 0 to 100"),
-        ("gpus: {0: {nvlinks: {3: {state: up}}}}\n", "'down', 'active', 'sleep'"),
+        ("gpus: {0: {nvlinks: {3: {state: up}}}}\n", "'down', 'active', 'sleep', 'no_traffic'"),
         ("gpus: {0: {nvlinks: {99: {state: down}}}}\n", "number of a link"),
         ("gpus: {0: {fail_fields: {POWER: 3}}}\n", "unknown field 'POWER'.*POWER_AVERAGE"),
         ("gpus: {0: {xids: [{at: 3}]}}\n", r"gpus\.0\.xids\.0: needs a key 'xid'"),

@@ -76,16 +76,41 @@ def test_readings_of_an_idle_gpu_are_not_use(sign: dict[str, Any]) -> None:
     assert gpu_state(after(gpu(), gpu(**sign)), "GPU-0").idle_since == 100.0
 
 
+def moving(nvlink: float, slow_at: float, pcie: float = 0.0) -> GpuReading:
+    """Return a reading of an idle GPU with this NVLink counter, read at `slow_at`, and this PCIe traffic."""
+    reading = gpu(nvlink_receive_bytes_total=nvlink)
+    return replace(reading, watched=1.0, slow_at=slow_at, increments={"pcie_transmit_bytes_total": pcie})
+
+
+def traffic(report: Report) -> float:
+    return sum(gpu_state(report, "GPU-0").link_rates.values())
+
+
 def test_traffic_over_the_links_is_use() -> None:
-    """NVLink and PCIe traffic in either direction between two readings counts as use."""
-    quiet = replace(gpu(nvlink_receive_bytes_total=1e12), watched=1.0, increments={"pcie_transmit_bytes_total": 0.0})
-    moving = replace(
-        gpu(nvlink_receive_bytes_total=1e12 + 3e9), watched=1.0, increments={"pcie_transmit_bytes_total": 1e9}
-    )
-    report = after(quiet, quiet, moving)
-    assert sum(gpu_state(report, "GPU-0").link_rates.values()) == 4e9
+    """PCIe traffic since the last reading and NVLink traffic between two readings of its counters count as use."""
+    quiet = (moving(1e12, 100.0), moving(1e12, 100.0))
+    report = after(*quiet, moving(1e12 + 45e9, 115.0, pcie=1e9))
+    assert traffic(report) == 4e9
     assert gpu_state(report, "GPU-0").idle_since is None
-    assert set(gpu_state(after(quiet, quiet), "GPU-0").link_rates.values()) == {0.0}
+    assert traffic(after(*quiet)) == 0.0
+
+
+def test_nvlink_traffic_remains_until_its_counters_are_read_again() -> None:
+    """The counters are in the slow tier: in between, the last traffic is kept."""
+    busy = (moving(1e12, 100.0), moving(1e12 + 45e9, 115.0), moving(1e12 + 45e9, 115.0))
+    assert traffic(after(*busy)) == 3e9
+    assert traffic(after(*busy, moving(1e12 + 45e9, 130.0))) == 0.0
+
+
+def test_nvlink_traffic_of_the_probe_is_not_use() -> None:
+    """The first reading of the counters after a run of the probe includes its traffic, and does not count as use."""
+    report = after(moving(1e12, 100.0))
+    report = reduce_all(ProbeStarted(id="one", gpus=("GPU-0",)), at=100.5, report=report)
+    report = reduce_all(snapshot(moving(2e12, 101.0), at=101.0), at=101.0, report=report)
+    report = reduce_all(ProbeEnded(result=DONE), at=101.5, report=report)
+    for at, count, rate in ((116.0, 3e12, 0.0), (131.0, 3e12 + 15e9, 1e9)):
+        report = reduce_all(snapshot(moving(count, at), at=at), at=at, report=report)
+        assert traffic(report) == rate
 
 
 def test_a_gap_between_readings_restarts_the_idle_time() -> None:

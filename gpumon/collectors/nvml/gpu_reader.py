@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpumon.clock import boot_clock
 from gpumon.collectors.nvml.device import Device, GpuFaultError
 from gpumon.collectors.nvml.gpm import Monitoring
 from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
@@ -30,9 +31,10 @@ GUESTS = frozenset({1, 2})
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Optional metrics to read, as configured: GPM metrics, and metrics that name processes."""
+    """Optional metrics to read, as configured: GPM metrics, detailed metrics, and metrics that name processes."""
 
     gpm: bool = True
+    detailed: bool = True
     processes: ProcessNames = NO_PROCESS_NAMES
 
 
@@ -48,7 +50,9 @@ class GpuReader:
         self.device = Device(library, handle, bus_id, field_ids)
         self._extent = extent
         self._monitoring = Monitoring(self.device)
-        self._gpu = TableReader(Gpu, self.device, gpm=self._monitoring.value, processes=extent.processes)
+        self._gpu = TableReader(
+            Gpu, self.device, gpm=self._monitoring.value, processes=extent.processes, detailed=extent.detailed
+        )
         self._fabric = TableReader(Fabric, self.device)
         self._platform = TableReader(Platform, self.device)
         self._nvlinks = NvlinkReader(self.device)
@@ -64,6 +68,7 @@ class GpuReader:
         self._mig: bool | None = None
         self._parted: bool | None = None
         self._guest = False
+        self._slow_at: float | None = None
 
     def read(self, tier: Tier) -> Iterator[None]:
         """Read the metrics of a tier. Yield after every few driver calls, so that other GPUs can be read in between.
@@ -82,6 +87,7 @@ class GpuReader:
             self._monitoring.read()
             yield
         closely = self.watching and tier is SLOW
+        self._gpu.reads_graphics |= self.watching
         traffic = self._traffic.fields(self._nvlinks.count) if closely else ()
         self.device.ask_fields((*(field for reader in (*tables, *links) for field in reader.fields(tier)), *traffic))
         yield
@@ -101,6 +107,8 @@ class GpuReader:
             yield from self._after_slow()
         else:
             self._gpu.links = self._nvlinks.count
+            self._nvlinks.stop_unsupported()
+            self._gpu.reads_graphics = True
         if tier is RARE:
             yield from self._read_peers()
 
@@ -113,6 +121,7 @@ class GpuReader:
                     self._gpu.values.pop(name, None)
 
     def _after_slow(self) -> Iterator[None]:
+        self._slow_at = boot_clock()
         mode = self._gpu.values.get("mig_mode")
         if mode is not None and bool(mode) != self._mig:
             self._change_mode(on=bool(mode))
@@ -165,6 +174,7 @@ class GpuReader:
             "migs": self._instances.readings,
             "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
             "pids_at": self._gpu.pids_at,
+            "slow_at": self._slow_at,
             "link_bytes": self._traffic.moved if self.watching else {},
         }
 

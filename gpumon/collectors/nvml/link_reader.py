@@ -15,7 +15,7 @@ from gpumon.collectors.nvml.library import UNSUPPORTED, NvmlError
 from gpumon.collectors.nvml.table_reader import decode_error_rate, rows_of, scale_value, words
 from gpumon.model import bus_id
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
-from gpumon.model.reading import ONCE, RARE, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
+from gpumon.model.reading import ONCE, RARE, SLOW, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
 
 TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
@@ -46,6 +46,8 @@ class LinkReader:
         self._device = device
         self.count = 0
         self.links: dict[str, Any] = {}
+        self._values: dict[int, dict[str, Any]] = {}
+        """Last values of all tiers, by link number and metric."""
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
         """Yield the fields of this tier for each link and, in ONCE and RARE, the field with the number of links."""
@@ -56,7 +58,7 @@ class LinkReader:
                 yield from (Scoped(field.name, link, link=True) for link in range(self.count))
 
     def read(self, tier: Tier) -> None:
-        """Set `count` in the tiers ONCE and RARE, and `links` in each tier of which the table has metrics.
+        """Set `count` in the tiers ONCE and RARE, and `links` in the tier SLOW, from the last values of all tiers.
 
         The fields of the tier must already be in the device's cache. `count` does not change if it cannot be read.
         """
@@ -64,16 +66,17 @@ class LinkReader:
             count = self._device.value(Scoped(self._table.COUNT.name))
             if count is not None and count != NONSENSE:
                 self.count = int(count)
-        if rows_of(self._table, tier):
-            self.links = {str(link): self._link(tier, link) for link in range(self.count)}
+        for link in range(self.count) if rows_of(self._table, tier) else ():
+            self._values.setdefault(link, {}).update(self._link(tier, link))
+        if tier is SLOW:
+            self.links = {str(link): self._table(**self._values[link]) for link in range(self.count)}
 
-    def _link(self, tier: Tier, link: int) -> Any:
-        values = {
-            name: self._device.plausibility.plausible(self._device.tier, name, value)
-            for name, row in rows_of(self._table, tier).items()
-            if (value := self._value(row.source, link)) is not None
+    def _link(self, tier: Tier, link: int) -> dict[str, Any]:
+        values = {name: self._value(row.source, link) for name, row in rows_of(self._table, tier).items()}
+        return {
+            name: None if value is None else self._device.plausibility.plausible(tier, name, value)
+            for name, value in values.items()
         }
-        return self._table(**values)
 
     def _value(self, source: Source, link: int) -> Any:
         if isinstance(source, Each):
@@ -119,15 +122,16 @@ class NvlinkReader(LinkReader):
         super().__init__(Nvlink, device)
 
     def judge(self, *, mig: bool) -> None:
-        """Determine from a link that is up which fields the links of this GPU support.
+        """Stop reading unsupported fields. If MIG is enabled, set the state of all links to None: none is used then."""
+        self.stop_unsupported()
+        if mig:
+            self.links = {link: replace(state, up=None) for link, state in self.links.items()}
 
-        If MIG is enabled, set the state of all links to None, because no link is used then.
-        """
+    def stop_unsupported(self) -> None:
+        """Determine from a link that is up which fields of the current tier the links of this GPU support."""
         up = [link for link, state in self.links.items() if state.up]
         if up:
             self.stop_reading(int(min(up)))
-        if mig:
-            self.links = {link: replace(state, up=None) for link, state in self.links.items()}
 
 
 class TrafficReader:

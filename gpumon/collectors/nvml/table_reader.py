@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,14 @@ NO_PROCESS_NAMES = ProcessNames()
 
 
 @cache
-def rows_of(table: type[Table], tier: Tier) -> Mapping[str, Row]:
-    """Return the Row (description) of each metric of a table that is read in this tier, by name of the metric."""
-    return {name: row for name, row in rows(table).items() if row.every is tier}
+def rows_of(table: type[Table], tier: Tier, *, detailed: bool = True) -> Mapping[str, Row]:
+    """Return the Row (description) of each metric of a table that is read in this tier, by name of the metric.
+
+    `detailed`: whether to read also details that only detailed metrics use. If not, a Row has the source without them.
+    """
+    due = {name: row for name, row in rows(table).items() if row.every is tier}
+    sources = {name: row.source_to_read(detailed=detailed) for name, row in due.items()}
+    return {name: dataclasses.replace(due[name], source=source) for name, source in sources.items() if source}
 
 
 class TableReader:
@@ -99,9 +104,16 @@ class TableReader:
     """
 
     def __init__(
-        self, table: type[Table], device: Device, *, gpm: GpmValues = no_gpm, processes: ProcessNames = NO_PROCESS_NAMES
+        self,
+        table: type[Table],
+        device: Device,
+        *,
+        gpm: GpmValues = no_gpm,
+        processes: ProcessNames = NO_PROCESS_NAMES,
+        detailed: bool = True,
     ) -> None:
         self._table = table
+        self._detailed = detailed
         self._device = device
         self._gpm = gpm
         self._processes = processes
@@ -112,12 +124,14 @@ class TableReader:
         self.values: dict[str, Any] = {}
         self.pids: tuple[int, ...] = ()
         """Ids of the processes on the GPU at the last reading."""
+        self.reads_graphics = True
+        """Set to True to read the graphics processes with the next list of processes, also if there were none."""
         self.pids_at: float | None = None
         """Time on the boot clock at which the reading of `pids` began."""
 
     def fields(self, tier: Tier) -> Iterator[Scoped]:
         """Yield the NVML fields that the metrics of this tier need."""
-        for row in rows_of(self._table, tier).values():
+        for row in rows_of(self._table, tier, detailed=self._detailed).values():
             yield from self._fields(row.source)
 
     def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
@@ -126,7 +140,7 @@ class TableReader:
         The caller must have read the NVML fields of the tier before, by `Device.ask_fields`.
         """
         answered = False
-        for name, row in rows_of(self._table, tier).items():
+        for name, row in rows_of(self._table, tier, detailed=self._detailed).items():
             if name != but:
                 answered |= self._take(name, row)
                 yield
@@ -184,7 +198,8 @@ class TableReader:
                 return self._slowest_link(field)
             case Distinct(lists=lists):
                 self.pids_at = boot_clock()
-                self.pids = tuple(sorted({process.pid for call in lists for process in self._device.call(call)}))
+                processes = self._processes_in(lists)
+                self.pids = tuple(sorted({process.pid for process in processes}))
                 return float(len(self.pids))
             case ProcessMemory(lists=lists):
                 return self._process_memory(lists)
@@ -218,15 +233,26 @@ class TableReader:
             raise AbsentError
         return scale_value(min(moving), field.scale)
 
-    def _process_memory(self, lists: Iterable[Call]) -> dict[str, float]:
+    def _processes_in(self, lists: Sequence[Call]) -> list[GpuProcess]:
+        """Return the processes in these lists; without the last, that of graphics processes, if it may be left out.
+
+        It is left out on a GPU that supports MIG, which has no display, if it was empty when it was last read, unless
+        `reads_graphics` is set.
+        """
+        own: list[GpuProcess] = [process for call in lists[:-1] for process in self._device.call(call)]
+        if self.reads_graphics or "mig_mode" not in self.values:
+            graphics: list[GpuProcess] = self._device.call(lists[-1])
+            self.reads_graphics = bool(graphics)
+            own += graphics
+        return own
+
+    def _process_memory(self, lists: Sequence[Call]) -> dict[str, float]:
         used: dict[int, int] = {}
         if not self._processes.largest:
             raise AbsentError
-        for call in lists:
-            processes: list[GpuProcess] = self._device.call(call)
-            for process in processes:
-                if process.memory is not None:  # the same memory in both lists
-                    used[process.pid] = max(process.memory, used.get(process.pid, 0))
+        for process in self._processes_in(lists):
+            if process.memory is not None:  # the same memory in both lists
+                used[process.pid] = max(process.memory, used.get(process.pid, 0))
         largest = sorted(used, key=lambda pid: (-used[pid], pid))[: self._processes.largest]
         return {f"{pid}{KEY_SEPARATOR}{self._processes.name(pid)}": float(used[pid]) for pid in largest}
 

@@ -206,6 +206,7 @@ class Sampler:
             patience=patience,
             extent=Extent(
                 gpm=self._orders.gpm,
+                detailed=self._orders.detailed or self._orders.record is not None,
                 processes=ProcessNames(self._orders.largest_processes, Path(self._orders.procfs)),
             ),
         )

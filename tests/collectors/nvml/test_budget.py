@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from each_case import each_case
 from polled import Poll, open_poll
 
+import gpumon
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.gpu import Gpu
-from gpumon.model.reading import FAST, RARE, SLOW, Field, Tier, primary_sources, rows
+from gpumon.model.reading import FAST, RARE, SLOW, Call, Field, Gpm, Tier, primary_sources, rows
 
-WITHOUT_GPM, WITH_GPM = 60.0, 75.0
+PACKAGE = Path(gpumon.__file__).parent
+WITHOUT_GPM, WITH_GPM = 55.0, 70.0
 """Maximum number of calls per second on eight H100."""
 LENGTHY = {
     "nvmlDeviceGetPcieThroughput",
@@ -49,7 +52,7 @@ def calls_a_second(poll: Poll) -> float:
 @pytest.mark.parametrize(("gpm", "most"), [(False, WITHOUT_GPM), (True, WITH_GPM)])
 def test_a_full_node_stays_within_the_budget(*, gpm: bool, most: float) -> None:
     """The calls on eight H100 with 18 links each, counted in the library, are within the budget."""
-    with open_poll(extent=Extent(gpm=gpm)) as poll:
+    with open_poll(extent=Extent(gpm=gpm, detailed=False)) as poll:
         rate = calls_a_second(steady(poll))
 
     assert most - 10 < rate <= most  # far below this limit, a metric is no longer read
@@ -84,6 +87,72 @@ def test_a_fast_poll_reads_the_power_of_one_scope() -> None:
                 scopes[row.every].add(source.scope)
 
     assert scopes == {FAST: {0}, SLOW: {1, 2}}
+
+
+def test_no_field_of_a_fast_poll_costs_a_millisecond() -> None:
+    """On an H100 the energy counter takes 3 ms, two of the slowdown counters 0.8 ms each; link bytes lock all GPUs."""
+    fields = {
+        source.name
+        for row in rows(Gpu).values()
+        for source in primary_sources(row.source)
+        if row.every is FAST and isinstance(source, Field)
+    }
+
+    assert fields == {"RECOVERY_ACTION", "MEMORY_TEMP", "POWER_AVERAGE"}
+
+
+@pytest.mark.parametrize(("detailed", "read"), [(False, False), (True, True)])
+def test_details_that_nothing_uses_are_read_only_with_detailed_metrics(*, detailed: bool, read: bool) -> None:
+    """Without detailed metrics, a detail that a check, the probe or /metrics/dcgm uses is read, and no other."""
+    with open_poll("h100x1", extent=Extent(detailed=detailed)) as poll:
+        [reading] = steady(poll).poll_later(all_tiers=True).gpus
+    gpu = reading.gpu
+
+    assert gpu is not None
+    assert (gpu.memory_power_watts is not None) == (gpu.jpeg_utilization_ratio is not None) == read
+    assert ("lane" in (gpu.pcie_errors_total or {})) == ("video" in (gpu.clock_hertz or {})) == read
+    assert None not in {gpu.power_limit_default_watts, gpu.encoder_utilization_ratio, gpu.memory_free_bytes}
+    assert {"sm", "memory"} <= (gpu.clock_hertz or {}).keys()
+    assert {"fatal", "correctable"} <= (gpu.pcie_errors_total or {}).keys()
+
+
+def test_a_detail_is_marked_as_unread_unless_the_code_names_it() -> None:
+    """A detail is `unread` exactly if no check, probe or /metrics/dcgm names it, and its driver call is its own."""
+    text = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("health", "probe", "state")
+        for path in (PACKAGE / folder).rglob("*.py")
+    )
+    text += "".join(
+        (PACKAGE / "outputs" / name).read_text(encoding="utf-8") for name in ("dcgm_fields.py", "dcgm_values.py")
+    )
+    shared = {
+        source.name
+        for row in rows(Gpu).values()
+        if not row.detail
+        for source in primary_sources(row.source)
+        if isinstance(source, Call)
+    }
+    for name, row in rows(Gpu).items():
+        parts = list(primary_sources(row.source))
+        free = all(isinstance(part, Gpm) or (isinstance(part, Call) and part.name in shared) for part in parts)
+        if row.detail is True and not free:
+            assert row.unread == (name not in text), name
+
+
+def test_graphics_processes_are_listed_rarely_on_a_gpu_without_one() -> None:
+    """A board that supports MIG has no display: its graphics processes are read with the rare tier and for a probe."""
+    counts = {}
+    for profile in ("h100x1", "t4x1"):
+        with open_poll(profile) as poll:
+            steady(poll)
+            calls_of(poll, FAST, SLOW, RARE)
+            tiers = ((FAST, SLOW), (FAST, SLOW))
+            counts[profile] = [calls_of(poll, *each)["nvmlDeviceGetGraphicsRunningProcesses_v3"] for each in tiers]
+            poll.node.watching = True
+            counts[profile].append(calls_of(poll, FAST)["nvmlDeviceGetGraphicsRunningProcesses_v3"])
+
+    assert counts == {"h100x1": [1, 0, 1], "t4x1": [1, 1, 1]}
 
 
 def test_on_blackwell_ecc_and_link_counters_are_in_two_batches() -> None:

@@ -11,6 +11,7 @@ from overlay import answering, overlaid
 from polled import Poll, open_poll
 
 from gpumon.model.nvlink import Nvlink
+from gpumon.model.reading import RARE
 from gpumon.model.snapshot import GpuReading
 
 CRC_0 = 163, 0
@@ -37,6 +38,26 @@ def test_a_link_that_is_down_is_reported_down(tmp_path: Path, profile: str) -> N
     assert reading.links["3"].up == 0
     assert reading.links["4"].up == 1
     assert not reading.guest
+
+
+def test_a_link_with_disabled_traffic_is_up(tmp_path: Path) -> None:
+    """State 3 of driver 615, active with disabled traffic, is not down."""
+    with open_poll(text="gpus: {0: {nvlinks: {3: {state: no_traffic}}}}", folder=tmp_path) as poll:
+        reading = slow(poll)
+
+    assert states(reading) == {1: 18}
+
+
+def test_bit_error_rates_are_kept_between_rare_readings() -> None:
+    """Bit error rates are in the rare tier, states and errors in the slow one; a link has both."""
+    with open_poll("b200x8") as poll:
+        slow(poll)
+        first = slow(poll).links["3"]
+        poll.node._due = {tier: 0.0 if tier is not RARE else float("inf") for tier in poll.node._due}
+        second = poll.poll_later().gpus[0].links["3"]
+
+    assert first.bit_error_ratio is not None
+    assert second == first
 
 
 def test_link_states_are_absent_with_mig_on() -> None:
