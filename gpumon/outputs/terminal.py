@@ -263,7 +263,10 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
         yield paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
     if last is None:
-        first = f" The first run is due at {probe['next_run']}." if probe["next_run"] else ""
+        due = probe["next_run"] if (probe["next_run"] or "") > now else None  # a run that has begun is due no more
+        first = f" The first run is due at {due}." if due else ""
+        if probe["running"]:
+            first = " The first run is in progress."
         yield f"All-reduce probe: has not run yet.{first}"
         return
     current = probe["current_result"]

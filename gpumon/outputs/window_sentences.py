@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.outputs.formatting import duration, seconds_between
+from gpumon.outputs.formatting import MINUTE, duration, seconds_between
 from gpumon.outputs.responses.base import Document
 
 CLOCK_TOLERANCE_SECONDS = 60.0
@@ -44,7 +44,7 @@ def holds(hold: Document | None, now: str | None = None) -> list[str]:
 def _release(window: Document) -> str:
     gpu, address = window["gpu"], window["pci_bus_id"]
     subject = "Every GPU" if address is None else f"GPU {address if gpu is None else gpu}"
-    until, remaining = window["until"][11:19], duration(window["remaining_seconds"])
+    until, remaining = window["until"][11:19], _full_minutes(window["remaining_seconds"])
     return f"{subject} is released until {until} UTC, for {remaining} more, by {window['by']}."
 
 
@@ -64,4 +64,9 @@ def _remaining_time(window: Document, now: str | None) -> str:
     passed, left = seconds_between(window["since"], now), seconds_between(now, window["until"])
     if passed is None or left is None or min(passed, left) < -CLOCK_TOLERANCE_SECONDS:
         return " (the wall clock contradicts this and is not trusted yet after the boot)"
-    return f", for {duration(left)} more"
+    return f", for {_full_minutes(left)} more"
+
+
+def _full_minutes(seconds: float) -> str:
+    """Format a remaining time; from a minute on, rounded to full minutes: 4 min 59 s are 5 min."""
+    return duration(seconds if seconds < MINUTE else MINUTE * round(seconds / MINUTE))

@@ -146,6 +146,7 @@ def listening(address: str) -> Configuration:
         ("memlock", facts(unit={}, memlock=65536), "warn", "This shell may lock only 64 KiB"),
         ("scheduler", facts(schedulers=("slurmd",)), "warn", "probe.scheduler_gate"),
         ("scheduler", facts(schedulers=("slurmd", "kubelet")), "warn", "slurmd and kubelet are on this host"),
+        ("scheduler", facts({"simulated": 1.0}, schedulers=("slurmd",)), "ok", "a simulated node needs no gate"),
         ("scheduler", facts(schedulers=None), "unknown", "sudo"),
         ("driver", facts(DOWN), "fail", "The driver cannot be used: DriverNotLoaded."),
         ("driver", facts(DOWN, errors={"reading": "no GPU could be read within 60 s"}), "fail", "within 60 s"),

@@ -18,6 +18,7 @@ from gpumon.health.node_health import Health
 from gpumon.model.error_event import SXID
 from gpumon.model.gpu import Gpu
 from gpumon.outputs import terminal
+from gpumon.outputs.terminal import _probe_lines
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
 
@@ -269,3 +270,19 @@ def test_problems_without_room_are_counted() -> None:
     lines = live(ALL["troubled"], height=20)
     shown = sum(line.startswith(("CRITICAL", "WARNING", "INFO")) for line in lines)
     assert f"{problems - shown} more: gpumon status" in lines
+
+
+@each_case(
+    ("running", "next_run", "words"),
+    [
+        (None, "2026-11-20T12:00:07.000Z", " The first run is due at 2026-11-20T12:00:07.000Z."),
+        (None, "2026-11-20T11:59:50.000Z", ""),
+        ("run", "2026-11-20T18:00:00.000Z", " The first run is in progress."),
+        (None, None, ""),
+    ],
+)
+def test_a_first_run_of_the_probe_is_due_or_in_progress(running: str | None, next_run: str | None, words: str) -> None:
+    """A due time in the past, and that of the run after the one in progress, is not shown."""
+    probe = {"hold": None, "last": None, "next_run": next_run, "running": running}
+    lines = list(_probe_lines(probe, "2026-11-20T12:00:00.000Z", 80, color=False))
+    assert lines == [f"All-reduce probe: has not run yet.{words}"]

@@ -142,7 +142,9 @@ def scheduler(facts: HostFacts) -> Readiness:
     schedulers, probe = " and ".join(facts.schedulers), facts.configuration.probe
     schedulers += " is on this host" if len(facts.schedulers) == 1 else " are on this host"
     if not probe.enabled or probe.scheduler_gate or facts.node["simulated"]:
-        return Readiness(OK, f"{schedulers}.")
+        gate = "a gate is set" if probe.scheduler_gate else "no probe is scheduled"
+        simulated = facts.node["simulated"] and probe.enabled and not probe.scheduler_gate
+        return Readiness(OK, f"{schedulers}, and {'a simulated node needs no gate' if simulated else gate}.")
     detail = f"{schedulers}, and probe.scheduler_gate (docs/probe.md) is not set: no scheduled probe runs."
     return Readiness(WARN, detail, "sudoedit /etc/gpumon/gpumon.yml && sudo systemctl reload gpumon")
 
