@@ -186,7 +186,7 @@ CHECKS = (
         steps="""\
 1. `gpumon xid CODE` explains it. If the GPU's job failed, restart it.
 2. If Xid 94 recurs within a day: drain the GPU and reset it.
-3. If it recurs within days: run the vendor's diagnostics.
+3. If it recurs within days: run the vendor's diagnostics. After Xid 161, plan to replace the GPU: no spare is left.
 """,
         gpu=warning,
         latch=Latch(quiet=DAY),
