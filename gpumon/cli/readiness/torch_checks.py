@@ -50,9 +50,9 @@ def cuda(facts: HostFacts) -> Readiness:
     if lacking := [each for each in capabilities if not runs_on(facts.torch["architectures"] or "", each)]:
         detail = f"PyTorch {version} has no code for GPUs of compute capability {', '.join(lacking)}."
         return Readiness(FAIL, detail, install)
-    how = f" by minor version compatibility ({SOURCE})" if numbers(built)[:2] > numbers(supported)[:2] else ""
-    how = " with the forward compatibility package" if too_old else how
-    return Readiness(OK, f"CUDA {built} of PyTorch runs on driver {driver}, which supports CUDA {supported},{how}.")
+    how = f", by minor version compatibility ({SOURCE})" if numbers(built)[:2] > numbers(supported)[:2] else ""
+    how = ", with the forward compatibility package" if too_old else how
+    return Readiness(OK, f"CUDA {built} of PyTorch runs on driver {driver}, which supports CUDA {supported}{how}.")
 
 
 def torch_gpus(facts: HostFacts) -> Readiness:
