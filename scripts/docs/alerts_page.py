@@ -63,7 +63,7 @@ The same alert of several devices of a node is one notification, which names the
 device joins; `deploy/alertmanager/receivers.yml` shows how each device becomes an incident of PagerDuty.
 `deploy/alertmanager/gpumon.tmpl` puts the label `cluster`, if there is one, before the host.
 
-### In an existing Alertmanager
+## In an existing Alertmanager
 
 Every alert of gpumon, and no other, has the labels `page` and `class`. Put one route before yours, with the shipped
 `routes` below it:
@@ -84,7 +84,7 @@ Add the receivers `pager`, `tickets`, `watchdog` and `"null"`, all `inhibit_rule
 gpumon only, and `gpumon.tmpl` to `templates`. Check it: `amtool config routes test --config.file alertmanager.yml
 alertname=GpuLost page=night class=hardware` prints `pager`.
 
-### Outages
+## Outages
 
 A cause that affects many nodes sends one notification. What goes down later than two minutes after the start of an
 outage has its own alert, and a second outage of the cluster is a second page. The label `since` distinguishes them:

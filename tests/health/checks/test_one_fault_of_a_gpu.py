@@ -128,7 +128,7 @@ def switch(ward: Ward) -> None:
     ("fault", "verdicts"),
     [
         (dram_error, [("gpu_xid_critical", Action.RESET)]),
-        (sram_error, [("gpu_xid_critical", Action.REBOOT)]),
+        (sram_error, [("gpu_xid_critical", Action.RESET)]),
         (report_contained_error, [("gpu_ecc_uncorrectable", Action.RESET)]),
         (contained_with_mig, [("gpu_row_remap_pending", Action.RESET)]),
         (no_spare, [("gpu_row_remap_failed", Action.REPLACE)]),

@@ -137,7 +137,7 @@ def still(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
             ended_at=0.0,
             wall=0.0,
             durations={},
-            gpus=tuple(replace(gpu, watched=0.0, increments={}, pids_at=None) for gpu in snapshot.gpus),
+            gpus=tuple(replace(gpu, watched=0.0, increments={}, pids_at=None, slow_at=None) for gpu in snapshot.gpus),
         )
         for snapshot in snapshots
     ]
