@@ -253,7 +253,9 @@ def head(host: MeasuredHost) -> str:
     return (
         "# Measured on hardware\n\nWritten by `make hardware`; do not edit.\n\n"
         f"On {where}, {datetime.now(timezone.utc):%Y-%m-%d}, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, {versions}. The driver and the GPUs are named below.\n\n"
+        f"Python {platform.python_version()}, {versions}. The driver and the GPUs are named below. "
+        f"The agent ran for {host.minutes:g} minutes in four phases; each training loop ran for {host.step_minutes:g} "
+        "minutes.\n\n"
     )
 
 
