@@ -68,7 +68,7 @@ class Daemon:
         _create_state_directory(self._configuration.store.path)
         _clean_up_after_previous_agent()
         services = self.services
-        services.monitor.listeners += (services.verdict_writer.record_due, services.notifier.update)
+        services.monitor.listeners.append(services.verdict_writer.record_due)
         services.persistence.start(services.restore, on_reopened=lambda: services.notifier.restore(()))
         services.probe.start()
         services.heartbeat.start()
@@ -144,6 +144,7 @@ class Daemon:
         services.schedule.tick()
         services.monitor.take(self._agent_state())
         services.monitor.take(Tick())
+        services.notifier.tick()
         services.persistence.tick()
         self._tick_failed = False
 

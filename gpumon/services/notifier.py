@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from gpumon.config.notifications_section import NotificationsSection
-from gpumon.health.alert import FIRING, Alert
+from gpumon.health.alert import FIRING
 from gpumon.health.alert_rules import runbook_url
 from gpumon.health.last_verdicts import JOB
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
+from gpumon.model.reading import Labels
 from gpumon.services.receivers import alertmanagers, message_receivers
 from gpumon.services.senders import AlertmanagerSender, Delays, MessageSender, Sender, Write
 from gpumon.state.report import Report
@@ -44,8 +46,8 @@ class Notifier:
         self._labels = {"job": JOB, "instance": address} | dict(section.labels)
         self._runbooks = runbooks
         self._latest = latest
-        self._passed: tuple[Alert, ...] | None = None
-        """Alerts of the Report that were last passed to the senders."""
+        self._fired: set[Labels] | None = None
+        """Identities of the alerts that fired at the previous tick; None before the first."""
         self._write = write
         delays = delays or Delays()
         receivers = message_receivers(section, source=f"gpumon://{self._labels['instance']}")
@@ -62,19 +64,22 @@ class Notifier:
         for row in (row for rows in by_receiver.values() for row in rows):
             self._write(partial(store_notified.remove, notified=row))
 
-    def update(self) -> None:
+    def tick(self) -> None:
         """Pass the alerts that fire now to the senders; during a maintenance, only to those of Alertmanagers.
 
-        Do nothing if the alerts were not evaluated since the last call, before the stored verdicts are restored and
-        the checks evaluated, or while an open verdict is not exported yet (Report.hides_verdicts). A store that failed
-        is not waited for after STORE_GRACE_SECONDS.
+        An alert is passed from the second tick on, so that a cause that is read a moment later can inhibit it. Do
+        nothing before the stored verdicts are restored and the checks evaluated, or while an open verdict is not
+        exported yet (Report.hides_verdicts). A store that failed is not waited for after STORE_GRACE_SECONDS.
         """
         report = self._latest()
         failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
-        ready = report.health.evaluated and (report.internal.restored or failed) and not report.hides_verdicts
-        if ready and report.alerts is not self._passed:
-            self._passed = report.alerts
-            wanted = {alert.key: alert for alert in sent_alerts(report, self._labels, self._runbooks)}
+        if report.health.evaluated and (report.internal.restored or failed) and not report.hides_verdicts:
+            before, self._fired = self._fired, {alert.identity for alert in report.alerts if alert.state == FIRING}
+            settled = [alert for alert in report.alerts if before is None or alert.identity in before]
+            wanted = {
+                alert.key: alert
+                for alert in sent_alerts(replace(report, alerts=tuple(settled)), self._labels, self._runbooks)
+            }
             for sender in self._senders:
                 # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An
                 # Alertmanager gets the same end of the alerts from Prometheus.

@@ -108,9 +108,12 @@ def test_the_broken_node_of_the_demonstration_names_xid_and_serial_number(tmp_pa
     agent.start()
     try:
         firing = "/api/v1/alerts?state=firing"
-        [lost] = eventually(lambda: [each for each in agent.get(firing)["alerts"] if each["rule"] == "GpuLost"])
-        assert "Xid 79" in lost["summary"]
-        assert "GpuXidCritical" not in {each["rule"] for each in agent.get("/api/v1/alerts")["alerts"]}, "one page"
+
+        def shows_lost() -> bool:
+            alerts = agent.get(firing)["alerts"]
+            return [(each["rule"], "Xid 79" in each["summary"]) for each in alerts] == [("GpuLost", True)]
+
+        eventually(shows_lost)
         assert re.search(r'gpumon_gpu_info\{[^}]*gpu="3"[^}]*serial="\d+"', agent.ask("/metrics")[1].decode())
     finally:
         agent.stop()
@@ -150,7 +153,7 @@ def routed(file: Path, *labels: str) -> str:
 
 def test_the_routes_fit_into_an_existing_alertmanager(tmp_path: Path) -> None:
     """With the route of docs/alerts.md alerts of gpumon take the shipped routes, and no other alert does."""
-    section = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8").partition("### In an existing Alertmanager")[2]
+    section = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8").partition("## In an existing Alertmanager")[2]
     added = yaml.safe_load(section.partition("```yaml\n")[2].partition("```")[0])["route"]["routes"]
     shipped = _yaml(ROOT / "deploy" / "alertmanager" / "alertmanager.yml")
     assert added[0] | {"matchers": [], "routes": []} == shipped["route"] | {"matchers": [], "routes": []}

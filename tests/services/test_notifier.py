@@ -55,7 +55,7 @@ def notifying(webhook: Inbox, alertmanager: Inbox, shown: list[Report]) -> Itera
 def test_a_runbook_link_has_no_double_slash() -> None:
     """Whether or not `alerts.runbook_url` ends with a slash."""
     with http_inbox() as webhook, http_inbox() as alertmanager, notifying(webhook, alertmanager, [LOST]) as notifier:
-        notifier.update()
+        notifier.tick()
         [event] = webhook.wait_for(1)
     assert event["data"]["annotations"]["runbook_url"] == "https://wiki.example.com/gpumon/GpuLost"
 
@@ -65,7 +65,7 @@ def test_in_maintenance_alerts_are_sent_to_alertmanagers_only() -> None:
     shown = [LOST]
     away = [503] * 10_000
     with http_inbox(*away) as webhook, http_inbox() as other, notifying(webhook, other, shown) as notifier:
-        notifier.update()
+        notifier.tick()
         eventually(lambda: notifier.counts["webhook,failed"])
         shown.append(in_maintenance(LOST))
         other.wait_for(len(other.received) + 3)  # an attempt that began before has ended
@@ -80,13 +80,13 @@ def test_a_store_that_cannot_be_read_delays_a_message_and_does_not_suppress_it()
     """After the grace the alerts that fire now are sent, without those of the time before."""
     shown = [unread(reports.lost(5), uptime=STORE_GRACE_SECONDS - 1)]
     with http_inbox() as webhook, http_inbox() as alertmanager, notifying(webhook, alertmanager, shown) as notifier:
-        notifier.update()
+        notifier.tick()
         shown.append(unread(LOST, uptime=STORE_GRACE_SECONDS))
-        notifier.update()
+        notifier.tick()
         [event] = webhook.wait_for(1)
         notifier.restore(())
         shown.append(unread(reports.healthy(), uptime=STORE_GRACE_SECONDS))
-        notifier.update()
+        notifier.tick()
         resolved = webhook.wait_for(2)[1]
     events = [(each["data"]["labels"]["gpu"], each["data"]["state"]) for each in (event, resolved)]
     assert events == [("3", "firing"), ("3", "resolved")]
