@@ -145,16 +145,20 @@ class Client:
     def _exchange(self, method: str, path: str) -> Answer:
         headers = {"User-Agent": AGENT, **self._authorization()}
         connection = self._connection()
-        deadline = None
+        deadline, ended = None, threading.Event()
         try:
             connection.connect()
             # The timeout of the socket limits each read: a server that sends a byte a second would never end.
-            deadline = threading.Timer(self.timeout, _end, (connection.sock,))
+            deadline = threading.Timer(self.timeout, _end, (connection.sock, ended))
             deadline.daemon = True
             deadline.start()
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             body = answer.read(MAX_BODY + 1)
+        except (OSError, http.client.HTTPException) as error:
+            if ended.is_set():
+                raise TimeoutError("timed out") from error
+            raise
         finally:
             if deadline is not None:
                 deadline.cancel()
@@ -197,8 +201,9 @@ class _NotGpumonError(Exception):
     """Raised if a response does not come from this version of gpumon. The message describes the response."""
 
 
-def _end(connection: socket.socket) -> None:
+def _end(connection: socket.socket, ended: threading.Event) -> None:
     """End a connection that another thread reads. `SSLSocket.shutdown` would also discard the state of TLS."""
+    ended.set()
     with contextlib.suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
