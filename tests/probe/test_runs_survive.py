@@ -372,7 +372,7 @@ def test_the_agent_outlives_ranks_that_take_all_memory(small_group: Path, torchl
 
 def test_ranks_of_torch_that_ignore_sigterm_or_crash_are_ended() -> None:
     """Connected ranks of torch are ended if one ignores SIGTERM or crashes."""
-    faults = {"deaf": "deaf:1", "crash": "crash:1:measure"}
+    faults = {"deaf": "hang:1:measure", "crash": "crash:1:measure"}
     plans = {
         name: make_plan(QUICK, (), python=sys.executable, fault=fault, deadline={"deaf": 12.0}.get(name, 100.0))
         for name, fault in faults.items()

@@ -25,8 +25,10 @@ from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe")
 
-TERM_PATIENCE = 2.0
-"""Seconds between SIGTERM and SIGKILL."""
+TERM_PATIENCE = 1.5
+"""Seconds between SIGTERM, on which a rank ends between two operations, and SIGKILL. On Blackwell a process that is
+killed while its kernel runs can leave the GPU's utilization at 100 % (Datura-ai/lium-io#1142).
+"""
 KILL_PATIENCE = 30.0
 """Seconds after SIGKILL until a rank counts as unkillable: the kernel takes long to free tens of GiB of a GPU."""
 LAST_WORDS = 1.0
@@ -113,7 +115,7 @@ class Ranks:
         self._current.start()
 
     def abort(self, skip: Skip) -> None:
-        """Kill the ranks of the pass in progress, if any. The pass then ends with this Skip as its reason."""
+        """Stop the ranks of the pass in progress, if any. The pass then ends with this Skip as its reason."""
         if self._current is not None:
             self._current.abort(skip)
 
@@ -178,7 +180,7 @@ class _CurrentPass:
 
     def abort(self, skip: Skip) -> None:
         self._ending = replace(self._ending, aborted=skip)
-        self._kill()
+        self._stop()
 
     def _order(self) -> None:
         """Send the next step to all ranks. This method is called when all ranks have finished the same steps."""
@@ -300,6 +302,10 @@ class _CurrentPass:
         swept = sweep(since=self._begun_wall)
         if swept:
             log.info("deleted shared memory of ranks", extra={"files": ", ".join(swept)})
+        if self._stopping:
+            log.info(
+                "stopped the ranks", extra={"statuses": ", ".join(str(rank.account.status) for rank in self.ranks)}
+            )
         ending = replace(
             self._ending,
             duration=boot_clock() - self._begun,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import io
 import json
 import os
 import queue
@@ -22,8 +24,11 @@ from typing import Any
 from gpumon_rank.faults import Fault
 from gpumon_rank.rank import Rank
 from gpumon_rank.reporter import Reporter
+from gpumon_rank.stop import STOPPED, StopRequest
 
 PR_SET_PDEATHSIG = 1
+INPUT = io.FileIO(0, closefd=False)
+"""Standard input without a buffer, whose lock would abort the interpreter at its end while a thread reads."""
 
 
 def die_with(parent: int) -> bool:
@@ -44,7 +49,7 @@ def read_steps(steps: queue.Queue[dict[str, Any]], reporter: Reporter) -> None:
     End this process with status 3 when standard input closes, and with status 1 after an invalid step.
     """
     try:
-        for line in iter(sys.stdin.buffer.readline, b""):
+        for line in iter(INPUT.readline, b""):
             steps.put(json.loads(line))
     except ValueError as error:
         reporter.frame(error=f"the agent sent an invalid step: {error}")
@@ -55,9 +60,10 @@ def read_steps(steps: queue.Queue[dict[str, Any]], reporter: Reporter) -> None:
 def main() -> int:
     """Run a rank until the agent orders it to end.
 
-    Return the exit status of the process: 0 (also without torch), 1 for an error, 3 if its parent is not the agent.
+    Return the exit status of the process: 0 (also without torch), 1 for an error, 3 if its parent is not the agent,
+    STOPPED if SIGTERM ended it.
     """
-    orders = json.loads(sys.stdin.buffer.readline())
+    orders = json.loads(INPUT.readline())
     fault = Fault(orders["fault"], orders["rank"])
     reporter = Reporter(orders["result"], fault)
     if not die_with(orders["parent"]):
@@ -65,10 +71,15 @@ def main() -> int:
         return 3
     raise_oom_score()
     steps: queue.Queue[dict[str, Any]] = queue.Queue()
+    stop = StopRequest(wake=lambda: steps.put({}))
     threading.Thread(target=read_steps, args=(steps, reporter), daemon=True).start()
+    rank = Rank(orders, reporter, fault, steps.get, stop)
     try:
-        Rank(orders, reporter, fault, steps.get).run()
+        rank.run()
     except Exception as error:  # noqa: BLE001 - every failure is a result
+        if stop.received:  # the error may be one of a connection that another rank has closed
+            rank.close()
+            return STOPPED
         traceback.print_exc()
         reporter.frame(error=f"{type(error).__name__}: {error}"[:2000])
         return 1
@@ -79,4 +90,7 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
+    if status == STOPPED:
+        gc.freeze()  # collecting the objects of torch takes a second
+        sys.exit(status)  # closes the CUDA context; if torch's teardown hangs, the agent sends SIGKILL
     os._exit(status)  # not through torch's teardown, which can hang: the result is sent, and the kernel frees the rest

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpumon_rank.faults import Fault
 from gpumon_rank.pattern import LARGEST, Pattern
+from gpumon_rank.stop import StopRequest
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class RankContext:
     ranks: int
     device: Any
     fault: Fault
+    stop: StopRequest
 
 
 ALIGNMENT = 16
@@ -53,6 +55,7 @@ class Collective(ABC):
         self._torch, self._group = context.torch, context.group
         self._rank, self._ranks = context.rank, context.ranks
         self._device, self._fault = context.device, context.fault
+        self._stop = context.stop
         self._pattern = pattern
         self.elements = size // pattern.width
         self._share = share(self.elements, self._ranks, pattern.width)
@@ -91,6 +94,7 @@ class Collective(ABC):
         The receive buffer is cleared first, so that an operation without effect is detected. `turn`: number of the
         operation, which selects its pattern.
         """
+        self._stop.check()
         self._pattern.turn = turn
         self.fill()
         if self._receive is not None:

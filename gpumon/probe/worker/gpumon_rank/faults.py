@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any, Optional
 
-KINDS = ("corrupt", "sleep", "link", "hang", "crash", "deaf")
+KINDS = ("corrupt", "sleep", "link", "hang", "crash")
 
 
 class Fault:
@@ -16,8 +16,8 @@ class Fault:
     `corrupt:RANK` adds 1 to an element of the send buffer before each checked operation and each pair exchange;
     `corrupt:RANK:N` only before the N-th of these, from 0. `sleep:RANK:SECONDS` sleeps in every timed operation
     and warm-up, and in pair exchanges. `link:RANK:PEER:SECONDS` delays the two ranks in collectives and in exchanges
-    with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash at the start of a stage. `deaf:RANK` ignores
-    SIGTERM and hangs in the stage `measure`.
+    with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash at the start of a stage. From the stage
+    `allocate` on, SIGTERM does not end a rank that hangs.
     """
 
     def __init__(self, text: str, rank: int) -> None:
@@ -35,12 +35,10 @@ class Fault:
         self._rest = rest[-1] if rest else ""
         self._corrupt_at = int(rest[1]) if kind == "corrupt" and len(rest) > 1 else None
         self._sent = 0
-        if self._kind == "deaf":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def apply_at(self, stage: str) -> None:
         """Hang or crash if the fault is one that does this at the start of this stage."""
-        if (self._kind == "hang" and self._rest == stage) or (self._kind == "deaf" and stage == "measure"):
+        if self._kind == "hang" and self._rest == stage:
             time.sleep(3600)
         elif self._kind == "crash" and self._rest == stage:
             os.kill(os.getpid(), signal.SIGSEGV)

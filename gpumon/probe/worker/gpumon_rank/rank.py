@@ -12,6 +12,7 @@ from gpumon_rank.collectives import TABLE, Collective, RankContext, exchange
 from gpumon_rank.faults import Fault
 from gpumon_rank.pattern import Pattern
 from gpumon_rank.reporter import Reporter
+from gpumon_rank.stop import StopRequest
 from gpumon_rank.stopwatch import Stopwatch
 
 
@@ -19,12 +20,18 @@ class Rank:
     """One rank of a pass. `step`: function that waits for the next step that the agent requests, and returns it."""
 
     def __init__(
-        self, orders: dict[str, Any], reporter: Reporter, fault: Fault, step: Callable[[], dict[str, Any]]
+        self,
+        orders: dict[str, Any],
+        reporter: Reporter,
+        fault: Fault,
+        step: Callable[[], dict[str, Any]],
+        stop: StopRequest,
     ) -> None:
         self._orders = orders
         self._reporter = reporter
         self._fault = fault
         self._next_step = step
+        self._stop = stop
         self._rank: int = orders["rank"]
         self._ranks: int = orders["ranks"]
         self._on_gpu: bool = orders["device"] == "cuda"
@@ -34,6 +41,7 @@ class Rank:
         """Run all stages, and the steps that the agent requests until it ends the pass.
 
         If torch is not installed, report that to the agent and return. Exceptions raised by torch are not caught.
+        Raise Stopped between two operations after SIGTERM.
         """
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
@@ -44,6 +52,7 @@ class Rank:
         self._join()
         while True:
             step = self._next_step()
+            self._stop.check()
             if step["do"] == "end":
                 break
             self._actions[step["do"]](step)
@@ -82,6 +91,7 @@ class Rank:
             ranks=self._ranks,
             device=self._device,
             fault=self._fault,
+            stop=self._stop,
         )
         store = self._group.FileStore(self._orders["rendezvous"], self._ranks)
         store.set_timeout(timeout)
@@ -93,7 +103,19 @@ class Rank:
             timeout=timeout,
             **options,
         )
+        self._stop.abort = self._abort
         self._token = self._torch.zeros(1, device=self._device)
+
+    def close(self) -> None:
+        """End the kernels of this rank after Stopped was raised, without waiting for other ranks."""
+        self._stop.finish()
+        if self._on_gpu:
+            self._torch.cuda.synchronize()
+
+    def _abort(self) -> None:
+        """Abort NCCL's communicator. Gloo has no abort: its operations fail when another rank ends."""
+        if self._on_gpu:
+            self._group.group.WORLD._get_backend(self._device).abort()  # noqa: SLF001 - no public name
 
     # Steps
 
@@ -122,6 +144,7 @@ class Rank:
         self._reporter.enter("check", **place)
         self._barrier()
         wrong = collective.check(step["checks"])
+        self._stop.check()
         self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=wrong)
 
     def _time(self, collective: Collective) -> float:
@@ -149,6 +172,7 @@ class Rank:
 
     def _exchange_with(self, step: dict[str, Any], pattern: Pattern, peer: int, out: Any, received: Any) -> None:
         def operate() -> None:
+            self._stop.check()
             self._fault.delay(peer)
             exchange(self._group, out, peer, received, peer)
 
@@ -162,6 +186,7 @@ class Rank:
             "wrong": pattern.count_wrong(received, peer),
             "wrong_send_elements": pattern.count_wrong(out, self._rank),
         }
+        self._stop.check()
         figures = {"seconds": seconds, **wrong, "direct": self._has_direct_access(peer)}
         self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], **figures)
 
@@ -185,6 +210,7 @@ class Rank:
             self._torch.cuda.empty_cache()
 
     def _barrier(self) -> None:
+        self._stop.check()
         if self._on_gpu:
             self._group.barrier(device_ids=[self._rank])
         else:
