@@ -26,9 +26,7 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.probe")
 
 TERM_PATIENCE = 1.5
-"""Seconds between SIGTERM, on which a rank ends between two operations, and SIGKILL. On Blackwell a process that is
-killed while its kernel runs can leave the GPU's utilization at 100 % (Datura-ai/lium-io#1142).
-"""
+"""Seconds between SIGTERM, on which a rank ends between two operations (see latched_utilization.py), and SIGKILL."""
 KILL_PATIENCE = 30.0
 """Seconds after SIGKILL until a rank counts as unkillable: the kernel takes long to free tens of GiB of a GPU."""
 LAST_WORDS = 1.0
@@ -303,9 +301,7 @@ class _CurrentPass:
         if swept:
             log.info("deleted shared memory of ranks", extra={"files": ", ".join(swept)})
         if self._stopping:
-            log.info(
-                "stopped the ranks", extra={"statuses": ", ".join(str(rank.account.status) for rank in self.ranks)}
-            )
+            log.info("stopped the ranks", extra={"statuses": [rank.account.status for rank in self.ranks]})
         ending = replace(
             self._ending,
             duration=boot_clock() - self._begun,

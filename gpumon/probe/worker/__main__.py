@@ -27,8 +27,7 @@ from gpumon_rank.reporter import Reporter
 from gpumon_rank.stop import STOPPED, StopRequest
 
 PR_SET_PDEATHSIG = 1
-INPUT = io.FileIO(0, closefd=False)
-"""Standard input without a buffer, whose lock would abort the interpreter at its end while a thread reads."""
+INPUT = io.FileIO(0, closefd=False)  # a buffer has a lock, which aborts the end of the interpreter while a thread reads
 
 
 def die_with(parent: int) -> bool:
@@ -60,8 +59,7 @@ def read_steps(steps: queue.Queue[dict[str, Any]], reporter: Reporter) -> None:
 def main() -> int:
     """Run a rank until the agent orders it to end.
 
-    Return the exit status of the process: 0 (also without torch), 1 for an error, 3 if its parent is not the agent,
-    STOPPED if SIGTERM ended it.
+    Return the exit status: 0 (also without torch), 1 for an error, 3 if its parent is not the agent, or STOPPED.
     """
     orders = json.loads(INPUT.readline())
     fault = Fault(orders["fault"], orders["rank"])
@@ -70,15 +68,13 @@ def main() -> int:
         reporter.frame(error="its parent is not the agent: probe.python must exec the interpreter, not start it")
         return 3
     raise_oom_score()
-    steps: queue.Queue[dict[str, Any]] = queue.Queue()
-    stop = StopRequest(wake=lambda: steps.put({}))
-    threading.Thread(target=read_steps, args=(steps, reporter), daemon=True).start()
-    rank = Rank(orders, reporter, fault, steps.get, stop)
+    stop = StopRequest()
+    threading.Thread(target=read_steps, args=(stop.steps, reporter), daemon=True).start()
     try:
-        rank.run()
+        Rank(orders, reporter, fault, stop).run()
     except Exception as error:  # noqa: BLE001 - every failure is a result
-        if stop.received:  # the error may be one of a connection that another rank has closed
-            rank.close()
+        if stop.received:  # or another rank has closed its connection on SIGTERM
+            stop.finish()
             return STOPPED
         traceback.print_exc()
         reporter.frame(error=f"{type(error).__name__}: {error}"[:2000])
@@ -91,6 +87,6 @@ if __name__ == "__main__":
     sys.stdout.flush()
     sys.stderr.flush()
     if status == STOPPED:
-        gc.freeze()  # collecting the objects of torch takes a second
-        sys.exit(status)  # closes the CUDA context; if torch's teardown hangs, the agent sends SIGKILL
+        gc.freeze()  # to collect torch's objects takes a second
+        sys.exit(status)  # closes the CUDA context; if that hangs, the agent sends SIGKILL
     os._exit(status)  # not through torch's teardown, which can hang: the result is sent, and the kernel frees the rest

@@ -54,8 +54,7 @@ class Collective(ABC):
     def __init__(self, context: RankContext, pattern: Pattern, size: int) -> None:
         self._torch, self._group = context.torch, context.group
         self._rank, self._ranks = context.rank, context.ranks
-        self._device, self._fault = context.device, context.fault
-        self._stop = context.stop
+        self._device, self._fault, self._stop = context.device, context.fault, context.stop
         self._pattern = pattern
         self.elements = size // pattern.width
         self._share = share(self.elements, self._ranks, pattern.width)

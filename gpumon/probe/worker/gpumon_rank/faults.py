@@ -16,8 +16,7 @@ class Fault:
     `corrupt:RANK` adds 1 to an element of the send buffer before each checked operation and each pair exchange;
     `corrupt:RANK:N` only before the N-th of these, from 0. `sleep:RANK:SECONDS` sleeps in every timed operation
     and warm-up, and in pair exchanges. `link:RANK:PEER:SECONDS` delays the two ranks in collectives and in exchanges
-    with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash at the start of a stage. From the stage
-    `allocate` on, SIGTERM does not end a rank that hangs.
+    with each other. `hang:RANK:STAGE` and `crash:RANK:STAGE` hang or crash at the start of a stage.
     """
 
     def __init__(self, text: str, rank: int) -> None:

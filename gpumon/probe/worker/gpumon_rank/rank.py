@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Optional
 
@@ -17,20 +16,12 @@ from gpumon_rank.stopwatch import Stopwatch
 
 
 class Rank:
-    """One rank of a pass. `step`: function that waits for the next step that the agent requests, and returns it."""
+    """One rank of a pass. `stop`: has the queue of the steps that the agent requests, and its SIGTERM."""
 
-    def __init__(
-        self,
-        orders: dict[str, Any],
-        reporter: Reporter,
-        fault: Fault,
-        step: Callable[[], dict[str, Any]],
-        stop: StopRequest,
-    ) -> None:
+    def __init__(self, orders: dict[str, Any], reporter: Reporter, fault: Fault, stop: StopRequest) -> None:
         self._orders = orders
         self._reporter = reporter
         self._fault = fault
-        self._next_step = step
         self._stop = stop
         self._rank: int = orders["rank"]
         self._ranks: int = orders["ranks"]
@@ -41,7 +32,6 @@ class Rank:
         """Run all stages, and the steps that the agent requests until it ends the pass.
 
         If torch is not installed, report that to the agent and return. Exceptions raised by torch are not caught.
-        Raise Stopped between two operations after SIGTERM.
         """
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
@@ -51,7 +41,7 @@ class Rank:
         self._reporter.enter("join")
         self._join()
         while True:
-            step = self._next_step()
+            step = self._stop.steps.get()
             self._stop.check()
             if step["do"] == "end":
                 break
@@ -106,16 +96,11 @@ class Rank:
         self._stop.abort = self._abort
         self._token = self._torch.zeros(1, device=self._device)
 
-    def close(self) -> None:
-        """End the kernels of this rank after Stopped was raised, without waiting for other ranks."""
-        self._stop.finish()
-        if self._on_gpu:
-            self._torch.cuda.synchronize()
-
     def _abort(self) -> None:
         """Abort NCCL's communicator. Gloo has no abort: its operations fail when another rank ends."""
         if self._on_gpu:
             self._group.group.WORLD._get_backend(self._device).abort()  # noqa: SLF001 - no public name
+            self._torch.cuda.synchronize()
 
     # Steps
 

@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable
-from typing import Optional
+from typing import Any, Optional
 
-STOPPED = 4
-"""Exit status of a rank that ended on SIGTERM."""
+STOPPED = 4  # the exit status after SIGTERM
 OPERATION_PATIENCE = 0.25
-"""Seconds in which the operation in progress may end before the communicator is aborted. Other ranks have SIGTERM then:
-they do not report what the abort leaves in their buffers.
-"""
-
-
-class Stopped(Exception):  # noqa: N818 - not an error
-    """Raised between two operations of a rank that has got SIGTERM."""
+"""Seconds until the communicator of a blocked rank is aborted. By then all ranks have SIGTERM and report no data."""
 
 
 class StopRequest:
-    """The SIGTERM of this rank. A thread waits for it, because handlers do not run while torch blocks the main thread.
+    """The SIGTERM of this rank. A thread waits for it, because no handler runs while torch blocks the main thread."""
 
-    `wake`: function that ends the main thread's wait for a step.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self) -> None:
+        self.steps: queue.Queue[dict[str, Any]] = queue.Queue()
         self.received = False
         self.abort: Optional[Callable[[], None]] = None  # noqa: UP045 - Python 3.9
-        """Function that ends operations which wait for other ranks; None before the ranks have joined."""
-        self._wake = wake
+        """Function that ends the operations on the GPU; None before the ranks have joined."""
         self._between = threading.Event()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in this thread and all that it starts
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also in the threads that this one starts
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise Stopped after SIGTERM. Call this method before each operation and before its results are reported."""
+        """Raise InterruptedError after SIGTERM. It is called before each operation and each report of its results."""
         if self.received:
-            raise Stopped
+            raise InterruptedError("SIGTERM")
 
     def finish(self) -> None:
-        """Wait until the communicator is aborted. Call this method when no operation is in progress."""
+        """Wait until the communicator is aborted. The caller must have ended its operation."""
         self._between.set()
         self._thread.join()
 
@@ -50,7 +41,7 @@ class StopRequest:
         signal.sigwait({signal.SIGTERM})
         self.received = True
         if self.abort is None:
-            os._exit(STOPPED)  # no kernel has been started, and torch may take long to import
-        self._wake()
+            os._exit(STOPPED)  # no kernel runs yet, and torch may take long to import
+        self.steps.put({})  # ends the wait for a step
         self._between.wait(OPERATION_PATIENCE)
         self.abort()
