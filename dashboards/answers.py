@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.panels import Column, Panel
+from dashboards.promql import MIN_STEP, RATE_INTERVAL
 
 LETTERS = "ABCDEFGH"
 _LABEL = re.compile(r"\{\{(\w+)\}\}")
@@ -59,8 +60,8 @@ class Source:
 
     def filled(self, expr: str) -> str:
         """Return a query with the values of the variables, as Grafana sends it."""
-        interval = f"{max(4 * self.scrape_interval, self.step + self.scrape_interval):g}s"
-        expr = expr.replace("$__rate_interval", interval)
+        interval = f"{max(4 * self.scrape_interval, max(self.step, MIN_STEP) + self.scrape_interval):g}s"
+        expr = expr.replace(RATE_INTERVAL, interval)
         return re.sub(r"\$([a-z]+)", lambda found: self.variables.get(found[1], ".*"), expr)
 
     def _ask(self, panel: Panel, expr: str, legend: str) -> list[Series]:

@@ -32,7 +32,7 @@ from dashboards.panels import (
     Panel,
     Words,
 )
-from dashboards.promql import FIRING, alerts, series
+from dashboards.promql import FIRING, MIN_STEP, RATE_INTERVAL, alerts, series
 from gpumon.health.table import CHECKS
 
 SOURCE = kinds.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -188,6 +188,8 @@ def _panel(panel: Panel, *, one_node: bool) -> Any:
     built.grid_pos(model.GridPos(h=panel.height, w=panel.width))
     built.unit(panel.unit).no_value(NOT_KNOWN)
     built.thresholds(_thresholds(panel.colors)).mappings(_mappings(panel.words))
+    if any(RATE_INTERVAL in query.expr for query in panel.queries):
+        built.interval(f"{MIN_STEP}s")
     if panel.minimum is not None:
         built.min(panel.minimum)
     if panel.maximum is not None:

@@ -87,14 +87,21 @@ def biggest(by: str, expression: str) -> str:
     return f"max by ({by}) ({expression})"
 
 
+RATE_INTERVAL = "$__rate_interval"
+MIN_STEP = 45
+"""Minimum seconds between two points of a graph of a rate, so that its interval covers three readings of a counter that
+is read every 15 s, also if Prometheus scrapes more often.
+"""
+
+
 def increase(metric: str, by: str, *matchers: str) -> str:
     """Return the increase between two points of a graph, only where there is one."""
-    return f"sum by ({by}) (increase({series(metric, *matchers)}[$__rate_interval])) > 0"
+    return f"sum by ({by}) (increase({series(metric, *matchers)}[{RATE_INTERVAL}])) > 0"
 
 
 def rate(metric: str, *matchers: str) -> str:
     """Return the increase per second."""
-    return f"rate({series(metric, *matchers)}[$__rate_interval])"
+    return f"rate({series(metric, *matchers)}[{RATE_INTERVAL}])"
 
 
 def share_of_time(metric: str) -> str:

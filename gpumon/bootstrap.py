@@ -145,6 +145,12 @@ def build(configuration: Configuration) -> Services:
     driver_release = _driver_release(core, samplers, probe, audit_log)
     socket = _socket(configuration)
     http_endpoint = HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(services, configuration)))
+    health_file = _health_file(core, socket)
+
+    def record_maintenance() -> None:
+        heartbeat.beat()
+        health_file.update()
+
     services = Services(
         loop=core.loop,
         monitor=core.monitor,
@@ -158,11 +164,11 @@ def build(configuration: Configuration) -> Services:
         probe=probe,
         schedule=ProbeScheduler(core.loop, probe, timetable(configuration)),
         driver_release=driver_release,
-        windows=_windows(core, driver_release, probe, heartbeat),
+        windows=_windows(core, driver_release, probe, record_maintenance),
         inventory_acceptance=InventoryAcceptance(core.loop, core.writes, core.latest),
         http_endpoint=http_endpoint,
         router=MessageRouter(core.monitor, event_recorder),
-        health_file=_health_file(core, socket),
+        health_file=health_file,
         notifier=_notifier(core),
         epoch=core.epoch,
     )
@@ -258,14 +264,16 @@ def _driver_release(core: _Core, samplers: SamplerSupervisor, probe: ProbeRuns, 
     )
 
 
-def _windows(core: _Core, driver_release: DriverRelease, probe: ProbeRuns, heartbeat: Heartbeat) -> TimeWindows:
+def _windows(
+    core: _Core, driver_release: DriverRelease, probe: ProbeRuns, record_maintenance: Callable[[], None]
+) -> TimeWindows:
     return TimeWindows(
         core.loop,
         core.writes,
         {
             WindowKind.RELEASE: driver_release,
             WindowKind.HOLD: HoldEffect(probe),
-            WindowKind.MAINTENANCE: MaintenanceEffect(heartbeat.beat),
+            WindowKind.MAINTENANCE: MaintenanceEffect(record_maintenance),
         },
         max_seconds=max_window_seconds(core.configuration),
         latest=core.latest,

@@ -47,8 +47,8 @@ class Scrapes:
 
 
 def not_growing(pages: list[tuple[float, Metrics]], gpus: set[str]) -> set[str]:
-    """Return the GPUs whose energy counter was not higher on the last page than on the first."""
-    first, last = (pages[n][1].gpus("gpumon_gpu_energy_joules_total") for n in (0, -1))
+    """Return the GPUs whose observed time was not higher on the last page than on the first."""
+    first, last = (pages[n][1].gpus("gpumon_gpu_observed_seconds_total") for n in (0, -1))
     return {gpu for gpu in gpus if not last.get(gpu, 0.0) > first.get(gpu, 0.0)}
 
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpumon import trusted_file
@@ -84,7 +85,7 @@ def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
     """
     document = _document(path)
     try:
-        return _node_health(document, max_age)
+        return _node_health(document, max_age, this_boot=document["boot_id"] == boot_id() or _is_in_memory(path))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise _invalid_file(path) from error
 
@@ -122,20 +123,30 @@ def _reason(path: StrPath, error: OSError) -> str:
     return f"{path} cannot be read ({error.strerror}): {RESTART}."
 
 
-def _node_health(document: Any, max_age: float) -> NodeHealth:
+def _is_in_memory(path: StrPath) -> bool:
+    """Return whether the file is on a tmpfs, so that it was written in this boot, whatever boot id it contains.
+
+    In systemd-nspawn a service with ProtectKernelTunables reads the boot id of the host, and a shell that of the
+    container.
+    """
+    with open("/proc/self/mounts", encoding="utf-8") as file:
+        mounts = [line.split()[1:3] for line in file]
+    above = [(len(point), kind) for point, kind in mounts if Path(path).resolve().is_relative_to(point)]
+    return max(above)[1] == "tmpfs"
+
+
+def _node_health(document: Any, max_age: float, *, this_boot: bool) -> NodeHealth:
     return NodeHealth(
         level=LEVELS[document["level"]],
         verdicts=tuple(map(_check_verdict, document["verdicts"])),
         gpus=tuple(map(_gpu, document["gpus"])),
         missing_gpus=int(document["gpus_missing"]),
-        maintenance=_maintenance(document["maintenance"], document["boot_id"]),
-        stale=_stale(document, max_age),
+        maintenance=_maintenance(document["maintenance"], this_boot=this_boot),
+        stale=_stale(document, max_age) if this_boot else f"the node was rebooted since the agent ran: {START}.",
     )
 
 
 def _stale(document: Any, max_age: float) -> str:
-    if document["boot_id"] != boot_id():
-        return f"the node was rebooted since the agent ran: {START}."
     if not document["agent"]["running"]:
         return f"the agent was stopped: {START}."
     if document["evaluated_boottime_seconds"] is None:
@@ -148,16 +159,15 @@ def _stale(document: Any, max_age: float) -> str:
     return ""
 
 
-def _maintenance(window: Document | None, boot: str) -> str | None:
+def _maintenance(window: Document | None, *, this_boot: bool) -> str | None:
     """Return the maintenance window as text; None if there is no window or it is over.
 
-    If `boot`, the boot id in the health file, is that of the current boot, the end of the window is compared with the
-    boot clock, otherwise with the wall clock.
+    In the boot in which the file was written, its end is compared with the boot clock, otherwise with the wall clock.
     """
     if window is None:
         return None
     until = str(window["until"])
-    if boot == boot_id():
+    if this_boot:
         left = float(window["until_boottime_seconds"]) - boot_clock()
     else:
         left = datetime.fromisoformat(until.replace("Z", "+00:00")).timestamp() - time.time()

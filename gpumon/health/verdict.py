@@ -48,7 +48,7 @@ class Action(StrEnum):
 ACTIONS: Mapping[Action, str] = {
     Action.NONE: "no action",
     Action.RESTART: "restart the application or service",
-    Action.RESET: "drain the GPU and reset it",
+    Action.RESET: "drain the node and reset the GPU",
     Action.REBOOT: "drain the node and reboot it",
     Action.FIX: "fix the software or its configuration",
     Action.INSPECT: "inspect the hardware and its logs",
@@ -182,9 +182,13 @@ class Verdict(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the error code in the evidence, such as "Xid 79" or "SXid 12020"; "" if the evidence has no code."""
+        """Return code and name in the evidence, such as "SXid 12020" or "Xid 79: The GPU has fallen off the bus".
+
+        Return "" if the evidence has no code.
+        """
+        name = f": {self.evidence['name']}" if "name" in self.evidence else ""
         codes = ((word, self.evidence.get(key)) for word, key in (("Xid", "xid"), ("SXid", "sxid")))
-        return next((f"{word} {code:.0f}" for word, code in codes if isinstance(code, float | int)), "")
+        return next((f"{word} {code:.0f}{name}" for word, code in codes if isinstance(code, float | int)), "")
 
     @property
     def episode(self) -> tuple[Key, float]:

@@ -52,7 +52,7 @@ class Xid:
 
 NOTHING = "nothing"
 RESTART = "restart the application"
-RESET = "drain the GPU and reset it"
+RESET = "drain the node and reset the GPU"
 REBOOT = "drain the node and reboot it"
 REPLACE = "replace the GPU"
 SUPPORT = "open a case with the vendor"

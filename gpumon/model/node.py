@@ -156,5 +156,7 @@ class VerdictInfo:
 
     action: str | None = identity("What to do: none, restart, reset, reboot, fix, inspect or replace.", AGENT)
     action_text: str | None = identity("The sentence that `gpumon status` shows for it; may be empty.", AGENT)
-    code: str | None = identity("Error that raised the verdict, such as Xid 79; empty if none did.", AGENT)
+    code: str | None = identity(
+        "Error that raised the verdict, such as Xid 79 with its name; empty if none did.", AGENT
+    )
     reason: str | None = identity("Reason, with the readings at the time of the last transition.", AGENT)

@@ -119,13 +119,19 @@ def _summary(node: Document, *, color: bool) -> Iterator[str]:
 
 
 def live(document: Document, width: int, height: int, *, color: bool) -> str:
-    """Return the status for a live view of at most `height` lines: a line for each problem, and GPUs with bars."""
+    """Return the status for a live view of at most `height` lines: problems and GPUs, with bars if there is room.
+
+    Each problem is complete if there is room for all of them, else it is one line.
+    """
     node = document["node"]
-    bar = max(MIN_BAR, min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3))
+    bar = min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3)
+    bar = bar if bar >= MIN_BAR else 0
     gpus = list(_gpu_lines(document, width, color=color, bar=bar))
-    problems = [_problem_line(problem, node["time"], width, color=color) for problem in node["problems"]]
     links = [*_connection_lines(document, width), *_probe_lines(document["probe"], node["time"], width, color=color)]
     room = max(2, height - len(gpus) - len(links) - 5)
+    problems = [line for each in node["problems"] for line in _problem(each, node["time"], width, color=color)]
+    if len(problems) > room:
+        problems = [_problem(each, node["time"], width, color=color, complete=False)[0] for each in node["problems"]]
     if len(problems) > room:
         problems[room - 1 :] = [f"{len(problems) - room + 1} more: gpumon status"]
     first = [_heading(document, color=color), *_summary(node, color=color)]
@@ -133,11 +139,12 @@ def live(document: Document, width: int, height: int, *, color: bool) -> str:
     return "\n".join([*lines, paint("q: end", DIM, color=color)])
 
 
-def _problem_line(problem: Document, now: str, width: int, *, color: bool) -> str:
+def _problem(problem: Document, now: str, width: int, *, color: bool, complete: bool = True) -> list[str]:
+    """Return title and action of a problem, as one line of `width` columns unless `complete`."""
     title, *_ = _problem_lines(problem, now, width, color=False)
-    return paint(
-        cut(f"{title}. {printable(problem['action'])}", width), SEVERITY_COLORS[problem["severity"]], color=color
-    )
+    text = f"{title}. {printable(problem['action'])}"
+    lines = _wrap(text, width, indent="") if complete else [cut(text, width)]
+    return [paint(line, SEVERITY_COLORS[problem["severity"]], color=color) for line in lines]
 
 
 def printable(text: str) -> str:

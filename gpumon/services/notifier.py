@@ -47,7 +47,7 @@ class Notifier:
         self._runbooks = runbooks
         self._latest = latest
         self._fired: set[Labels] | None = None
-        """Identities of the alerts that fired at the previous tick; None before the first."""
+        """Identities of the alerts that fired at the previous tick outside of a maintenance; None before the first."""
         self._write = write
         delays = delays or Delays()
         receivers = message_receivers(section, source=f"gpumon://{self._labels['instance']}")
@@ -74,7 +74,9 @@ class Notifier:
         report = self._latest()
         failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
         if report.health.evaluated and (report.internal.restored or failed) and not report.hides_verdicts:
-            before, self._fired = self._fired, {alert.identity for alert in report.alerts if alert.state == FIRING}
+            before = self._fired
+            if report.maintenance is None:
+                self._fired = {alert.identity for alert in report.alerts if alert.state == FIRING}
             settled = [alert for alert in report.alerts if before is None or alert.identity in before]
             wanted = {
                 alert.key: alert

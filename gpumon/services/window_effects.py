@@ -15,9 +15,10 @@ UNREAD = "NVML has not been read since the ranks ended, so whether they have lef
 
 
 class MaintenanceEffect:
-    """Stores at once that a maintenance began or ended, in the running agent's row of the table agent_runs.
+    """Calls `record` at once when a maintenance begins or ends.
 
-    Therefore a reboot during the maintenance does not count as a failure.
+    It stores that in the running agent's row of the table agent_runs, so that a reboot during the maintenance does not
+    count as a failure, and in the health file, for a `gpumon check` that comes right after the command.
     """
 
     answer_seconds = 7.0

@@ -57,7 +57,7 @@ def test_a_line_is_decoded(capsys: pytest.CaptureFixture[str], arguments: list[s
     assert (explanation["xid"], explanation["severity"], explanation["action"]) == (
         149,
         "critical",
-        "drain the GPU and reset it",
+        "drain the node and reset the GPU",
     )
     assert explanation["detail"] == "NETIR_LINK_EVT of link 0: fatal."
     assert explanation["text"] == "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x025001c6 0x0)"

@@ -194,7 +194,10 @@ def alert(
 ) -> Any:
     """Return an alert in a notification of Alertmanager. `minute`: when it began."""
     labels = {"alertname": "GpuLost", "instance": instance, **labels}
-    texts = {"summary": f"{instance}: The GPU fell off the bus. Xid 79.", "description": "It fell off the bus."}
+    texts = {
+        "summary": f"{instance}: The GPU fell off the bus. Xid 79: The GPU has fallen off the bus.",
+        "description": "It fell off the bus.",
+    }
     more = {"annotations": texts | (annotations or {"action": "none"}), "startsAt": f"2026-01-02T03:{minute:02}:00Z"}
     return {"status": status, "labels": labels, **more}
 
@@ -214,23 +217,30 @@ def test_a_mail_has_reason_action_serial_number_and_runbook(tmp_path: Path) -> N
 def test_a_resolved_alert_has_no_action(tmp_path: Path) -> None:
     """What is to be done, and the reason as last evaluated, are not true any more."""
     text = rendered_notification(tmp_path, alert("gpu-17", status="resolved", annotations={"serial": "1650"}))
-    assert text.endswith("Xid 79. (GpuLost, resolved)\nSerial number: 1650\n\n")
+    assert text.endswith("the bus. (GpuLost, resolved)\nSerial number: 1650\n\n")
 
 
 LEAF = [alert(f"n{number:02}:17400", alertname="IbPortDown", device="mlx5_0", port="1") for number in range(20)]
 OUTAGE = {
     "status": "firing",
     "labels": {"alertname": "GpumonManyDown", "cluster": "b"},
-    "annotations": {"summary": "Many agents cannot be scraped."},
+    "annotations": {"summary": "Many agents cannot be scraped, such as n0."},
     "startsAt": "2026-01-02T03:00:00Z",
 }
 TITLES = {
-    "FIRING: gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17")],
-    "RESOLVED: gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17", status="resolved")],
-    "FIRING: gpu-18: The GPU fell off the bus. Xid 79.": [alert("gpu-17", status="resolved"), alert("gpu-18")],
+    "FIRING: gpu-17: The GPU fell off the bus. Xid 79: The GPU has fallen off the bus.": [alert("gpu-17")],
+    "RESOLVED: gpu-17: The GPU fell off the bus. Xid 79: The GPU has fallen off the bus.": [
+        alert("gpu-17", status="resolved")
+    ],
+    "FIRING: gpu-18: The GPU fell off the bus. Xid 79: The GPU has fallen off the bus.": [
+        alert("gpu-17", status="resolved"),
+        alert("gpu-18"),
+    ],
     "FIRING: 2 x GpuLost: gpu-17 GPU 3, gpu-17 GPU 5": [alert("gpu-17:17400", gpu="3"), alert("gpu-17:17400", gpu="5")],
-    "FIRING: b gpu-17: The GPU fell off the bus. Xid 79.": [alert("gpu-17", cluster="b")],
-    "FIRING: b: Many agents cannot be scraped.": [OUTAGE],
+    "FIRING: b gpu-17: The GPU fell off the bus. Xid 79: The GPU has fallen off the bus.": [
+        alert("gpu-17", cluster="b")
+    ],
+    "FIRING: b: Many agents cannot be scraped, such as n0.": [OUTAGE],
     "FIRING: b: 2 x GpuLost: gpu-17, gpu-18": [alert("gpu-17", cluster="b"), alert("gpu-18", cluster="b")],
     f"FIRING: 20 x IbPortDown: {', '.join(f'n{number:02} mlx5_0/1' for number in range(16))} and 4 more": LEAF,
 }
@@ -245,7 +255,7 @@ def test_the_title_names_what_fires(title: str, alerts: list[Any], tmp_path: Pat
 def test_each_alert_of_a_mail_names_its_cluster(tmp_path: Path) -> None:
     """Two clusters may have nodes of the same name."""
     text = rendered_notification(tmp_path, alert("n0", cluster="b"), alert("n0", cluster="b", status="resolved"))
-    assert text.count("\nb n0: The GPU fell off the bus. Xid 79. (GpuLost, ") == 2
+    assert text.count("\nb n0: The GPU fell off the bus. Xid 79: The GPU has fallen off the bus. (GpuLost, ") == 2
 
 
 def test_the_newest_alert_of_a_group_is_named_first(tmp_path: Path) -> None:

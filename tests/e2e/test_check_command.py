@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -118,6 +119,35 @@ def test_a_reboot_loses_no_failure(tmp_path: Path) -> None:
         assert "The node was rebooted since: if it recurs, drain the node and reboot it." in first.line
     finally:
         agent.stop()
+
+
+@pytest.mark.parametrize(("folder", "code"), [("/dev/shm", 0), (".", 3)])
+def test_another_boot_id_is_no_reboot_for_a_file_in_memory(tmp_path: Path, folder: str, code: int) -> None:
+    """In systemd-nspawn the agent reads the boot id of the host, and the command that of the container."""
+    with tempfile.TemporaryDirectory(dir=tmp_path / folder) as runtime:
+        environment = {"RUNTIME_DIRECTORY": runtime, "GPUMON_BOOT_ID": "host"}
+        agent = AgentProcess(tmp_path, profile="t4x1", environment=environment)
+        try:
+            agent.start()
+            eventually(lambda: check(environment=agent.environment).code == 0)
+            result = check(environment={**agent.environment, "GPUMON_BOOT_ID": "container"})
+            assert (result.code, "the node was rebooted since" in result.line) == (code, code == 3)
+        finally:
+            agent.stop()
+
+
+def test_a_maintenance_is_in_the_health_file_when_its_command_returns(tmp_path: Path) -> None:
+    """A script may call `gpumon check --maintenance-ok` right after it; systemd's folder for the file is below /run."""
+    with tempfile.TemporaryDirectory(dir="/run") as runtime:
+        agent = AgentProcess(tmp_path, profile="t4x1", environment={"RUNTIME_DIRECTORY": runtime})
+        try:
+            agent.start()
+            for method, query in (("POST", "?for_seconds=600&reason=DIMMs"), ("DELETE", "")):
+                agent.post(f"/api/v1/maintenance{query}", method=method)
+                document = json.loads((Path(runtime) / "health.json").read_text(encoding="utf-8"))
+                assert bool(document["maintenance"]) == (method == "POST")
+        finally:
+            agent.stop()
 
 
 def test_a_step_of_the_wall_clock_makes_no_file_stale(tmp_path: Path) -> None:

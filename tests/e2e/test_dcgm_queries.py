@@ -63,7 +63,7 @@ class DcgmFleet:
 
     @contextlib.contextmanager
     def up(self) -> Iterator[DcgmFleet]:
-        """Run the nodes and Prometheus. Yield when each node was scraped five times and one has its faults."""
+        """Run the nodes and Prometheus. Yield when each node has rates and one has its faults."""
         with contextlib.ExitStack() as stack:
             for agent in self._agents.values():
                 agent.start()
@@ -73,6 +73,9 @@ class DcgmFleet:
             eventually(lambda: len(self.ask("count_over_time(up[1m]) >= 5")) == len(NODES))
             self._agents[f"{NODE}:9401"].simulate(FAULTS)
             eventually(lambda: self.ask("DCGM_FI_DEV_XID_ERRORS == 48"))
+            # The rates of NVLink need two readings of its counters, which are read every 15 s.
+            rates = "{__name__=~'DCGM_FI_DEV_NVLINK_(BANDWIDTH_TOTAL|THROUGHPUT_BYTES_PER_SECOND)'}"
+            eventually(lambda: len(self.ask(f"count by (instance) ({rates})")) == len(NODES))
             yield self
 
     def _prometheus(self) -> list[str]:

@@ -89,9 +89,17 @@ def test_the_alert_of_a_lost_gpu_names_the_xid_that_it_explains() -> None:
     ward.event(1, 79)
     ward.fault(1, "lost")
     firing = Alerts(ward).go_on(MINUTE).alert("GpuLost")
-    assert firing.summary == "GPU 1: The GPU fell off the bus. Xid 79."
+    assert firing.summary == "GPU 1: The GPU fell off the bus. Xid 79: The GPU has fallen off the bus."
     assert firing.description.startswith("It fell off the bus")
     assert "Xid 79: The GPU has fallen off the bus." in firing.description
+
+
+def test_the_title_of_a_critical_xid_names_its_cause() -> None:
+    """A telephone shows only the title."""
+    ward = Ward(gpus=2, ports=0)
+    ward.event(1, 48)
+    firing = Alerts(ward).go_on(MINUTE).alert("GpuXidCritical")
+    assert firing.summary == "GPU 1: A critical Xid occurred. Xid 48: Uncorrectable (double bit) ECC error."
 
 
 def test_a_worse_level_is_another_alert() -> None:
@@ -184,4 +192,4 @@ def test_a_shipped_action_in_the_operators_row_has_the_text_of_the_verdicts_acti
     ward.event(1, 79)
     verdict = ward.go_on(30).verdict("gpu_xid_critical", 1)
     assert verdict is not None
-    assert (verdict.action, verdict.action_text) == (Action.RESET, "drain the GPU and reset it")
+    assert (verdict.action, verdict.action_text) == (Action.RESET, "drain the node and reset the GPU")

@@ -272,7 +272,7 @@ def outage(minute: int, *instances: str, since: int = 1, **labels: str) -> dict[
     alert = {
         "exp_labels": {"job": "gpumon", "since": str(since), **labels, **MANY_DOWN.labels},
         "exp_annotations": {
-            "summary": MANY_DOWN.summary,
+            "summary": f"Many agents cannot be scraped, such as {min(instances, default='')}.",
             "description": MANY_DOWN.description.replace("{{ $value }}", str(len(instances)))
             + "".join(f" {instance}" for instance in instances[:20])
             + (" and more" if len(instances) > 20 else ""),

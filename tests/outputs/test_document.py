@@ -88,7 +88,7 @@ def document_value(whole: dict[str, Any], table: type[Table], sample: Sample) ->
     if table is VerdictInfo:
         [one] = verdicts_of(whole["health"], labels)
         codes = [
-            f"Xid {each['evidence']['xid']:.0f}"
+            f"Xid {each['evidence']['xid']:.0f}: {each['evidence']['name']}"
             for each in (one, *one["consequences"])
             if each["device"] == one["device"] and "xid" in each["evidence"]
         ]
@@ -299,9 +299,9 @@ def test_no_second_reset_while_the_first_is_verified() -> None:
         "none",
         "reset",
         rfc3339(round(booted + later)),
-        "If it recurs, drain the GPU and reset it",
+        "If it recurs, drain the node and reset the GPU",
     )
-    not_yet = ("reset", None, None, "Drain the GPU and reset it")
+    not_yet = ("reset", None, None, "Drain the node and reset the GPU")
     assert (
         instructions()
         == instructions(reset_at=asking.seen_at - 1)

@@ -263,6 +263,15 @@ def test_a_live_view_has_bars() -> None:
     assert "[" not in lost.partition(":")[0]
 
 
+def test_a_narrow_live_view_shows_each_action_and_no_bars() -> None:
+    """At 80 columns an action continues on the next lines, and readings have the room of the bars."""
+    (problem,) = report_document(samples.lost(3))["node"]["problems"]
+    lines = live(samples.lost(3), width=80)
+    assert all(len(line) <= 80 for line in lines if line.startswith(("CRITICAL", "0  ")))
+    assert problem["action"] in " ".join(line.strip() for line in lines)
+    assert "[" not in next(line for line in lines if line.startswith("0  "))
+
+
 def test_problems_without_room_are_counted() -> None:
     """The last line of the problems states how many are not shown."""
     problems = len(report_document(ALL["troubled"])["node"]["problems"])

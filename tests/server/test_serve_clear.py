@@ -75,7 +75,7 @@ def test_active_verdict_is_refused(sick: ServedNode, port: int) -> None:
     answer = ask(port, f"{PATH}?check=gpu_lost", "POST", BEARER)
     assert is_problem(answer, 409)
     assert "gpu_lost of GPU 2: Something with GPU 2. This fault is still active" in answer.document["detail"]
-    assert "drain the GPU and reset it" in answer.document["remedy"]
+    assert "drain the node and reset the GPU" in answer.document["remedy"]
     assert is_problem(ask(port, f"{PATH}?check=nvlink_down", "POST", BEARER), 409), "it ends by itself"
     assert len(sick.report.health.open) == 4
 

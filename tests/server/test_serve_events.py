@@ -129,7 +129,7 @@ def test_event_has_meaning_and_action(node: ServedNode, port: int) -> None:
     (shown,) = ask(port, "/api/v1/events").document["events"]
 
     assert shown["severity"] == "critical"
-    assert (shown["name"], shown["action"]) == ("NVLink 5 link went down (NETIR)", "drain the GPU and reset it")
+    assert (shown["name"], shown["action"]) == ("NVLink 5 link went down (NETIR)", "drain the node and reset the GPU")
     assert (shown["detail"], shown["text"]) == ("NETIR_LINK_DOWN of link 7: fatal.", line)
     assert (shown["since"], shown["time"], shown["count"]) == (
         "2025-11-20T11:57:20.000Z",

@@ -236,7 +236,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. `nvidia-smi -q -d FABRIC` shows state, status and health.
 2. Check the log of the fabric manager, on a rack that of the NVLink switches.
-3. Drain the GPU and reset it. If the fault remains: restart the fabric manager, then reboot the node.
+3. Drain the node and reset the GPU. If the fault remains: restart the fabric manager, then reboot the node.
 """,
         gpu=registration,
         after=5 * MINUTE,

@@ -40,7 +40,7 @@ FAULTS: Mapping[str, Advice] = {
     "reset_required": Advice(
         "gpu_reset_required",
         "It does not work until it is reset.",
-        "Drain the GPU and reset it. If `nvidia-smi --gpu-reset -i <uuid>` is refused, drain the node and reboot it.",
+        "Drain the node and reset the GPU. If `nvidia-smi --gpu-reset -i <uuid>` is refused, reboot the node.",
     ),
     "no_permission": Advice(
         "gpu_denied",
@@ -56,12 +56,12 @@ FAULTS: Mapping[str, Advice] = {
     "init_failed": Advice(
         "gpu_init_failed",
         "The driver could not start it.",
-        "Drain the GPU and reset it. If a reset fails, reboot the node. `journalctl -k -g NVRM` shows the cause.",
+        "Drain the node and reset the GPU. If a reset fails, reboot the node. `journalctl -k -g NVRM` shows the cause.",
     ),
     "unknown": Advice(
         "gpu_unreadable",
         "It cannot be read.",
-        "Drain the GPU and reset it. If a reset fails, reboot the node. `journalctl -k -g NVRM` shows the cause.",
+        "Drain the node and reset the GPU. If a reset fails, reboot the node. `journalctl -k -g NVRM` shows the cause.",
     ),
 }
 """The meaning of each GPU fault and the operator's action, by fault."""

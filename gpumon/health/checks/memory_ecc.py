@@ -154,7 +154,7 @@ CHECKS = (
         name="gpu_ecc_corrected_storm",
         help="ECC corrects errors at a rate that precedes a memory failure.",
         steps="""\
-1. Drain the GPU: the driver is busy with the errors, and uncorrectable errors follow.
+1. Drain the node: the driver is busy with the errors, and uncorrectable errors follow.
 2. Drain and reset it, and check whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
 3. If it recurs: run the vendor's diagnostics and replace the board.
 """,
@@ -170,7 +170,7 @@ CHECKS = (
         levels=(WARN,),
         help="ECC has corrected many errors since the last reset.",
         steps="""\
-1. Drain the GPU and reset it. Jobs are not affected: this can wait until the GPU is idle.
+1. Drain the node and reset the GPU. Jobs are not affected: this can wait until the GPU is idle.
 2. If it recurs within days: run the vendor's diagnostics.
 """,
         gpu=corrected_high,

@@ -28,7 +28,7 @@ CHECKS = (
         help="The driver requests a GPU reset or a reboot of the node.",
         steps="""\
 1. `nvidia-smi -q | grep -A1 Recovery` shows the action that the driver requests.
-2. Drain the GPU, for a reboot the node, and perform the action of the verdict.
+2. Drain the node and perform the action of the verdict.
 3. If the driver requests an end of peer-to-peer traffic: end the jobs that use more than one GPU.
 4. If the request stays: take the next step (reset, reboot), then inspect the hardware.
 """,
@@ -42,7 +42,7 @@ CHECKS = (
         levels=(WARN,),
         help="A bad memory row waits for a reset to be replaced.",
         steps="""\
-1. Drain the GPU and reset it. Jobs are not affected: this can wait until the GPU is idle.
+1. Drain the node and reset the GPU. Jobs are not affected: this can wait until the GPU is idle.
 2. After the reset `gpumon_gpu_row_remap_failed` must be 0: the row was replaced.
 """,
         gpu=flag_check(

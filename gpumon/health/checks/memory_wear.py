@@ -76,7 +76,7 @@ CHECKS = (
         name="gpu_row_remap_failed",
         help="A bad row of the GPU's memory could not be replaced.",
         steps=f"""\
-1. Drain the GPU: its memory can no longer be repaired.
+1. Drain the node: the GPU's memory can no longer be repaired.
 2. Replace the board; {_PROOF}.
 """,
         gpu=flag_check(
@@ -88,7 +88,7 @@ CHECKS = (
         name="gpu_ecc_sram_threshold",
         help="The GPU's SRAM had more uncorrectable errors than its threshold.",
         steps=f"""\
-1. Drain the GPU: caches and registers give wrong values, and cannot be repaired.
+1. Drain the node: caches and registers of the GPU give wrong values, and cannot be repaired.
 2. Replace the board; {_PROOF}.
 """,
         gpu=flag_check(
@@ -124,7 +124,7 @@ CHECKS = (
         help="Many memory pages of a GPU before Ampere are retired; the maximum is 64.",
         steps=f"""\
 1. The GPU still works. A warning: run the vendor's diagnostics in the next maintenance.
-2. Critical: drain the GPU and replace the board; {_PROOF}.
+2. Critical: drain the node and replace the board; {_PROOF}.
 """,
         gpu=retired_pages,
         limits=(PAGES, CRITICAL_PAGES),

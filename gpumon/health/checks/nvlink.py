@@ -156,7 +156,7 @@ CHECKS = (
         steps="""\
 1. `nvidia-smi nvlink -s` and `dmesg | grep -i xid` (74, or 144 to 150 from Blackwell on).
 2. With NVSwitches: does the fabric manager run, in the driver's version? Check its log.
-3. Drain the GPU and reset it; without NVSwitches, drain the node and reset all GPUs that share links with it.
+3. Drain the node and reset the GPU; without NVSwitches, reset all GPUs that share links with it.
 4. If it recurs: reseat or replace the board, the bridge or the tray.
 """,
         gpu=links_down,
@@ -168,7 +168,7 @@ CHECKS = (
         name="nvlink_recovery_failed",
         help="An NVLink had errors and could not be retrained.",
         steps="""\
-1. Drain the GPU and reset it. The link is down or about to fail.
+1. Drain the node and reset the GPU. The link is down or about to fail.
 2. Without NVSwitches: drain the node and reset all GPUs that share links with it.
 3. If it recurs: reseat or replace the board, the cartridge or the cable.
 """,
@@ -183,7 +183,7 @@ CHECKS = (
         help="An NVLink is slower than its product's speed, or than its neighbours.",
         steps="""\
 1. `nvidia-smi nvlink -s` names the link.
-2. Drain the GPU and reset it, which trains its links; without NVSwitches, also the GPUs that share links with it.
+2. Drain the node and reset the GPU, which trains its links; without NVSwitches, also the GPUs that share links with it.
 3. If it stays slow: reseat or replace the board or the peer.
 """,
         gpu=slow_link,
@@ -196,7 +196,7 @@ CHECKS = (
         name="nvswitch_link_down",
         help="An NVSwitch reported that a link to a GPU went down or had a fatal error.",
         steps="""\
-1. Drain the GPU and reset it. It is the GPU behind the link: `nvidia-smi nvlink -s` shows whose link is down.
+1. Drain the node and reset the GPU. It is the GPU behind the link: `nvidia-smi nvlink -s` shows whose link is down.
 2. If none is down: the SXid's line in the kernel log names the link of the switch, the fabric manager's log its GPU.
 3. The verdict ends when all NVLinks of the node are up; for SXids other than 20034 and 22012, after a GPU reset too.
 4. If it recurs: check the seating of the GPU, the baseboard and the NVLink cartridge.

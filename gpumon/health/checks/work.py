@@ -181,7 +181,7 @@ CHECKS = (
         help="Memory of the GPU is in use without a process.",
         steps="""\
 1. `fuser -v /dev/nvidia*` as root: a process of a container that the driver does not list, or one that cannot exit?
-2. End it. If there is none: drain the GPU and run `nvidia-smi --gpu-reset -i <uuid>`.
+2. End it. If there is none: drain the node and run `nvidia-smi --gpu-reset -i <uuid>`.
 """,
         gpu=memory_orphaned,
         after=5 * MINUTE,

@@ -112,11 +112,11 @@ def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
 
 
 def evidence(events: Sequence[ExplainedXid]) -> dict[str, Any]:
-    """Return the evidence of a verdict on these Xids: `xid` is the code of the worst Xid, `also` lists other codes."""
+    """Return the evidence of a verdict on these Xids: `xid` and `name` of the worst Xid, `also` lists other codes."""
     code, means = (first := worst(events)).code, first.means
     also = sorted({xid.code for xid in events} - {code})
     own_action = {OWN_ACTION: means.action} if means.is_own_action else {}
-    return {"xid": code} | ({"also": ", ".join(map(str, also))} if also else {}) | own_action
+    return {"xid": code, "name": means.name} | ({"also": ", ".join(map(str, also))} if also else {}) | own_action
 
 
 def codes(verdict: Verdict) -> set[int]:
@@ -174,7 +174,7 @@ def recurring_xid(gpu: GpuCase) -> Finding | None:
     code, times = counted[0]
     last = [xid for xid in criticals if xid.code == code][-1]
     words = f"{last.words} It came {times} times within 24 hours: resets do not help."
-    return fail(words, Action.INSPECT, at=last.event.last_wall, xid=code, events=times)
+    return fail(words, Action.INSPECT, at=last.event.last_wall, xid=code, name=last.means.name, events=times)
 
 
 def critical_xid(gpu: GpuCase) -> Finding | None:
@@ -242,10 +242,10 @@ CHECKS = (
     Check(
         name="gpu_xid_critical",
         pages=Paging.NIGHT,
-        help="The driver reported an error of the GPU's hardware, firmware or links.",
+        help="A critical Xid occurred.",
         steps="""\
 1. The hardware or driver failed, not the job; `gpumon xid CODE` explains the code.
-2. Drain the GPU, for a reboot the node, and perform the action of the verdict.
+2. Drain the node and perform the action of the verdict.
 3. If the code recurs after the reset: run the vendor's diagnostics and replace the board.
 """,
         gpu=critical_xid,

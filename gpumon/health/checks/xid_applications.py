@@ -103,7 +103,7 @@ CHECKS: tuple[Check, ...] = (
         help="An application error recurs on one GPU alone: the GPU may be at fault.",
         steps="""\
 1. Xid 13 or 31: did the same job run each time? Run it on another GPU: if it fails there too, the job is at fault.
-2. Otherwise, or for Xid 109, drain the GPU, reset it and run the vendor's diagnostics (`dcgmi diag -r 3`).
+2. Otherwise, or for Xid 109, drain the node, reset the GPU and run the vendor's diagnostics (`dcgmi diag -r 3`).
 """,
         gpu=repeated_xid,
         latch=Latch(quiet=DAY),

@@ -185,7 +185,7 @@ CHECKS = (
         help="The driver reported an unusual condition of the GPU's hardware, firmware, links or of itself.",
         steps="""\
 1. `gpumon xid CODE` explains it. If the GPU's job failed, restart it.
-2. If Xid 94 recurs within a day: drain the GPU and reset it.
+2. If Xid 94 recurs within a day: drain the node and reset the GPU.
 3. If it recurs within days: run the vendor's diagnostics. After Xid 161, plan to replace the GPU: no spare is left.
 """,
         gpu=warning,
@@ -212,7 +212,7 @@ CHECKS = (
         help="One Xid occurs so often that it floods the kernel log.",
         steps="""\
 1. Which application causes it, and does it still work? If not, end it.
-2. If the storm continues: drain the GPU and reset it.
+2. If the storm continues: drain the node and reset the GPU.
 3. Other Xids of that time may be lost: `gpumon_kernel_log_overruns_total`.
 """,
         gpu=storm,

@@ -188,14 +188,17 @@ def test_disabling_the_core_limit_keeps_the_drivers_reasons() -> None:
     assert ward.level("gpu_thermal_margin_low", 3) is Level.FAIL
 
 
+UNCONFIRMED = "neither a clocks event reason nor its core temperature confirms that"
+
+
 def test_the_reason_shows_the_degrees_above_the_limit() -> None:
     """The reason shows by how many degrees the GPU exceeds its limit."""
     above = "It is 1 degree above its limit"
     for readings, expected in (
-        (HOT, f"{above}: it is being slowed down."),
+        ({**HOT, "temperature_celsius": 88.0}, f"{above} (core: 88 degrees): it is being slowed down."),
         (
             {"temperature_celsius": 70.0},
-            f"{above} by its thermal margin; neither a clocks event reason nor its core temperature confirms that.",
+            f"{above} (core: 70 degrees) by its thermal margin; {UNCONFIRMED}.",
         ),
     ):
         ward = Ward()
