@@ -72,6 +72,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(key="lookup", value=_any_of("NO_PERMISSION", "UNKNOWN", "IRQ_ISSUE")),
     Trouble(key="reset_required", value=_on),
     Trouble(key="latched_utilization", value=_on),
+    Trouble(key="power_brake", value=_any_of({"seconds": 0.005, "every": 60}, {"seconds": 30, "every": 60})),
     Trouble(key="mig", value=_any_of(["3g.40gb", "3g.40gb"], ["1g.10gb"] * 3, [])),
     Trouble(key="set", value=_readings),
     Trouble(key="garbage", value=_garbage),

@@ -64,6 +64,10 @@ def _counts_pcie_errors(profile: Profile) -> bool:
     return profile.board.gpm and not profile.guest
 
 
+def _counts_clock_events(profile: Profile) -> bool:
+    return profile.board.gpm and not profile.mig
+
+
 def _many_ports(profile: Profile) -> bool:
     """Return whether there are enough ports for one to be uncabled."""
     return profile.ports is not None and profile.ports.count > 3
@@ -135,6 +139,17 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="the power limit reduces the clocks",
         before={**BUSY, "gpus": {"*": {"set": _CAPPED}}},
         on=_whole,
+    ),
+    *(
+        Disturbance(
+            name=name,
+            before={**BUSY, "gpus": {"*": {"power_brake": {"seconds": seconds, "every": every}}}},
+            on=_counts_clock_events,
+        )
+        for name, seconds, every in (
+            ("a power brake of 5 ms each half minute, which only its counter shows", 0.005, 30),
+            ("a power brake of a second every 40 seconds, in single polls", 1.0, 40),
+        )
     ),
     Disturbance(
         name="a corrected ECC error a minute",

@@ -11,7 +11,17 @@ from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check, Paging, first_step
 from gpumon.health.fleet_rules import MIN_RATIO, UTILIZATION, ratio_at_best_size
 from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, NODE
-from gpumon.health.outages import AGENTS_OUT, DOWN_SECONDS, PORTS_OUT, SINGLE_DOWN, SINGLE_SECONDS, UNLESS_MUTED, since
+from gpumon.health.outages import (
+    AGENTS_OUT,
+    BRAKING_NODES,
+    DOWN_SECONDS,
+    MANY,
+    PORTS_OUT,
+    SINGLE_DOWN,
+    SINGLE_SECONDS,
+    UNLESS_MUTED,
+    since,
+)
 from gpumon.health.table import SUBJECTS, class_of
 from gpumon.health.verdict import UNKNOWN, Level
 
@@ -53,7 +63,7 @@ class AlertRule:
     """Heading of the runbook page that contains the rule."""
     check: Check | None = None
     instances: str = ""
-    """PromQL for the instances that end the description of an outage, with %q for the cluster and %s for its start."""
+    """PromQL for the instances that end the description, with %q for the cluster, and %s for an outage's `since`."""
     of_fleet: bool = False
     """Whether the alert is about the fleet. Such an alert has no label `instance`, and only its `expr` can mute it."""
 
@@ -136,6 +146,21 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
             steps="""\
 1. Which switch has these ports? Check its power, its management port and its log.
 2. If they share no switch, look for what was changed in the fabric: subnet manager, cabling, firmware.
+""",
+        ),
+        AlertRule(
+            name="GpuManyPowerBrakes",
+            expr=f"count by (job, cluster) ({BRAKING_NODES.format('')}) >= {MANY}",
+            severity="critical",
+            page=Paging.NIGHT,
+            area="hardware",
+            of_fleet=True,
+            summary="The power brake slows down GPUs of many nodes.",
+            description="The power brake slows down GPUs of {{ $value }} nodes: a power feed or the cap of a rack?",
+            instances=BRAKING_NODES.format(", cluster=%q"),
+            steps="""\
+1. Which rack, row or feed have these nodes in common? Check its power shelves, feeds and power cap: not the GPUs.
+2. Until it is repaired, reduce the load or the power limits (`nvidia-smi -pl`) of these nodes. Do not replace GPUs.
 """,
         ),
         AlertRule(

@@ -39,6 +39,9 @@ _SINCE_BEFORE = f"last_over_time({_PORT_VERDICT}{_BEFORE}) == {FAIL:d}"
 _SEEN_BEFORE = f"last_over_time({LAST_SEEN}{_BEFORE}) > time() - {KEEP_SECONDS:.0f}"
 _PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
 
+BRAKING_NODES = f'group by {NODE} ({LAST_VERDICT}{{{{check="gpu_power_brake"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
+"""Nodes with a failed gpu_power_brake. {} is a placeholder for further label matchers."""
+
 SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"
 """Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""
 

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 
 from gpumon.sim import shapes
 from gpumon.sim.codes import Code
-from gpumon.sim.quantities import LINK_ACTIVE, LINK_ASLEEP, LINK_DOWN, LINK_WITHOUT_TRAFFIC, QUANTITIES, Link, State
+from gpumon.sim.quantities import (
+    EVENT_HW_SLOWDOWN,
+    EVENT_POWER_BRAKE,
+    LINK_ACTIVE,
+    LINK_ASLEEP,
+    LINK_DOWN,
+    LINK_WITHOUT_TRAFFIC,
+    QUANTITIES,
+    Link,
+    State,
+)
 
 RECHECK = 0.05
 """Interval in seconds at which a hanging call checks whether the scenario still has the fault."""
@@ -128,6 +138,24 @@ def growable(name: str) -> shapes.Shape:
 
 def set_gpm(values: Numbers, state: State, now: float) -> State:
     return replace(state, gpm={**state.gpm, **{name: growth and growth.at(now) for name, growth in values.items()}})
+
+
+# Power
+
+POWER_BRAKE = shapes.fields({"seconds": shapes.number(0, 3600, "s"), "every": shapes.number(0.1, 3600, "s")})
+_BRAKE_BEGIN = 0.05
+"""Seconds after the epoch at which the first brake begins: between two samples, so that short ones are only counted."""
+
+
+def power_brake(settings: Mapping[str, float], state: State, now: float) -> State:
+    seconds, every = settings.get("seconds", 0.0), settings.get("every", 60.0)
+    cycles, phase = divmod(max(0.0, now - _BRAKE_BEGIN), every)
+    events = EVENT_HW_SLOWDOWN | EVENT_POWER_BRAKE if phase < seconds else 0
+    return replace(
+        state,
+        clock_events=int(state.clock_events or 0) | events,
+        hw_power_brake_seconds=cycles * seconds + min(phase, seconds),
+    )
 
 
 # Links

@@ -261,6 +261,13 @@ FAULTS: Mapping[str, SimFault] = {
                 replace(state, utilization=100, own_utilization=100) if on and not state.processes else state
             ),
         ),
+        SimFault(  # NVIDIA/NVSentinel#1666: half of the nodes of a GB200 cluster brake, many for single polls
+            key="power_brake",
+            value="`seconds`, `every`",
+            help="the power brake is active for this time in each period; a few ms show only in the counter",
+            shape=effects.POWER_BRAKE,
+            alter=effects.power_brake,
+        ),
         SimFault(  # NVIDIA/open-gpu-kernel-modules 595.45.04: imex_session_api.c, gpu.c (gpuSetRecoveryAction)
             key="imex_crashed",
             value="`true`",

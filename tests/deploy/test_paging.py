@@ -116,6 +116,15 @@ def test_each_switch_and_each_single_port_is_a_page_of_its_own(pager: PagerRecei
     eventually(lambda: pager.pages() == sorted(expected))
 
 
+def test_nodes_that_brake_together_are_one_page(pager: PagerReceiver) -> None:
+    """The alert about the feed inhibits those of its nodes, and not those of another cluster."""
+    pager.fire("GpuManyPowerBrakes", "", job="gpumon")
+    pager.fire("GpuPowerBrake", "n0", "n1", "n2", job="gpumon", uuid="GPU-1")
+    pager.fire("GpuPowerBrake", "other", job="gpumon", uuid="GPU-1", cluster="b")
+    eventually(lambda: pager.pages("tickets") == [("GpuPowerBrake", ["other"])])
+    eventually(lambda: pager.pages() == [("GpuManyPowerBrakes", [""])])
+
+
 def test_ports_that_join_an_outage_are_one_further_notification() -> None:
     """The second notification about an outage leaves when no more ports can join it."""
     routes = yaml.safe_load(ALERTMANAGER.read_text(encoding="utf-8"))["route"]["routes"]

@@ -479,6 +479,44 @@ def test_ports_of_many_nodes_that_go_down_together_are_an_outage(tmp_path: Path)
     check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
 
 
+def test_power_brakes_of_three_nodes_are_one_alert(tmp_path: Path) -> None:
+    """Two nodes, or a third one in maintenance or with a warning, are none. The alert names each node once."""
+
+    def brakes(nodes: Mapping[str, float], muted: str = "") -> list[Series]:
+        target = {name: (("cluster", "a"), ("instance", name), ("job", "gpumon")) for name in nodes}
+        ends = {name: 1e9 if name == muted else 0.0 for name in nodes}
+        return [
+            *(
+                Series("gpumon_health_check", (("check", "gpu_power_brake"), *target[name], ("uuid", gpu)), [level] * 9)
+                for name, level in nodes.items()
+                for gpu in (f"{name}-0", f"{name}-1")
+            ),
+            *(
+                Series("gpumon_maintenance_end_timestamp_seconds", target[name], [end] * 9)
+                for name, end in ends.items()
+            ),
+        ]
+
+    rule = next(rule for rule in rules() if rule.name == "GpuManyPowerBrakes")
+    alert = {
+        "exp_labels": {"cluster": "a", "job": "gpumon", **rule.labels},
+        "exp_annotations": {
+            "summary": rule.summary,
+            "description": rule.description.replace("{{ $value }}", "3") + " n0 n1 n2",
+            "action": rule.first_step,
+            "runbook_url": "https://wiki/GpuManyPowerBrakes",
+        },
+    }
+    one = {"eval_time": "5m", "alertname": rule.name, "exp_alerts": [alert]}
+    failed = dict.fromkeys(("n0", "n1", "n2"), 3.0)
+    groups = [
+        group(60, brakes(failed), alert_rule_test=[one]),
+        group(60, brakes(failed, muted="n2"), alert_rule_test=[one | {"exp_alerts": []}]),
+        group(60, brakes({**failed, "n2": 2.0}), alert_rule_test=[one | {"exp_alerts": []}]),
+    ]
+    check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
+
+
 def test_two_prometheus_servers_send_the_same_labels_for_one_outage(tmp_path: Path) -> None:
     """The servers evaluate the rules at different seconds. Here the second one sees the outage a minute later."""
     servers = [group(60, ports_down(dict.fromkeys(("n0", "n1", "n2"), begin))) for begin in (5, 6)]

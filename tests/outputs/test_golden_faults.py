@@ -34,6 +34,7 @@ SCENARIOS: Mapping[str, str] = {
     "nics": "nics: [azure_vf, limited_pf, storage]",
     "nvlinks": "gpus: {3: {nvlinks: {4: {state: down}, 5: {state: sleep}, 7: {crc: 12, replay: 3}}}}",
     "pcie_errors": "gpus: {3: {pcie_errors: {correctable: 5, fatal: 1, l0_to_recovery: 9}}}",
+    "power_brake": "gpus: {3: {power_brake: {seconds: 30, every: 60}}}",
     "ports": "ports: {mlx5_3: {state: down}}",
     "remap": "gpus: {3: {remap: {uncorrectable: 1, pending: 1, failed: 1, banks_none: 1, banks_max: 2559}}}",
     "reset_required": "gpus: {3: {reset_required: true}}",

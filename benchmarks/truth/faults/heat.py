@@ -32,6 +32,13 @@ def rows() -> Iterator[FaultRow]:
         name="clocks reduced by a power brake",
         check="gpu_power_brake",
         steps=once(set={"clock_events": 0x8 | 0x80, "hw_power_brake_seconds": growing(1.0)}),
+        within=6 * MINUTE,
+    )
+    yield FaultRow(
+        name="clocks reduced by a power brake for 40 seconds of each minute",
+        check="gpu_power_brake",
+        steps=once(power_brake={"seconds": 40, "every": 60}),
+        within=6 * MINUTE,
     )
     yield FaultRow(
         name="power limit set to half",

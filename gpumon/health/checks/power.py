@@ -6,10 +6,21 @@ from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import SampleWindow, with_labels
-from gpumon.health.verdict import PASSED, WARN, Action, Finding, fail, warn
+from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn
 from gpumon.model.gpu import Gpu
 
-BRAKED = SampleWindow("gpumon_gpu_clock_event_seconds_total", MINUTE)
+BRAKED = SampleWindow("gpumon_gpu_clock_event_seconds_total", 2 * MINUTE)
+BRAKING = SampleWindow("gpumon_gpu_clock_event_active", 2 * MINUTE)
+BRAKED_OFTEN = Limit(
+    "max_power_brake_ratio",
+    0.1,
+    "Maximum share of two minutes in which the power brake is active; more is a warning.",
+    SHARE,
+    "power_brake_ratio",
+)
+BRAKED_MOSTLY = Limit(
+    "power_brake_ratio", 0.5, "Minimum share of two minutes of an active power brake that is a failure.", SHARE
+)
 CAPPED = SampleWindow("gpumon_gpu_clock_event_active", 30 * MINUTE)
 CAPPED_SHARE = Limit(
     "max_power_capped_ratio", 0.8, "Maximum share of half an hour in which a low limit restricts the GPU.", SHARE
@@ -25,19 +36,35 @@ _TOLERANCE = 0.99
 
 
 def brake(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the power brake is active or was active in the last minute.
+    """Return a failure if the power brake was active for most of the last two minutes, a warning if often, or PASSED.
 
-    A brake that is shorter than the poll interval is visible only in the counter of its seconds.
+    Short brakes are transients of the load (NVIDIA/NVSentinel#1666).
     """
-    active = (gpu.now.clock_event_active or {}).get("hw_power_brake")
-    counted = with_labels(gpu.series(BRAKED), reason="hw_power_brake")
-    if active is None and counted is None:
+    share, often, mostly = _braked_share(gpu), gpu.facts.limit(BRAKED_OFTEN), gpu.facts.limit(BRAKED_MOSTLY)
+    if share is None:
         return None
-    gained = counted.gain if counted is not None else 0.0
-    if not active and gained <= 0:
+    failed = mostly is not None and share >= mostly
+    if not failed and (often is None or share <= often):
         return PASSED
-    reason = "The power brake is active: the power supplies or the rack request less power."
-    return fail(reason, Action.INSPECT, hw_power_brake_active=active or 0.0, hw_power_brake_seconds=gained)
+    reason = (
+        f"The power brake was active for {share:.0%} of two minutes: the power supplies or the rack request less power."
+    )
+    return (fail if failed else warn)(reason, Action.INSPECT, hw_power_brake_ratio=round(share, 2))
+
+
+def _braked_share(gpu: GpuCase) -> float | None:
+    """Return the share of two minutes in which the power brake was active; None if it cannot be read now.
+
+    The counter is exact. The bit, of which a sample is stored each STEP seconds, decides if the counter did not count.
+    """
+    now = (gpu.now.clock_event_seconds_total, gpu.now.clock_event_active)
+    if all((reasons or {}).get("hw_power_brake") is None for reasons in now):
+        return None
+    counted, active = (with_labels(gpu.series(window), reason="hw_power_brake") for window in (BRAKED, BRAKING))
+    seconds = counted.gain if counted is not None else 0.0
+    if not seconds and active is not None:
+        seconds = active.mean * active.observed_seconds(BRAKING)
+    return min(1.0, seconds / BRAKED.seconds)
 
 
 def cap(gpu: GpuCase) -> Finding | None:
@@ -101,17 +128,20 @@ def _implausible_finding(now: Gpu, words: str) -> Finding:
 CHECKS = (
     Check(
         name="gpu_power_brake",
-        pages=Paging.NIGHT,
+        levels=(FAIL, WARN),
+        pages=Paging.NEVER,  # one node is drained; GpuManyPowerBrakes pages
         help="The power brake slows the GPU down.",
         steps="""\
-1. One node: a power supply that failed or lost its feed (the BMC's log). Many nodes: the rack's or row's power cap.
+1. One node: a power supply that failed or lost its feed (the BMC's log).
+   Many nodes, or all of a rack: the rack's feed or power cap, not the GPUs. Do not replace GPUs.
 2. `nvidia-smi -q -d PERFORMANCE` shows `HW Power Brake Slowdown: Active`; jobs run at a fraction of their speed.
 3. If it persists with all supplies healthy, the board's or the tray's power circuit is at fault.
 """,
         gpu=brake,
-        after=2 * MINUTE,
+        after=3 * MINUTE,
         clear_after=10 * MINUTE,  # it comes and goes with the load of the rack
-        windows=(BRAKED,),
+        windows=(BRAKED, BRAKING),
+        limits=(BRAKED_OFTEN, BRAKED_MOSTLY),
     ),
     Check(
         name="gpu_power_cap_low",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from each_case import each_case
-from judging import Ward
+from judging import LOOK, Ward
 
+from gpumon.health.check_row import Paging
+from gpumon.health.policy import Policy
+from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Level
 from gpumon.model.gpu import CLOCK_EVENTS
 
@@ -26,28 +29,51 @@ def primary(ward: Ward) -> list[str]:
     return [each.check for each in ward.report.health.primary]
 
 
-def test_a_power_brake_is_a_fault_after_two_minutes() -> None:
-    """The verdict clears ten minutes after the brake was released."""
+def test_a_power_brake_is_a_fault_after_minutes() -> None:
+    """The verdict clears minutes after the brake was released."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
-    assert not ward.go_on(115).verdicts
-    verdict = ward.go_on(15).verdict("gpu_power_brake", 3)
+    assert not ward.go_on(3 * MINUTE).verdicts
+    verdict = ward.go_on(90).verdict("gpu_power_brake", 3)
     assert verdict is not None
     assert (verdict.level, verdict.action) == (Level.FAIL, Action.INSPECT)
     assert primary(ward) == ["gpu_power_brake"]
     ward.gpu(3, clock_event_active=NOTHING)
-    assert ward.go_on(590).verdicts
-    assert not ward.go_on(20).verdicts
+    assert ward.go_on(10 * MINUTE).verdicts
+    assert not ward.go_on(3 * MINUTE).verdicts
 
 
-def test_a_brake_that_comes_and_goes_shows_in_its_counter() -> None:
-    """A brake every half minute that no poll reads is found through its counter."""
-    ward = Ward()
-    ward.go_on(MINUTE)
-    for times in range(6):
-        ward.gpu(3, clock_event_seconds_total=NOTHING | {"hw_power_brake": 0.2 * times})
-        ward.go_on(30)
-    assert ward.level("gpu_power_brake", 3) is Level.FAIL
-    assert len(ward.verdicts) == 1
+@each_case(
+    ("seconds", "every", "thresholds", "expected"),
+    [
+        (0.005, 30, {}, Level.OK),
+        (1.0, 30, {}, Level.OK),
+        (5.0, 30, {}, Level.WARN),
+        (5.0, 30, {"max_power_brake_ratio": None}, Level.OK),
+        (20.0, 30, {}, Level.FAIL),
+        (20.0, 30, {"power_brake_ratio": None}, Level.WARN),
+    ],
+)
+def test_brakes_are_graded_by_their_share_of_time(
+    seconds: float, every: int, thresholds: dict[str, float | None], expected: Level
+) -> None:
+    """The counter decides: polls read a brake that lasts a second, or none that lasts milliseconds."""
+    ward = Ward(policy=Policy(thresholds=thresholds))
+    ward.gpu(3, clock_event_seconds_total=NOTHING)
+    for times in range(1, 31):
+        ward.gpu(3, clock_event_active=NOTHING | {"hw_power_brake": 1.0 if seconds >= 1 else 0.0})
+        ward.go_on(LOOK)
+        counted = NOTHING | {"hw_power_brake": seconds * times}
+        ward.gpu(3, clock_event_active=NOTHING, clock_event_seconds_total=counted)
+        ward.go_on(every - LOOK)
+    assert ward.level("gpu_power_brake", 3) is expected
+
+
+def test_a_warning_about_a_brake_sends_nothing() -> None:
+    """A failure of one node is a ticket, because the scheduler drains the node."""
+    assert {level: BY_NAME["gpu_power_brake"].paging(level) for level in (Level.WARN, Level.FAIL)} == {
+        Level.WARN: Paging.NEVER,
+        Level.FAIL: Paging.DAY,
+    }
 
 
 def test_a_short_brake_is_no_fault() -> None:
@@ -61,7 +87,7 @@ def test_a_short_brake_is_no_fault() -> None:
 def test_a_brake_stays_while_the_gpu_cannot_be_read() -> None:
     """The verdict stays while the brake cannot be read."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
-    ward.go_on(130)
+    ward.go_on(5 * MINUTE)
     ward.gpu(3, clock_event_active=None, clock_event_seconds_total=None)
     assert ward.go_on(30 * MINUTE, every=30).level("gpu_power_brake", 3) is Level.FAIL
 
