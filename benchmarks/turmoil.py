@@ -79,6 +79,7 @@ TROUBLES: tuple[Trouble, ...] = (
     Trouble(key="gpm", value=_any_of({"*": 0}, {"sm_util": 300}, {"any_tensor_util": None})),
     Trouble(key="ecc", value=_any_of({"uncorrected_dram": 1}, {"corrected_dram": 40, "corrected_sram": 2})),
     Trouble(key="remap", value=_any_of({"uncorrectable": 1, "pending": 1}, {"failed": 1})),
+    Trouble(key="repair", value=_any_of({"channel": 1}, {"tpc": 1})),
     Trouble(key="pcie_errors", value=_any_of({"correctable": 5}, {"fatal": 1})),
     Trouble(key="nvlinks", value=_links),
     Trouble(key="peer_access", value=_any_of({0: {"nvlink": "not_supported"}}, {5: {"read": "disabled_by_regkey"}})),

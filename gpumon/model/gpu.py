@@ -408,6 +408,34 @@ class Gpu:
         note="Ampere and later.",
         detail=("max", "high", "partial", "low"),
     )
+    bank_groups_without_spares: float | None = reading(
+        "Groups of memory banks without a spare bank.",
+        Field("BANK_REMAPPER_HISTOGRAM_NONE"),
+        every=RARE,
+        note="Blackwell and later, driver 615 and later.",
+        detail=True,
+    )
+    repair_pending: dict[str, float] | None = reading(
+        "1 if a repair of this part is pending until the next reset.",
+        Each(
+            {
+                "channel": Call("RepairStatus", attribute=0),
+                "tpc": Call("RepairStatus", attribute=1),
+                "bank": Field("PENDING_BANK_REMAPPING"),
+            }
+        ),
+        every=RARE,
+        label="part",
+        note="Memory channel and TPC: Ampere and later, driver 580. Memory bank: Blackwell and later, driver 615.",
+        detail=True,
+    )
+    memory_unrepairable: float | None = reading(
+        "1 if memory cannot be repaired: the board must be replaced.",
+        Call("UnrepairableMemoryFlag_v1"),
+        every=RARE,
+        note="Blackwell and later, driver 590 and later.",
+        detail=True,
+    )
     retired_pages: dict[str, float] | None = reading(
         "Retired memory pages.",
         Each({"multiple_single_bit": Field("RETIRED_SBE"), "double_bit": Field("RETIRED_DBE")}),

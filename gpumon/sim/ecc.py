@@ -17,6 +17,7 @@ _VOLATILE, _LIFETIME = 0, 1
 """NVML's ECC counter types: since the driver was loaded, and over the life of the board."""
 _L2, _DRAM, _SRAM = 1, 2, 7
 """NVML's memory locations for which the simulation counts errors: L2 cache, device memory, SRAM."""
+_REPAIR, _UNREPAIRABLE = struct.Struct("<III"), struct.Struct("<II")
 _SRAM_STATUS = struct.Struct("<I4x11QI4x")
 
 
@@ -82,6 +83,25 @@ def spare_rows(device: SimGpu) -> tuple[float | None, ...]:
     state = device.state
     left = state.remap_banks_max, state.remap_banks_high, state.remap_banks_partial
     return *left, state.remap_banks_low, state.remap_banks_none
+
+
+@device_function("nvmlDeviceGetRepairStatus", "versioned 4", since=(580,))
+def repair_status(device: SimGpu, out: int | None) -> None:
+    """Write nvmlRepairStatus_t: whether the repair of a memory channel, and of a TPC, is pending."""
+    check_version(out, 1, _REPAIR.size)
+    pending = device.state.repair_channel, device.state.repair_tpc
+    if None in pending:
+        raise Refusal(Code.NOT_SUPPORTED)
+    put(out, _REPAIR, *take(out, UINT), *(whole(flag or 0, "I") for flag in pending))
+
+
+@device_function("nvmlDeviceGetUnrepairableMemoryFlag_v1", "versioned 4", since=(580, 159))
+def unrepairable_memory(device: SimGpu, out: int | None) -> None:
+    """Write nvmlUnrepairableMemoryStatus_v1_t. It is documented from 590 on, and in the library 580.159."""
+    check_version(out, 1, _UNREPAIRABLE.size)
+    if device.state.repair_impossible is None:
+        raise Refusal(Code.NOT_SUPPORTED)
+    put(out, _UNREPAIRABLE, *take(out, UINT), whole(device.state.repair_impossible, "I"))
 
 
 getter("nvmlDeviceGetRetiredPagesPendingStatus", "I")(lambda device: device.state.retired_pending)

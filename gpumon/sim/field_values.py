@@ -318,6 +318,8 @@ ROWS = (
     FieldValueRow(221, "NVLINK_COUNT_SYMBOL_ERRORS", _ULL, _counter("symbol"), _R560),
     FieldValueRow(222, "NVLINK_COUNT_SYMBOL_BER", _ULL, _error_rate("symbol_ber"), _R560),
     FieldValueRow(230, "GET_GPU_RECOVERY_ACTION", _UINT, _quantity("recovery_action"), _R570),
+    FieldValueRow(306, "BANK_REMAPPER_HISTOGRAM_NONE", _UINT, _quantity("repair_banks_spent"), (615,)),
+    FieldValueRow(307, "PENDING_BANK_REMAPPING", _UINT, _quantity("repair_bank"), (615,)),
     # Driver 580.82 renumbered three fields. An id that a driver does not use for them is a power-smoothing preset.
     FieldValueRow(251, "SW_THERM_SLOWDOWN", _ULL, _quantity("sw_thermal_seconds", _NANO), _R575, _RENUMBERED),
     FieldValueRow(252, "HW_THERM_SLOWDOWN", _ULL, _quantity("hw_thermal_seconds", _NANO), _R575, _RENUMBERED),

@@ -154,7 +154,7 @@ def _constant_state(profile: Profile) -> State:
     board, fabric = profile.board, profile.fabric
     remaps = board.remap_banks is not None
     remap, retired, mig = (0 if has else None for has in (remaps, not remaps, bool(board.mig_profiles)))
-    ampere, hopper = (0 if board.architecture >= since else None for since in (7, 9))
+    ampere, hopper, blackwell = (0 if board.architecture >= since else None for since in (7, 9, 10))
     numbers = (
         dict.fromkeys(_names_beginning_with(*_ZERO), 0)
         | dict.fromkeys(_names_beginning_with("remap"), remap)
@@ -162,6 +162,8 @@ def _constant_state(profile: Profile) -> State:
         | dict.fromkeys(("mig_mode", "mig_pending"), mig)
         | dict.fromkeys(("recovery_action", "ecc_threshold_exceeded", "jpeg_utilization", "ofa_utilization"), ampere)
         | dict.fromkeys(_names_beginning_with("pcie_errors"), hopper)
+        | dict.fromkeys(("repair_channel", "repair_tpc"), ampere)  # 0 and 0 on a real H100, driver 580.159
+        | dict.fromkeys(("repair_bank", "repair_banks_spent", "repair_impossible"), blackwell)
         | {"remap_banks_max": board.remap_banks}
     )
     if fabric is not None:

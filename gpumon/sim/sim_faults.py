@@ -63,6 +63,7 @@ def _on_call(key: str, effect: str, refuse: Callable[[Any, SimCall], int | None]
 
 _ECC_KEYS, _ECC, _set_ecc = effects.section("ecc_")
 _REMAP_KEYS, _REMAP, _set_remap = effects.section("remap_")
+_REPAIR_KEYS, _REPAIR, _set_repair = effects.section("repair_")
 _PCIE_KEYS, _PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
 _ANY_NUMBER = shapes.optional(shapes.growth(shapes.any_number))
 
@@ -179,6 +180,9 @@ FAULTS: Mapping[str, SimFault] = {
         ),
         SimFault(key="ecc", value=_ECC_KEYS, help="ECC errors and mode", shape=_ECC, alter=_set_ecc),
         SimFault(key="remap", value=_REMAP_KEYS, help="row remapping", shape=_REMAP, alter=_set_remap),
+        SimFault(  # nvmlDeviceGetRepairStatus (580), UnrepairableMemoryFlag_v1 (590), fields 306 and 307 (615)
+            key="repair", value=_REPAIR_KEYS, help="repair of memory and TPCs", shape=_REPAIR, alter=_set_repair
+        ),
         SimFault(
             key="pcie_errors",
             value=_PCIE_KEYS,

@@ -34,6 +34,10 @@ NOT_ON_THE_GPU_DASHBOARD = {
     "gpumon_mig_memory_free_bytes": _FREE,
     "gpumon_gpu_xid_critical_errors_total": "The sum of some codes, whose counts are shown.",
     "gpumon_mig_info": "Its labels are on the other metrics of MIG instances.",
+    **dict.fromkeys(
+        ("gpumon_gpu_repair_pending", "gpumon_gpu_memory_unrepairable", "gpumon_gpu_bank_groups_without_spares"),
+        "Details; the verdicts about them are shown.",
+    ),
     "gpumon_gpu_vgpu_licensed": "For the names of dcgm-exporter: only guests with a vGPU need a license.",
 }
 """Reason by metric with a uuid that no query of the dashboard of one GPU has."""

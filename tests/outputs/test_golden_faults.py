@@ -51,6 +51,7 @@ WITHOUT = {
     "latched_utilization": "shows only on an idle node, whose page differs in most lines",
     "place": "decides how many GPUs are expected, and no reading",
     "peer_access": "is reported by the result of a probe",
+    "repair": "is a detail, and reported by verdicts",
     "stuck_processes": "is reported by a verdict, after minutes",
     "xids": "is reported by events, not by polls",
     **dict.fromkeys(("busy", "idle", "jobs", "seed"), "is other work, and no fault"),

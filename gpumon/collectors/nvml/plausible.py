@@ -32,6 +32,7 @@ of operation. Metrics with other units may have any finite value that is not neg
 
 _YES_OR_NO = (
     *("ecc_mode", "ecc_mode_pending", "ecc_sram_threshold_exceeded", "row_remap_pending", "row_remap_failed"),
+    *("repair_pending", "memory_unrepairable"),
     *("retired_pages_pending", "persistence_mode", "mig_mode", "mig_mode_pending"),
 )
 EXCEPTIONS: Mapping[str, tuple[float, float]] = {

@@ -118,7 +118,7 @@ def corrected_high(gpu: GpuCase) -> Finding | None:
 
 
 FAULTS = same("gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_init_failed", "gpu_stuck")
-SPENT = same("gpu_row_remap_failed", "gpu_ecc_sram_threshold")
+SPENT = same("gpu_row_remap_failed", "gpu_memory_unrepairable", "gpu_ecc_sram_threshold")
 XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 

@@ -9,12 +9,26 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.recovery import recovery_of, request_finding
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, Verdict, warn
 
+_PARTS = {"channel": "a memory channel", "tpc": "a TPC (processors)", "bank": "a memory bank"}
+
 
 def recovery_action(gpu: GpuCase) -> Finding | None:
     number = gpu.now.recovery_action
     if number is None:
         return None
     return request_finding(number) if number and not recovery_of(number).of_node else PASSED
+
+
+def repair_pending(gpu: GpuCase) -> Finding | None:
+    """Return a warning if the driver will repair a memory row or another part at the next reset, else PASSED."""
+    row, others = gpu.now.row_remap_pending, gpu.now.repair_pending
+    if row is None and others is None:
+        return None
+    if row:
+        reason = "A bad memory row will be replaced by a spare at the next GPU reset; until then it is not used."
+        return warn(reason, Action.RESET)
+    parts = [_PARTS.get(part, part) for part, pending in (others or {}).items() if pending]
+    return warn(f"The next GPU reset repairs {' and '.join(parts)}.", Action.RESET) if parts else PASSED
 
 
 def explains_page(_: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
@@ -40,18 +54,13 @@ CHECKS = (
     Check(
         name="gpu_row_remap_pending",
         levels=(WARN,),
-        help="A bad memory row waits for a reset to be replaced.",
+        help="A bad memory row, or another part of the GPU, waits for a reset to be repaired.",
         steps="""\
 1. Drain the node and reset the GPU. Jobs are not affected: this can wait until the GPU is idle.
 2. After the reset `gpumon_gpu_row_remap_failed` must be 0: the row was replaced.
+3. If `nvidia-smi -q | grep -A2 Repair` still shows a pending repair, reboot the node.
 """,
-        gpu=flag_check(
-            lambda now: now.row_remap_pending,
-            warn(
-                "A bad memory row will be replaced by a spare at the next GPU reset; until then it is not used.",
-                Action.RESET,
-            ),
-        ),
+        gpu=repair_pending,
         after=15 * MINUTE,
         inhibited_by=SPENT | XIDS | same("gpu_ecc_uncorrectable", "gpu_ecc_corrected_storm", "gpu_recovery_action"),
         inhibited_if=of_memory,

@@ -41,11 +41,14 @@ def rows_remapped(gpu: GpuCase) -> Finding | None:
 
 
 def banks_without_spares(gpu: GpuCase) -> Finding | None:
-    """Return a warning if a memory bank has no spare row left, else PASSED; None if the driver does not report banks.
+    """Return a warning if spare rows or banks are used up somewhere, else PASSED; None if the driver reports no banks.
 
     On a new board every bank has its maximum number of spare rows: an H100 reports 2560 banks as `max`.
     """
-    banks = (gpu.now.row_remap_banks or {}).get("none")
+    banks, groups = (gpu.now.row_remap_banks or {}).get("none"), gpu.now.bank_groups_without_spares
+    if groups:
+        reason = f"In {groups:.0f} groups of memory banks no spare bank is left: the next bad bank cannot be replaced."
+        return warn(reason, Action.INSPECT, bank_groups=groups)
     if banks is None:
         return None
     if not banks:
@@ -85,6 +88,19 @@ CHECKS = (
         ),
     ),
     Check(
+        name="gpu_memory_unrepairable",
+        help="Memory of the GPU cannot be repaired.",
+        steps=f"""\
+1. Drain the GPU: the next error there hits a job.
+2. Replace the board; {_PROOF}.
+""",
+        gpu=flag_check(
+            lambda now: now.memory_unrepairable,
+            fail("The driver reports memory that cannot be repaired.", Action.REPLACE),
+        ),
+        inhibited_by={"gpu_row_remap_failed": "same"},
+    ),
+    Check(
         name="gpu_ecc_sram_threshold",
         help="The GPU's SRAM had more uncorrectable errors than its threshold.",
         steps=f"""\
@@ -110,7 +126,7 @@ CHECKS = (
     Check(
         name="gpu_row_remap_banks",
         levels=(WARN,),
-        help="A memory bank has no spare row left.",
+        help="A memory bank has no spare row left, or a group of banks no spare bank.",
         steps="""\
 1. The GPU still works. `nvidia-smi -q -d ROW_REMAPPER` shows the banks by the spares they have left.
 2. Run the vendor's diagnostics in the next maintenance. If more banks are affected each time, plan the replacement.

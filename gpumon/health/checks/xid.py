@@ -196,7 +196,7 @@ def explains_xids(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # 
     """Return whether the cause explains all Xids of the verdict. For `Check.inhibited_if`."""
     own = codes(verdict)
     match cause.check:
-        case "gpu_row_remap_failed" | "gpu_ecc_sram_threshold":
+        case "gpu_row_remap_failed" | "gpu_memory_unrepairable" | "gpu_ecc_sram_threshold":
             return own <= MEMORY
         case "gpu_xid_recurring":
             return own - {RECOVERY_ACTION} <= codes(cause)
@@ -251,7 +251,7 @@ CHECKS = (
         gpu=critical_xid,
         latch=Latch(),
         inhibited_by=same("gpu_reset_required", "gpu_init_failed", "gpu_stuck")
-        | same("gpu_row_remap_failed", "gpu_ecc_sram_threshold", "gpu_xid_recurring")
+        | same("gpu_row_remap_failed", "gpu_memory_unrepairable", "gpu_ecc_sram_threshold", "gpu_xid_recurring")
         | {"gpu_lost": "any", "gpu_missing": "any", "nvswitch_error": "node"},
         inhibited_if=explains_xids,
     ),

@@ -139,6 +139,7 @@ def _is_unknown(bus_id: str, facts: Facts) -> bool:
 
 _MEMORY = (
     "gpu_row_remap_failed",
+    "gpu_memory_unrepairable",
     "gpu_ecc_uncorrectable",
     "gpu_ecc_corrected_storm",
     "gpu_ecc_corrected_high",

@@ -60,6 +60,33 @@ CONDITIONS = [
         0,
     ),
     ("gpu_row_remap_pending", {"row_remap_pending": 1.0}, {"row_remap_pending": 0.0}, Level.WARN, Action.RESET, 900),
+    *(
+        (
+            "gpu_row_remap_pending",
+            {"row_remap_pending": 0.0, "repair_pending": {part: 1.0}},
+            {"row_remap_pending": 0.0, "repair_pending": {part: 0.0}},
+            Level.WARN,
+            Action.RESET,
+            900,
+        )
+        for part in ("channel", "tpc", "bank")
+    ),
+    (
+        "gpu_memory_unrepairable",
+        {"memory_unrepairable": 1.0},
+        {"memory_unrepairable": 0.0},
+        Level.FAIL,
+        Action.REPLACE,
+        0,
+    ),
+    (
+        "gpu_row_remap_banks",
+        {"row_remap_banks": {"none": 0.0}, "bank_groups_without_spares": 1.0},
+        {"row_remap_banks": {"none": 0.0}, "bank_groups_without_spares": 0.0},
+        Level.WARN,
+        Action.INSPECT,
+        0,
+    ),
     (
         "gpu_page_retirement_pending",
         {"retired_pages_pending": 1.0},

@@ -20,6 +20,9 @@ SCENARIOS: Mapping[tuple[str, str], tuple[Level, Action, str]] = {
     ("gpu_row_remap_failed", "gb200x4"): (Level.FAIL, Action.REPLACE, "remap: {failed: 1}"),
     ("gpu_row_remap_many", "h200x8"): (Level.WARN, Action.REPLACE, "remap: {uncorrectable: 512}"),
     ("gpu_row_remap_banks", "h100x8"): (Level.WARN, Action.INSPECT, "remap: {banks_none: 1}"),
+    ("gpu_row_remap_pending", "gb200x4"): (Level.WARN, Action.RESET, "repair: {channel: 1}"),
+    ("gpu_row_remap_pending", "l40sx4"): (Level.WARN, Action.RESET, "repair: {tpc: 1}"),
+    ("gpu_memory_unrepairable", "gb200x4"): (Level.FAIL, Action.REPLACE, "repair: {impossible: 1}"),
     ("gpu_row_remap_pending", "h100x8"): (Level.WARN, Action.RESET, "remap: {pending: 1, uncorrectable: 1}"),
     ("gpu_retired_pages", "t4x1"): (Level.FAIL, Action.REPLACE, "set: {retired_uncorrected: 61}"),
     ("gpu_page_retirement_pending", "t4x1"): (Level.WARN, Action.REBOOT, "set: {retired_pending: 1}"),
@@ -40,3 +43,21 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
     ward.go_on(16 * 60, every=30)
     found = [(each.check, each.level, each.action, each.device) for each in ward.report.health.primary]
     assert found == [(check, level, action, report.gpus[index].uuid)]
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        ("575.57.08", (None, None, None)),
+        ("580.105.08", ({"channel": 0.0, "tpc": 0.0}, None, None)),
+        ("595.80", ({"channel": 0.0, "tpc": 0.0}, 0.0, None)),
+        ("615.10", ({"channel": 0.0, "tpc": 0.0, "bank": 1.0}, 0.0, 2.0)),
+    ],
+)
+def test_repairs_are_read_from_the_drivers_that_report_them(driver: str, expected: object, tmp_path: Path) -> None:
+    """An older driver has neither the functions nor the fields: nothing is reported."""
+    scenario = tmp_path / "scenario.yml"
+    scenario.write_text(f'driver_version: "{driver}"\ngpus: {{1: {{repair: {{bank: 1, banks_spent: 2}}}}}}\n')
+    report = report_of("b200x8", scenario)
+    gpu = report.gpus[1].gpu
+    assert (gpu.repair_pending, gpu.memory_unrepairable, gpu.bank_groups_without_spares) == expected
