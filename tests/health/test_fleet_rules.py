@@ -501,7 +501,7 @@ def test_power_brakes_of_three_nodes_are_one_alert(tmp_path: Path) -> None:
     alert = {
         "exp_labels": {"cluster": "a", "job": "gpumon", **rule.labels},
         "exp_annotations": {
-            "summary": rule.summary,
+            "summary": "The power brake slows down GPUs of many nodes, such as n0.",
             "description": rule.description.replace("{{ $value }}", "3") + " n0 n1 n2",
             "action": rule.first_step,
             "runbook_url": "https://wiki/GpuManyPowerBrakes",
