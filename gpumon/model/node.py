@@ -82,8 +82,9 @@ class Node:
     poll_errors_total: dict[str, float] | None = agent(
         "Failed driver calls and fields by NVML error.",
         label=("tier", "error"),
-        note="Also Implausible (impossible value) and SilentZero (engines idle while kernels run). Unsupported calls "
-        "and missing permissions are not counted.",
+        note="Also Implausible (impossible value) and SilentZero (all engines idle while kernels of a process run: the "
+        "zeros are left out from the third poll in a row on). Unsupported calls and missing permissions are not "
+        "counted.",
     )
     sampler_restarts_total: dict[str, float] | None = agent("Restarts of the sampler by reason.", label="reason")
     release_end_timestamp_seconds: float | None = agent(

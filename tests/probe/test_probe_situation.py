@@ -88,6 +88,16 @@ def test_pages_of_the_kernel_on_grace_do_not_make_a_gpu_busy() -> None:
         assert is_in_use(gpu, None) is (reason is not None)
 
 
+def test_page_cache_on_grace_leaves_no_memory_free() -> None:
+    """On a Grace host little free memory prevents no run, because the kernel reclaims the page cache that holds it."""
+    for name, reason in [("NVIDIA GB200", None), ("NVIDIA B200", "low_memory")]:
+        gpu = Gpu(name=name, processes=0.0, utilization_ratio=0.0, memory_free_bytes=2e9)
+        states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
+        facts = gather_facts(Report(started=0.0, gpus=states), 100.0)
+        skip = may_run(replace(facts, store_read=True, memory_needed=8e9))
+        assert (skip and skip.reason) == reason, name
+
+
 def test_the_processes_that_hold_a_gpu_are_named() -> None:
     """The hint names a process, such as a display server that never ends; a pid of another namespace has no name."""
     gpu = Gpu(processes=2.0, utilization_ratio=0.0, memory_used_bytes=0.0)

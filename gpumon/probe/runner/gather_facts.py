@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpumon.health.latched_utilization import is_utilization_latched, memory_in_use
+from gpumon.health.products import is_coherent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
@@ -83,7 +84,7 @@ def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simula
         foreign=foreign,
         utilization=None if own or is_utilization_latched(gpu) else gpu.utilization_ratio,
         memory_used=memory_in_use(gpu),
-        memory_free=gpu.memory_free_bytes,
+        memory_free=None if is_coherent(gpu.name or "") else gpu.memory_free_bytes,  # page cache there is reclaimed
         memory_exact=gpu.memory_reserved_bytes is not None,
         traffic=None if own or not state.link_rates else sum(state.link_rates.values()),
         idle_seconds=None if state.idle_since is None else at - state.idle_since,

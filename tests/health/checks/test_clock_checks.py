@@ -122,6 +122,34 @@ def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
     assert not settle(ward, 30).transitions
 
 
+LATCHED: dict[str, Any] = {
+    "architecture": "Blackwell",
+    "utilization_ratio": 1.0,
+    "memory_utilization_ratio": 0.0,
+    "sm_active_ratio": 0.0,
+    "memory_used_bytes": 0.0,
+    "processes": 0.0,
+    "clock_hertz": clocks(3.45e8),
+}
+"""Readings of an idle GPU whose utilization is latched at 100 %."""
+
+
+@each_case(("processes", "expected"), [(0.0, Level.OK), (1.0, Level.WARN)])
+def test_a_latched_utilization_is_no_straggler(processes: float, expected: Level) -> None:
+    """The clock of an idle GPU is low. With a process the same readings are those of a slow GPU."""
+    ward = settle(at_work(**{**LATCHED, "processes": processes}), 30)
+    assert ward.level("gpu_clock_straggler", 3) is expected
+
+
+@each_case(("processes", "expected"), [(0.0, Level.OK), (1.0, Level.WARN)])
+def test_a_latched_utilization_does_not_count_as_busy(processes: float, expected: Level) -> None:
+    """Two busy GPUs beside a latched one are too few to find the slow one."""
+    ward = at_work(clock_hertz=clocks(1.2e9))
+    ward.gpu(0, utilization_ratio=0.0, clock_hertz=clocks(3.45e8))
+    ward.gpu(1, **{**LATCHED, "processes": processes, "clock_hertz": clocks(1.98e9)})
+    assert settle(ward, 30).level("gpu_clock_straggler", 3) is expected
+
+
 def test_at_the_power_limit_with_all_others_it_is_a_straggler() -> None:
     """The same work at the same limit should make the same clock."""
     ward = at_work()
