@@ -105,6 +105,14 @@ def _board(watts: str) -> Read:
     return lambda device, scope: getattr(device.board, watts) * 1000 if scope == _GPU else None
 
 
+def _resetless_mig(device: SimGpu, _scope: int) -> float | None:
+    return int(device.board.architecture >= 9) if device.board.mig_profiles else None
+
+
+def _inactive_rows(device: SimGpu, _scope: int) -> float | None:
+    return None if device.state.remap_pending is None else 0
+
+
 # NVLink
 
 
@@ -250,10 +258,14 @@ ROWS = (
     FieldValueRow(77, "PERF_POLICY_BOARD_LIMIT", _ULL, _constant(0)),
     FieldValueRow(78, "PERF_POLICY_LOW_UTILIZATION", _ULL, _constant(0)),
     FieldValueRow(79, "PERF_POLICY_RELIABILITY", _ULL, _constant(0)),
+    # 80 to 302 as an H100 80GB HBM3 with driver 580.159.04 returns them: tests/captures/h100x1-580.159.04-idle.capture
+    FieldValueRow(80, "PERF_POLICY_TOTAL_APP_CLOCKS", _ULL, _constant(0)),
+    FieldValueRow(81, "PERF_POLICY_TOTAL_BASE_CLOCKS", _ULL, _constant(0)),
     FieldValueRow(82, "MEMORY_TEMP", _UINT, _quantity("memory_temperature")),
     FieldValueRow(83, "TOTAL_ENERGY_CONSUMPTION", _ULL, _quantity("energy", 1000)),
     FieldValueRow(91, "NVLINK_LINK_COUNT", _UINT, lambda device, _: len(device.state.links) or None),
     FieldValueRow(94, "PCIE_REPLAY_COUNTER", _UINT, _wraps(16, "pcie_replays")),
+    FieldValueRow(95, "PCIE_REPLAY_ROLLOVER_COUNTER", _UINT, _constant(0)),
     FieldValueRow(138, "NVLINK_THROUGHPUT_DATA_TX", _ULL, _until_hopper(_traffic(_TRANSMITTED))),
     FieldValueRow(139, "NVLINK_THROUGHPUT_DATA_RX", _ULL, _until_hopper(_traffic(_RECEIVED))),
     FieldValueRow(140, "NVLINK_THROUGHPUT_RAW_TX", _ULL, _until_hopper(_traffic(_TRANSMITTED, _HEADER))),
@@ -283,6 +295,7 @@ ROWS = (
     FieldValueRow(181, "PCIE_COUNT_UNSUPPORTED_REQ", _UINT, _stops(8, "pcie_errors_unsupported_request"), _R535),
     FieldValueRow(182, "PCIE_COUNT_LCRC_ERROR", _UINT, _wraps(16, "pcie_errors_lcrc"), _R535),
     FieldValueRow(183, "PCIE_COUNT_LANE_ERROR", _UINT, _wraps(16, "pcie_errors_lane"), _R535),
+    FieldValueRow(184, "IS_RESETLESS_MIG_SUPPORTED", _UINT, _resetless_mig, _R535),
     FieldValueRow(
         185, "POWER_AVERAGE", _UINT, _power(gpu="power_average", module="module_power", memory="memory_power"), _R530
     ),
@@ -299,6 +312,7 @@ ROWS = (
     FieldValueRow(196, "TEMPERATURE_GPU_MAX_TLIMIT", _INT, _limit(3)),
     FieldValueRow(197, "PCIE_COUNT_TX_BYTES", _ULL, _wraps(32, "pcie_transmitted"), _R555),
     FieldValueRow(198, "PCIE_COUNT_RX_BYTES", _ULL, _wraps(32, "pcie_received"), _R555),
+    FieldValueRow(199, "IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE", _UINT, _resetless_mig, _R555),
     FieldValueRow(201, "NVLINK_COUNT_XMIT_PACKETS", _ULL, _nvlink5(_traffic(_TRANSMITTED, 1024 / _PACKET)), _R560),
     FieldValueRow(202, "NVLINK_COUNT_XMIT_BYTES", _ULL, _nvlink5(_traffic(_TRANSMITTED, 1024)), _R560),
     FieldValueRow(203, "NVLINK_COUNT_RCV_PACKETS", _ULL, _nvlink5(_traffic(_RECEIVED, 1024 / _PACKET)), _R560),
@@ -317,7 +331,13 @@ ROWS = (
     FieldValueRow(220, "NVLINK_COUNT_EFFECTIVE_BER", _ULL, _error_rate("effective_ber"), _R560),
     FieldValueRow(221, "NVLINK_COUNT_SYMBOL_ERRORS", _ULL, _counter("symbol"), _R560),
     FieldValueRow(222, "NVLINK_COUNT_SYMBOL_BER", _ULL, _error_rate("symbol_ber"), _R560),
+    FieldValueRow(226, "RESET_STATUS", _UINT, _constant(0), _R570),
+    FieldValueRow(227, "DRAIN_AND_RESET_STATUS", _UINT, _constant(0), _R570),
+    FieldValueRow(228, "PCIE_OUTBOUND_ATOMICS_MASK", _UINT, _constant(0), _R570),
+    FieldValueRow(229, "PCIE_INBOUND_ATOMICS_MASK", _UINT, _constant(0), _R570),
     FieldValueRow(230, "GET_GPU_RECOVERY_ACTION", _UINT, _quantity("recovery_action"), _R570),
+    FieldValueRow(301, "REMAPPED_ROWS_COR_INACTIVE", _ULL, _inactive_rows, _RENUMBERED),
+    FieldValueRow(302, "REMAPPED_ROWS_UNC_INACTIVE", _ULL, _inactive_rows, _RENUMBERED),
     FieldValueRow(306, "BANK_REMAPPER_HISTOGRAM_NONE", _UINT, _quantity("repair_banks_spent"), (615,)),
     FieldValueRow(307, "PENDING_BANK_REMAPPING", _UINT, _quantity("repair_bank"), (615,)),
     # Driver 580.82 renumbered three fields. An id that a driver does not use for them is a power-smoothing preset.

@@ -34,6 +34,7 @@ H100X8 = Profile(
     bus_ids=_addresses(*_HGX),
     switches=_switches(5, 4, 4, 5),
     fabric=FabricProfile(),
+    platform=PlatformProfile(slot=0, tray=0, modules=tuple(range(1, 17))),  # no serial of a chassis: as a real H100
     ports=_NDR,
     services=("fabric_manager",),
 )

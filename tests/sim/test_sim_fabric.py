@@ -145,6 +145,9 @@ def test_rack_locations_exist_on_rack_systems() -> None:
         assert {each.chassis for each in info} == {b""}
         assert {tuple(each.numbers)[:4] for each in info} == {(255, 255, 1, 1)}
     with simulated_node() as simulation:
+        info = [platform(handle, 2) for handle in simulation.handles()]
+        assert {(each.chassis, *tuple(each.numbers)[:4]) for each in info} == {(b"", 0, 0, 1, 1)}
+    with simulated_node("a100x8") as simulation:
         assert answer(platform, simulation.handles()[0], 2) == NOT_SUPPORTED
 
 

@@ -56,6 +56,14 @@ def test_fields_that_a_t4_lacks_are_not_supported() -> None:
         assert values(handle, 29, 31, 3) == [0, 0, 0]
 
 
+def test_seldom_read_fields_are_those_of_a_real_h100() -> None:
+    """Policies, rollovers, MIG abilities, atomics and inactive rows as a board with driver 580.159.04 returned them."""
+    with simulated_node() as simulation:
+        handle = simulation.handles()[0]
+        assert values(handle, 95, 184, 199, 226, 227, 228, 229, 301, 302) == [0, 1, 1, 0, 0, 0, 0, 0, 0]
+        assert [field.valueType for field in pynvml.nvmlDeviceGetFieldValues(handle, [80, 81])] == [3, 3]
+
+
 def test_the_value_of_a_failed_field_is_undefined() -> None:
     """The value of a failed field is undefined, to detect a reader that ignores the return code."""
     with simulated_node("t4x1") as simulation:
