@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 REDACTED = "<redacted>"
+MAX_LINE = 2000
+"""Maximum number of characters of a line of a text. The time of the patterns below grows with the square of it."""
 _WORDS = (
-    r"(?:passw\w*(?<!_file)|passphrase|token|secret|credentials?|api[-_]?key|cookie|bearer"
+    r"(?:passw\w{0,40}(?<!_file)|passphrase|token|secret|credentials?|api[-_]?key|cookie|bearer"
     r"|(?<![^\W_])(?:key|pass|pwd|auth)(?![^\W_]))"
 )
 _SECRET_NAME = re.compile(rf"{_WORDS}|^-[ub]$|^--(?:proxy-)?user$", re.IGNORECASE)
@@ -23,16 +25,24 @@ _IN_TEXT = tuple(
     for before, value in (
         (r"(?<=://)(?:[^/@\s:?#]*:)?", r"[^/?#\s]+(?=@)"),
         (r"://[^\s?#]+\?", r"[^\s\"'#]+"),
-        (r"(?<![\w.+/-])[\w.+-]+:(?!//)", r"[^\s\"']+(?=@)"),
+        (r"(?<![\w.+/:-])[\w.+-]+:(?!//)", r"[^\s\"']+(?=@)"),
         (r"Authorization[\"']?: *[\"']?", r"(?:\w+ +)?[^\s\"']+"),
         (r"Cookie[\"']?: *[\"']?", r"[^\"'\n]+"),
+        (r"hooks\.slack\.com/\w+/", r"[^\s\"'<>]+"),
+        (r"(?<![a-z\d])x(?:ox[a-z]|app)-", r"[\w.-]+"),
+        (r"(?<![\w-])eyJ", r"[\w-]{8,}\.[\w-]+[\w.=-]*"),
+        (r"(?<![\w/.-])(?:pwd|passwd|password)[ \t]+", _VALUE),
         (r"Bearer |\$2[aby]\$\d\d\$", r"[^\s\"']+"),
         (rf"(?<![\w-])(?:-[ub]|--(?:proxy-)?user){_BETWEEN}(?![-=])[^\s:=\"']*[:=]", r"[^\s\"']+"),
         (rf"(?<![\w-])--?(?:[\w-]*[-_])?{_WORDS}(?![\w-])[\"']?[\s,]+(?:- +)?", _VALUE),
         (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE),
     )
 )
-"""Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, `-u NAME:`, `--token`, `token=`."""
+"""Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, webhooks and tokens of Slack, JSON
+web tokens, `passwd X`, `-u NAME:`, `--token`, `token=`.
+"""
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_LONG_LINE = re.compile(rf"^(.{{{MAX_LINE}}}).+", re.MULTILINE)
 
 
 def redact(name: str, value: Any) -> Any:
@@ -58,7 +68,13 @@ def redact(name: str, value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Return a text, such as a log, in which passwords and tokens are replaced by REDACTED."""
+    """Return a text, such as a log, in which passwords, tokens and private keys are replaced by REDACTED.
+
+    A line of more than MAX_LINE characters is cut, before the last word that begins in these: half a secret may not be
+    recognized as one.
+    """
+    text = _PRIVATE_KEY.sub(REDACTED, text)
+    text = _LONG_LINE.sub(lambda line: re.sub(r"(?<!\S)\S+$", "", line[1]) + f"<cut at {MAX_LINE} characters>", text)
     for pattern, replacement in _IN_TEXT:
         text = pattern.sub(replacement, text)
     return text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from each_case import each_case
 
-from gpumon.config.redact import redact, redact_file, redact_text
+from gpumon.config.redact import MAX_LINE, redact, redact_file, redact_text
 
 R = "<redacted>"
 
@@ -34,6 +34,12 @@ R = "<redacted>"
         ("authorization: x1", f"authorization: {R}"),
         ("'Proxy-Authorization: ApiKey x1' next", f"'Proxy-Authorization: {R}' next"),
         ("--oauth2-bearer x1", f"--oauth2-bearer {R}"),
+        ("POST https://hooks.slack.com/services/T0/B0/x1: 404", f"POST https://hooks.slack.com/services/{R} 404"),
+        ("slack xoxb-1-x1 and xapp-1-x2, next", f"slack xoxb-{R} and xapp-{R}, next"),
+        ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.x1-_x, next", f"got eyJ{R}, next"),
+        ("pwd x1 passwd 'x 2' password x3", f"pwd {R} passwd '{R}' password {R}"),
+        ("a -----BEGIN RSA PRIVATE KEY-----\nx1\n-----END RSA PRIVATE KEY----- b", f"a {R} b"),
+        ("a\n-----BEGIN PRIVATE KEY-----\nx1\nx2", f"a\n{R}"),
         ("prometheus: $2y$10$x1./x", f"prometheus: $2y$10${R}"),
     ],
 )
@@ -47,9 +53,24 @@ def test_a_line_of_the_log_is_kept() -> None:
     line = (
         'time=2026-11-24T05:49:10.442Z level=info msg="probe passed, authority of gpumon.service: 7 tokens" '
         "url=http://127.0.0.1:17400/ keys=3 path=/var/lib/gpumon/token compass=n; journalctl -u gpumon; a@b.example "
-        "systemd[1]: user@1000.service http://am:9093/a@b --user 1000"
+        "/etc/passwd is read; systemd[1]: user@1000.service http://am:9093/a@b --user 1000"
     )
     assert redact_text(line) == line
+
+
+@each_case("unit", ["passw", "a:", "a;:", "-u,", "://", "eyJ"])
+def test_a_long_line_is_cut(unit: str) -> None:
+    """A hostile one cannot hold up the patterns, and the lines around it are kept."""
+    shown = redact_text(f"first\n{unit * 100_000}\nlast")
+    assert len(shown) < 2 * MAX_LINE
+    assert shown.startswith("first\n")
+    assert shown.endswith("<cut at 2000 characters>\nlast")
+
+
+def test_a_secret_at_the_cut_is_left_out() -> None:
+    """Half a password of a URL has no @ after it, by which it is recognized."""
+    line = "x " * (MAX_LINE // 2 - 20) + "https://kim:s3cret" + "s3cret" * 20 + "@am/"
+    assert "s3cret" not in redact_text(line)
 
 
 @each_case(
