@@ -19,8 +19,8 @@ from gpumon.model.orders import SimulationError
 
 FORMAT, VERSION = "gpumon capture", 1
 """First key in a recording's file, and the value of this key: the format version. Other versions are rejected."""
-LARGEST = 512 * 1024 * 1024
-"""Maximum size of an unpacked recording in bytes."""
+LARGEST, MAX_ITEMS = 512 * 1024 * 1024, 10_000_000
+"""Maximum size of an unpacked recording in bytes, and number of its values. An empty list of 3 bytes takes 64."""
 
 FIELD = "one field"
 """Query for one field of nvmlDeviceGetFieldValues. Inputs: device, field id, scope. Answer: return code, value type,
@@ -185,12 +185,18 @@ def read(path: Path) -> Capture:
         raise SimulationError(f"recording {path}: {DAMAGED} ({error!r})") from error
 
 
+class _TooLargeError(ValueError):
+    """Raised for a recording that would fill the memory."""
+
+
 _FOREIGN = "not a recording of gpumon: name a file that `gpumon record` wrote"
 DAMAGED = "damaged: copy it again, or record again"
 _TRUNCATED = "it ends too early: copy it again, or record again"
 
 
 def _wrong(error: Exception) -> str:
+    if isinstance(error, _TooLargeError):
+        return f"more than {LARGEST >> 20} MiB or {MAX_ITEMS:,} values: record for a shorter time"
     if isinstance(error, (EOFError, zlib.error)):
         return _TRUNCATED
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
@@ -199,12 +205,13 @@ def _wrong(error: Exception) -> str:
 
 
 def _unpack(path: Path) -> Iterator[Any]:
-    size = 0
+    size = items = 0
     with gzip.open(path) as file:
         while line := file.readline(LARGEST + 1 - size):  # a small file may hold one line of gigabytes
             size += len(line)
-            if size > LARGEST:
-                raise ValueError("too large")
+            items += line.count(b",") + line.count(b"[")
+            if size > LARGEST or items > MAX_ITEMS:
+                raise _TooLargeError
             yield json.loads(line)
 
 

@@ -8,6 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from each_case import each_case
 from recorded import HEADER, recording, write_and_read
 
 from gpumon.cli.main import main
@@ -121,6 +122,18 @@ def test_one_enormous_line_is_refused_before_it_is_in_memory(tmp_path: Path, mon
         assert tracemalloc.get_traced_memory()[1] < 1 << 23
     finally:
         tracemalloc.stop()
+
+
+@each_case("line", [b"[" + b"[],[[]]," * (1 << 19), b"[" + b"0," * (1 << 20), b"[" * ((1 << 20) + 1)])
+def test_a_recording_of_too_many_values_is_refused(
+    line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take 20 times their size in memory, so they are counted before they are parsed."""
+    monkeypatch.setattr(capture, "MAX_ITEMS", 1 << 20)
+    path = tmp_path / "node.capture"
+    path.write_bytes(gzip.compress(line + b"\n" + line))
+    with pytest.raises(SimulationError, match=r"node\.capture: more than 512 MiB or 1,048,576 values: record for a sh"):
+        capture.read(path)
 
 
 def test_a_recording_is_not_written_through_a_link(good: Path) -> None:
