@@ -17,7 +17,7 @@ apiVersion: resource.k8s.io/v1
 kind: DeviceTaintRule
 metadata:
   name: {name}
-  labels: {{app.kubernetes.io/managed-by: gpumon, gpumon.io/node: "{label}"}}
+  labels: {{app.kubernetes.io/managed-by: gpumon, gpumon.io/node: {label}}}
   annotations: {{gpumon.io/reason: {reason}}}
 spec:
   deviceSelector: {selector}
@@ -47,10 +47,11 @@ def _gpu_rules(result: CheckResult, failed: list[Document], node: str) -> Iterat
 
 def _rule(verdict: Document, node: str, device: str | None) -> str:
     selector = {"driver": DRIVER, "pool": node} | ({} if device is None else {"device": device})
-    return RULE.format(
-        name="-".join(filter(None, ("gpumon", node, device))),
-        label=node[:MAX_LABEL].rstrip("-."),
-        reason=json.dumps(verdict["reason"]),
-        selector=json.dumps(selector),
-        check=verdict["check"],
-    )
+    values = {
+        "name": "-".join(filter(None, ("gpumon", node, device))),
+        "label": node[:MAX_LABEL].rstrip("-."),
+        "reason": verdict["reason"],
+        "selector": selector,
+        "check": verdict["check"],
+    }
+    return RULE.format_map({name: json.dumps(value) for name, value in values.items()})  # JSON is valid YAML

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,6 +24,8 @@ MAX_AGE_SECONDS = 30.0
 """Age in seconds above which the health file is stale. The agent evaluates its checks every 5 s."""
 MAX_BYTES = 4_000_000
 VERDICT_KEYS = frozenset({"check", "level", "device", "gpu", "reason", "action", "action_text", "since"})
+CHECK_NAME = re.compile(r"[a-z0-9_]{1,63}")
+"""Pattern of the name of a check, which is also valid as a value of a taint in Kubernetes."""
 START = "start the agent (systemctl start gpumon)"
 RESTART = "restart the agent (systemctl restart gpumon)"
 
@@ -86,7 +89,7 @@ def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
     document = _document(path)
     try:
         return _node_health(document, max_age, this_boot=document["boot_id"] == boot_id() or _is_in_memory(path))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise _invalid_file(path) from error
 
 
@@ -175,22 +178,26 @@ def _maintenance(window: Document | None, *, this_boot: bool) -> str | None:
 
 
 def _check_verdict(verdict: Document) -> Document:
-    """Return the verdict. Raise KeyError if the verdict, or one that it inhibits, lacks a member or a valid level."""
+    """Return the verdict. Raise KeyError if it, or one that it inhibits, has a missing or invalid member."""
     for each in (verdict, *verdict["consequences"]):
         missing = VERDICT_KEYS - each.keys()
-        if missing or each["level"] not in LEVELS:
+        if missing or each["level"] not in LEVELS or not CHECK_NAME.fullmatch(each["check"]):
             raise KeyError(*missing)
+        if not all(isinstance(text, str) for text in (each["device"] or "", each["reason"], each["action_text"])):
+            raise TypeError(each)
     return verdict
 
 
 def _gpu(gpu: Document) -> GpuHealth:
-    fault = gpu["fault"]
+    fault, minor = gpu["fault"], gpu.get("minor")  # the file of an older agent lacks the minor number
+    if not gpu["uuid"].isprintable() or not isinstance(gpu["gpu"], int | None) or not (minor or "0").isdecimal():
+        raise ValueError(gpu)
     return GpuHealth(
         number=gpu["gpu"],
         nvml_index=gpu["nvml_index"],
         uuid=gpu["uuid"],
         bus_id=gpu["pci_bus_id"],
-        minor=gpu.get("minor"),  # the file of an older agent lacks it
+        minor=minor,
         migs=tuple(gpu["migs"]),
         unwatched="it is released" if gpu["released"] else f"it does not answer ({fault})" if fault else "",
     )

@@ -93,3 +93,13 @@ def test_the_command_prints_the_rules_of_this_node(
     assert main(arguments) == 2
     [rule] = yaml.safe_load_all(capsys.readouterr().out)
     assert rule["spec"]["deviceSelector"] == {"driver": "gpu.nvidia.com", "pool": "gpu-17", "device": "gpu-3"}
+
+
+def test_a_reason_and_a_node_inject_no_yaml() -> None:
+    """Whatever characters they have, they are one string each."""
+    text = 'a: b}\n---\nkind: Pod # "\x1b\u2028'
+    verdict = {"check": "gpu_lost", "level": "fail", "device": None, "gpu": None, "reason": text, "action": "none"}
+    result = check_result(NodeHealth(level=LEVELS["fail"], verdicts=(verdict,), gpus=GPUS))
+    [rule] = yaml.safe_load_all(device_taint_rules(result, text))
+    assert rule["metadata"]["annotations"] == {"gpumon.io/reason": text}
+    assert rule["spec"]["deviceSelector"]["pool"] == text

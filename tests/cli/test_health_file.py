@@ -91,8 +91,13 @@ def test_maintenance_is_active_until_its_end(path: Path) -> None:
         assert maintenance is None or maintenance.endswith(" UTC: new DIMMs")
 
 
+INJECTED = "x}\n---\nkind: Pod"
+HOSTILE_VERDICT = {"check": INJECTED, "device": ["x"], "reason": 1, "action_text": {}, "level": []}
+HOSTILE_GPU = {"uuid": INJECTED, "gpu": INJECTED, "minor": INJECTED}
+
+
 def test_what_is_no_health_file_is_refused(path: Path) -> None:
-    """Another program's file, half a file, another version of the schema."""
+    """Another program's file, half a file, another version of the schema, a forged one."""
     whole = content(sample_reports.lost())
     verdict = whole["verdicts"][0]
     cases: dict[str, Any] = {
@@ -105,6 +110,17 @@ def test_what_is_no_health_file_is_refused(path: Path) -> None:
         "no level of a verdict": whole | {"verdicts": [{**verdict, "level": "fine"}]},
         "no agent": whole | {"agent": None},
         "deep": "[" * 100_000,
+        "400 digits": whole | {"evaluated_boottime_seconds": 10**400},
+        "5,000 digits": '{"version": ' + "9" * 5000 + "}",
+        "infinite maintenance": whole | {"maintenance": {"until": "", "until_boottime_seconds": 10**400}},
+        **{
+            f"{name} {value!r}": whole | {"verdicts": [verdict | {name: value}]}
+            for name, value in HOSTILE_VERDICT.items()
+        },
+        **{
+            f"{name} {value!r}": whole | {"gpus": [whole["gpus"][0] | {name: value}]}
+            for name, value in HOSTILE_GPU.items()
+        },
     }
     accepted: dict[str, object] = {}
     for name, values in cases.items():
