@@ -20,9 +20,10 @@ from gpumon.model.durations import from_rfc3339
 SECONDS, AT_ONCE = 10.0, 32
 """Maximum seconds for one request, and maximum number of agents that are queried at the same time."""
 NO_ANSWER = "no answer"  # instead of a level
+MAX_TIME = 1e11  # in seconds: the year 5138
 WORDS = tuple(level.word for level in Level if level is not Level.OK)
 """The levels that a problem has."""
-MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that an invalid address, or a response of another program, raises."""
 KEY = ("instance", "check", "uuid", "device", "port")  # labels that identify a verdict, and its alert
 Key = tuple[str, ...]
@@ -88,29 +89,34 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
 
     def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
         result = _json(client, f"{prefix}/api/v1/query?{urlencode({'query': query})}", "data", "result")
-        return [(each["metric"], float(each["value"][1])) for each in result]
+        try:
+            pairs = [({**each["metric"]}, float(each["value"][1])) for each in result]
+            return [({name: str(text) for name, text in labels.items()}, value) for labels, value in pairs]
+        except MALFORMED as error:
+            raise ClientError(f"the answer to the query {query} is not that of a Prometheus: {error!r}") from error
 
-    up = {labels["instance"]: value for labels, value in ask(f'up{{job="{JOB}"}}')}
+    up = {_key(labels)[0]: value for labels, value in ask(f'up{{job="{JOB}"}}')}
     if not up:
         raise ClientError(f"Prometheus has no target with the job {JOB!r}: docs/fleet.md shows how to scrape agents")
-    last_seen = {labels["instance"]: value for labels, value in ask(LAST_SEEN)}
+    last_seen = {_key(labels)[0]: _time(value) for labels, value in ask(LAST_SEEN)}
     why = "Prometheus cannot scrape its agent: its last verdicts are listed."
     problems = [
-        FleetProblem(node, "", NO_ANSWER, why, since=last_seen.get(node)) for node, value in up.items() if not value
+        FleetProblem(node, "", NO_ANSWER, why, since=last_seen.get(node)) for node, value in up.items() if value != 1
     ]
     newest = sorted(ask(f"{LAST_INFO} or timestamp({VERDICT}_info)"), key=lambda sample: sample[1])
     texts = {_key(labels): labels for labels, _ in newest}
-    since = {_key(labels): value for labels, value in ask(f"min by ({', '.join(KEY)}) (ALERTS_FOR_STATE)")}
+    since = {_key(labels): _time(value) for labels, value in ask(f"min by ({', '.join(KEY)}) (ALERTS_FOR_STATE)")}
     owners = _silences(client, prefix)
     for labels, level in ask(f"{LAST_VERDICT} > 0 or {VERDICT}"):
         key, gpu, port = _key(labels), labels.get("gpu"), labels.get("port")
-        device = f"GPU {gpu}" if gpu else f"{labels['device']}/{port}" if port else ""
+        device = f"GPU {gpu}" if gpu else f"{labels.get('device', '')}/{port}" if port else ""
         reason, action = (texts.get(key, {}).get(name, "") for name in ("reason", "action"))
         owner = None if owners is None else owners.get(key, "")
-        word = Level(int(level)).word
-        problems.append(FleetProblem(key[0], device, word, reason or labels["check"], action, since.get(key), owner))
+        word = next((each.word for each in Level if each == level), Level.UNKNOWN.word)  # also for NaN
+        if word in WORDS:
+            problems.append(FleetProblem(key[0], device, word, reason or key[1], action, since.get(key), owner))
     unschedulable = ask("kube_node_spec_unschedulable")
-    drains = {labels["node"]: "cordoned" for labels, value in unschedulable if value}
+    drains = {labels.get("node", ""): "cordoned" for labels, value in unschedulable if value}
     return FleetState(sorted(up), problems, drains if unschedulable else None)
 
 
@@ -122,9 +128,10 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
     owners: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
-    except ClientError:  # Mimir and Thanos do not have this path
+        urls = [urlsplit(each["url"]) for each in alertmanagers]
+    except (ClientError, *MALFORMED):  # Mimir and Thanos do not have this path
         return None
-    for url in (urlsplit(each["url"]) for each in alertmanagers):
+    for url in urls:
         client = Client(f"{url.scheme}://{url.netloc}", timeout=SECONDS)
         path = url.path.rpartition("/")[0]
         try:
@@ -136,7 +143,7 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
                 owners[_key(alert["labels"])] = "; ".join(
                     names.get(each, each) for each in alert["status"]["silencedBy"]
                 )
-        except ClientError:  # this host may not reach the address that Prometheus uses
+        except (ClientError, *MALFORMED):  # this host may not reach the address that Prometheus uses
             continue
     return owners
 
@@ -153,6 +160,11 @@ def _json(client: Client, path: str, *members: str) -> Any:
         start = answer.body[:200].decode(errors="replace").strip()
         what = f"the answer to GET {path.partition('?')[0]} is not that of a Prometheus"
         raise ClientError(f"{what}: {answer.status} {start}") from error
+
+
+def _time(value: float) -> float | None:
+    """Return a Unix time; None if the value, such as NaN, is none."""
+    return value if 0 <= value < MAX_TIME else None
 
 
 def _key(labels: Mapping[str, str]) -> Key:

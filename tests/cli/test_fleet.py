@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import unquote_plus
 
 import pytest
 from agents import free_port
@@ -33,24 +35,72 @@ def test_a_live_view_ends_with_q_and_restores_the_terminal(tmp_path: Path) -> No
     assert termios.tcgetattr(terminal.keyboard) == terminal.before
 
 
-@pytest.fixture(params=["<html>", "{}", "[]"])
-def stranger(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Return the URL of a web server that is no Prometheus, and its answer."""
+@contextlib.contextmanager
+def serving(text: str | Callable[[str], str]) -> Iterator[str]:
+    """Serve a text, or the text that a function returns for the path of a request. Return the URL."""
 
     class PageSource(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(request.param.encode())
+            self.wfile.write((text if isinstance(text, str) else text(unquote_plus(self.path))).encode())
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), PageSource)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", request.param
+    yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(params=["<html>", "{}", "[]"])
+def stranger(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """Return the URL of a web server that is no Prometheus, and its answer."""
+    with serving(request.param) as url:
+        yield url, request.param
+
+
+def prometheus(up: str, level: str, time: str = "0") -> Callable[[str], str]:
+    """Return a function that answers the queries of the fleet. The values are JSON."""
+
+    def answer(path: str) -> str:
+        value = up if "query=up{" in path else level if "> 0 or" in path else time
+        metric = '{"instance": "n:1", "check": "gpu_lost"}'
+        if "alertmanagers" in path:
+            return '{"data": {"activeAlertmanagers": [{"url": 7}, {"url": "http://[::1"}]}}'
+        found = "kube" not in path
+        return f'{{"data": {{"result": [{f"""{{"metric": {metric}, "value": [0, {value}]}}""" * found}]}}}}'
+
+    return answer
+
+
+@each_case("level", ['"NaN"', "NaN", '"+Inf"', '"-1"', '"1e308"', '"2.5"', f'"{"9" * 400}"'])
+def test_a_level_that_is_none_is_unknown(level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """So are times that are none. The node is not ok."""
+    with serving(prometheus('"1"', level, level)) as url:
+        assert main(["fleet", "--prometheus", url]) == 0
+    assert capsys.readouterr().out.startswith("1 node: 0 ok, 1 unknown\n")
+
+
+def test_a_verdict_of_level_ok_is_no_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    """And a node whose `up` is NaN has no answer."""
+    with serving(prometheus('"1"', '"0"')) as url:
+        assert main(["fleet", "--prometheus", url]) == 0
+    with serving(prometheus('"NaN"', '"0"')) as url:
+        assert main(["fleet", "--prometheus", url]) == 0
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    assert (first, rest.splitlines()[0]) == ("1 node: 1 ok", "1 node: 0 ok, 1 no answer")
+
+
+@each_case("value", ['"boom"', "null", "[]", "9" * 400, "[" * 100_000, '0]}, {"metric": [], "value": [0, 1'])
+def test_an_answer_of_another_shape_is_an_error(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the server's answer, and prints no node as ok."""
+    with serving(prometheus('"1"', value)) as url:
+        assert main(["fleet", "--prometheus", url]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, "is not that of a Prometheus" in printed.err) == ("", True)
 
 
 @each_case(

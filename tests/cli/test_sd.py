@@ -114,6 +114,7 @@ def test_an_inventory_has_targets_with_the_variables_of_their_hosts(
         (["--hosts", "TEMPLATE"], "'{{ ip }}' is not the address of a host: write its name or IP address"),
         (["gpu1", "--label", "1=2"], "'1=2' is not a label: write it as cluster=east"),
         (["gpu1", "--listen", "127.0.0.1:http"], "cannot listen at '127.0.0.1:http'"),
+        (["--hosts", "DEEP"], "cannot read "),
         (["--hosts", "EMPTY"], "there is no host in "),
     ],
 )
@@ -127,6 +128,7 @@ def test_an_error_names_the_input(
         "COMMENT": "[gpu_nodes] # x\ngpu1\n",
         "NULL": json.dumps({"_meta": {"hostvars": {"gpu1": {"rack": None}}}, "all": {"hosts": ["gpu1"]}}),
         "YAML": "---\nall:\n  hosts:\n    login:\n",
+        "DEEP": '{"all": ' + "[" * 100_000,
         "EMPTY": "# none\n",
         "TEMPLATE": 'gpu1 ansible_host="{{ ip }}"\n',
     }
