@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 from subprocess import DEVNULL
@@ -14,6 +15,8 @@ from gpumon.cli.errors import UserError
 from gpumon.config.configuration_error import ConfigurationError
 
 FALLBACK = "--simulate.fallback"
+MIN_OPEN_FILES = 64
+"""Minimum hard limit of open files: with 20 the agent has no HTTP server and no child process."""
 DRIVER_SECONDS = 60.0
 """Maximum seconds to wait for NVML to initialise. If it takes longer, the driver counts as present."""
 
@@ -39,6 +42,9 @@ def _profile(name: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    if (files := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) < MIN_OPEN_FILES and files != resource.RLIM_INFINITY:
+        remedy = "raise LimitNOFILE= of its unit, or `ulimit -Hn`"
+        raise UserError(f"at most {files} open files are allowed, and the agent needs {MIN_OPEN_FILES}: {remedy}")
     if args.fallback and not getattr(args, "--simulate") and not _driver_loads():
         setattr(args, "--simulate", args.fallback)
     settings = configuration_to_start(args)

@@ -104,6 +104,8 @@ def _bind(listener: socket.socket, path: Path) -> None:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     if path.is_socket():
         path.unlink()
+    elif os.path.lexists(path):
+        raise OSError(errno.EEXIST, "a file that is no socket has this name; remove it")
     before = os.umask(0o111)  # every user may connect; the server checks the user. chmod would follow a link
     try:
         listener.bind(str(path))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,12 @@ def test_files_that_do_not_exist_are_a_warning(capsys: pytest.CaptureFixture[str
         f"warning: {file}:1: probe.python: /no/python does not exist",
         f"warning: {file}:3: notifications.slack_url_file: /no/slack does not exist",
     ]
+
+
+def test_an_agent_with_too_few_open_files_ends_with_the_remedy() -> None:
+    """It could start no HTTP server and no child process."""
+    command = ["prlimit", "--nofile=20", sys.executable, "-m", "gpumon", "serve", "--simulate", "t4x1"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2
+    assert "at most 20 open files are allowed, and the agent needs 64: raise LimitNOFILE=" in ended.stderr
+    assert "Traceback" not in ended.stderr

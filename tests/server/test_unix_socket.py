@@ -214,9 +214,13 @@ def test_the_socket_of_a_killed_agent_is_replaced(path: Path) -> None:
     with listen_locally(path), pytest.raises(ListenError, match="another agent listens there"):
         listen_locally(path)
     path.unlink()
-    path.write_text("x")
-    with pytest.raises(ListenError, match=r"--web\.socket"):
-        listen_locally(path)
+    victim = path.with_name("victim")
+    for plant in (lambda: path.write_text("x"), path.mkdir, lambda: path.symlink_to(victim)):
+        plant()
+        with pytest.raises(ListenError, match=r"a file that is no socket has this name; remove it.*--web\.socket"):
+            listen_locally(path)
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert not victim.exists()
 
 
 def test_no_token_is_sent_to_a_port_of_this_host(tmp_path: Path) -> None:
