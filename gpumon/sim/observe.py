@@ -161,9 +161,9 @@ def _constant_state(profile: Profile) -> State:
         | dict.fromkeys(_names_beginning_with("retired"), retired)
         | dict.fromkeys(("mig_mode", "mig_pending"), mig)
         | dict.fromkeys(("recovery_action", "ecc_threshold_exceeded", "jpeg_utilization", "ofa_utilization"), ampere)
-        | dict.fromkeys(_names_beginning_with("pcie_errors"), hopper)
-        | dict.fromkeys(("repair_channel", "repair_tpc"), ampere)  # 0 and 0 on a real H100, driver 580.159
-        | dict.fromkeys(("repair_bank", "repair_banks_spent", "repair_impossible"), blackwell)
+        | dict.fromkeys((*_names_beginning_with("pcie_errors"), "repair_impossible"), hopper)
+        | dict.fromkeys(("repair_channel", "repair_tpc"), ampere)  # these three are 0 on a real H100, driver 580.159
+        | dict.fromkeys(("repair_bank", "repair_banks_spent"), blackwell)
         | {"remap_banks_max": board.remap_banks}
     )
     if fabric is not None:

@@ -70,7 +70,7 @@ def rows() -> Iterator[FaultRow]:
         check="gpu_memory_unrepairable",
         action=Action.REPLACE,
         steps=once(repair={"impossible": 1}),
-        on=lambda profile: profile.board.architecture >= 10 and profile.driver >= "580.159",
+        on=lambda profile: profile.board.architecture >= 9 and profile.driver >= "580.159",
         within=10 * MINUTE,
     )
     yield FaultRow(
