@@ -70,7 +70,7 @@ MISSING_METRICS = (
     ),
     MissingMetrics(("gpu_rows_remapped_total", "gpu_row_remap_*"), ("h100mig",), "not reported by NVML if MIG is on"),
     MissingMetrics(("gpu_repair_pending",), ("t4", "a100", "h100pcie", "h100guest"), "driver 580"),
-    MissingMetrics(("gpu_memory_unrepairable",), _but("gb200"), "Blackwell and later, driver 580.159"),
+    MissingMetrics(("gpu_memory_unrepairable",), _but("h100", "h200", "h100mig", "gb200"), "Hopper, driver 580.159"),
     MissingMetrics(("gpu_bank_groups_without_spares",), ALL, "driver 615"),
     MissingMetrics(("gpu_gsp",), TURING, "the driver runs without this firmware"),
     MissingMetrics(("gpu_retired_pages", "gpu_retired_pages_pending"), _but("t4"), "before Ampere"),

@@ -433,7 +433,7 @@ class Gpu:
         "1 if memory cannot be repaired: the board must be replaced.",
         Call("UnrepairableMemoryFlag_v1"),
         every=RARE,
-        note="Blackwell and later, driver 590 and later.",
+        note="Driver 580.159 and later.",
         detail=True,
     )
     retired_pages: dict[str, float] | None = reading(
