@@ -155,6 +155,8 @@ class Client:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             body = answer.read(MAX_BODY + 1)
+            if ended.is_set() or (answer.length and len(body) <= MAX_BODY):
+                raise http.client.IncompleteRead(body)
         except (OSError, http.client.HTTPException) as error:
             if ended.is_set():
                 raise TimeoutError("timed out") from error

@@ -32,9 +32,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing_files(settings: Configuration) -> Iterator[str]:
-    """Yield a sentence for each file that the probe or a receiver needs and that does not exist on this host."""
+    """Yield a sentence for each file that the probe or a receiver needs and that this user cannot find here."""
     secrets = (name for name in type(settings.notifications).model_fields if name.endswith("_file"))
     for name in ("probe.python", *(f"notifications.{name}" for name in secrets)):
         path = settings.value(name)
-        if path is not None and not path.exists():
-            yield f"{settings.origin(name)}: {name}: {path} does not exist"
+        try:
+            if path is not None:
+                path.stat()
+        except OSError as error:
+            yield f"{settings.origin(name)}: {name}: {path}: {error.strerror}"

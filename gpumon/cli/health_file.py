@@ -132,8 +132,10 @@ def _is_in_memory(path: StrPath) -> bool:
     In systemd-nspawn a service with ProtectKernelTunables reads the boot id of the host, and a shell that of the
     container.
     """
-    with open("/proc/self/mounts", encoding="utf-8") as file:
-        mounts = [line.split()[1:3] for line in file]
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return False
     above = [(len(point), kind) for point, kind in mounts if Path(path).resolve().is_relative_to(point)]
     return max(above)[1] == "tmpfs"
 

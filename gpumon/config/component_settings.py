@@ -13,6 +13,7 @@ from gpumon import __version__
 from gpumon.config.model import Configuration
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.catalogue import SHIPPED, Catalogue
+from gpumon.health.checks.probe_limits import BUSBW
 from gpumon.health.policy import Policy
 from gpumon.model.node import Build
 from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
@@ -175,7 +176,7 @@ def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
             baseline=_or_default(probe.min_baseline_ratio, setting.min_baseline_ratio),
             spreads=probe.min_baseline_spreads,
             expected=probe.min_expected_ratio,
-            limit=configuration.health.thresholds.get(f"min_allreduce_{setting.backend}_busbw_bytes_per_second"),
+            limit=configuration.health.thresholds.get(BUSBW[setting.backend].name),
         )
         for setting in (PROBE.gpu, PROBE.cpu)
     }

@@ -31,7 +31,7 @@ _IN_TEXT = tuple(
         (r"hooks\.slack\.com/\w+/", r"[^\s\"'<>]+"),
         (r"(?<![a-z\d])x(?:ox[a-z]|app)-", r"[\w.-]+"),
         (r"(?<![\w-])eyJ", r"[\w-]{8,}\.[\w-]+[\w.=-]*"),
-        (r"(?<![\w/.-])(?:pwd|passwd|password)[ \t]+", _VALUE),
+        (r"(?<![\w/.-])(?:pwd|passwd|password)[ \t]+(?!(?:is|was|for|of|file|has|from|to)\b)", _VALUE),
         (r"Bearer |\$2[aby]\$\d\d\$", r"[^\s\"']+"),
         (rf"(?<![\w-])(?:-[ub]|--(?:proxy-)?user){_BETWEEN}(?![-=])[^\s:=\"']*[:=]", r"[^\s\"']+"),
         (rf"(?<![\w-])--?(?:[\w-]*[-_])?{_WORDS}(?![\w-])[\"']?[\s,]+(?:- +)?", _VALUE),

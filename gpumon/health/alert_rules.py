@@ -15,11 +15,11 @@ from gpumon.health.outages import (
     AGENTS_OUT,
     BRAKING_NODES,
     DOWN_SECONDS,
-    MANY,
     PORTS_OUT,
     SINGLE_DOWN,
     SINGLE_SECONDS,
     UNLESS_MUTED,
+    enough,
     since,
 )
 from gpumon.health.table import SUBJECTS, class_of
@@ -150,7 +150,7 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="GpuManyPowerBrakes",
-            expr=f"count by (job, cluster) ({BRAKING_NODES.format('')}) >= {MANY}",
+            expr=enough(f"count by (job, cluster) ({BRAKING_NODES.format('')})"),
             severity="critical",
             page=Paging.NIGHT,
             area="hardware",

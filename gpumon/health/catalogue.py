@@ -179,7 +179,7 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     action = requested.next_step if number in recovery.RECOVERY else f"{requested.next_step}: {words}"
     return replace(
         plain,
-        severity=xids.Severity.INFO if requested.of_node else requested.severity,
+        severity=Severity.INFO if requested.of_node else requested.severity,
         action=action,
         verdict_action=requested.action,
         detail=f"The driver now requests: {words}.",

@@ -226,7 +226,7 @@ class Check:
         return tuple((level, words[level]) for level in self.levels)
 
     def paging(self, level: Level) -> Paging:
-        """Return whether the alert of this level pages at any hour, is a ticket, or only shown."""
+        """Return whether the alert of this level pages at any hour, is a ticket, or is only shown."""
         if level is FAIL:
             return Paging.NIGHT if self.pages is Paging.NIGHT else Paging.DAY
         return Paging.NEVER if self.pages is Paging.NEVER else Paging.DAY

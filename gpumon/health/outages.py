@@ -39,11 +39,18 @@ _SINCE_BEFORE = f"last_over_time({_PORT_VERDICT}{_BEFORE}) == {FAIL:d}"
 _SEEN_BEFORE = f"last_over_time({LAST_SEEN}{_BEFORE}) > time() - {KEEP_SECONDS:.0f}"
 _PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
 
-BRAKING_NODES = f'group by {NODE} ({LAST_VERDICT}{{{{check="gpu_power_brake"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
+BRAKING_NODES = (
+    f'group by {NODE} ({LAST_VERDICT}{{{{check="gpu_power_brake",job="{JOB}"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
+)
 """Nodes with a failed gpu_power_brake. {} is a placeholder for further label matchers."""
 
 SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"
 """Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""
+
+
+def enough(count: str) -> str:
+    """Return PromQL for `count`, a number of nodes by job and cluster, where it is an outage."""
+    return f"{count} >= {MANY:d} and {count} > {MANY_SHARE:g} * {_AGENTS} or {count} >= {TOO_MANY:d}"
 
 
 def since(start: str) -> str:
@@ -83,7 +90,7 @@ OUTAGE_RULES: Mapping[str, str] = {
         AGENTS_OUT,
         down=_AGENTS_DOWN,
         new=f"{_AGENTS_DOWN} > time() - {RECENT_SECONDS:g} < time() - {DOWN_SECONDS:g}",
-        many=f"COUNT >= {MANY:d} and COUNT > {MANY_SHARE:g} * {_AGENTS} or COUNT >= {TOO_MANY:d}",
+        many=enough("COUNT"),
         labels=NODE,
     ),
     PORTS_OUT: _outage(

@@ -69,7 +69,7 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
 def _recurred_after_reboot(verdict: Verdict, check: Check | None, facts: Facts) -> bool:
     """Return whether the event of a verdict of an earlier boot, which a repair would have ended, occurred again."""
     latched = check is not None and check.latch is not None and check.latch.repair
-    return latched and not verdict.active and verdict.since_boot != facts.boot_id == verdict.boot_id
+    return latched and not verdict.active and verdict.since_boot != facts.boot_id and verdict.boot_id == facts.boot_id
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:

@@ -57,4 +57,5 @@ def scope(code: int, texts: Iterable[str], *, fatal: bool | None) -> Scope:
         return Scope.FABRIC
     if code in _THERMAL or not fatal:
         return Scope.HARMLESS if code in _HARMLESS else Scope.MINOR
-    return Scope.LINK if all(map(_NAMES_LINK.match, texts)) else Scope.FABRIC
+    fatal_texts = [text for text in texts if text.lower().startswith("fatal")]
+    return Scope.LINK if all(map(_NAMES_LINK.match, fatal_texts)) else Scope.FABRIC

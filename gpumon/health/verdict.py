@@ -121,7 +121,7 @@ OFF = clear(Clearance.OFF)
 
 
 def warn(reason: str, action: Action = Action.NONE, *, at: float | None = None, **evidence: float | str) -> Finding:
-    """Return a finding of level WARN, which an operator handles in working hours. `at`: see Finding."""
+    """Return a finding of level WARN, which is a ticket. `at`: see Finding."""
     return Finding(level=WARN, reason=reason, action=action, evidence=evidence, at=at)
 
 

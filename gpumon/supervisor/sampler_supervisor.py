@@ -23,7 +23,7 @@ from gpumon.supervisor.gpu_quarantine import GpuQuarantine
 from gpumon.supervisor.gpu_trials import GpuTrials
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.restart_timer import RestartTimer
-from gpumon.supervisor.sampler_child import SamplerChild
+from gpumon.supervisor.sampler_child import SamplerChild, call_deadline
 from gpumon.supervisor.sampler_children import SamplerChildren
 
 log = logging.getLogger("gpumon.supervisor")
@@ -176,7 +176,7 @@ class SamplerSupervisor:
     def _note_hang(self, sampler: SamplerChild) -> None:
         """Note the first call without an answer since the last snapshot: with its GPU, and when it began."""
         call = sampler.call
-        if not self._hang and call.running and sampler.waiting_seconds >= self._deadlines.call:
+        if not self._hang and call.running and sampler.waiting_seconds >= call_deadline(call, self._deadlines):
             began = datetime.fromtimestamp(time.time() - (boot_clock() - call.since), timezone.utc)
             gpu = f" on {call.bus_id}" if call.bus_id else ""
             self._hang = (

@@ -63,8 +63,8 @@ def test_files_that_do_not_exist_are_a_warning(capsys: pytest.CaptureFixture[str
     output = capsys.readouterr()
     assert output.out == "the configuration is valid\n"
     assert output.err.splitlines() == [
-        f"warning: {file}:1: probe.python: /no/python does not exist",
-        f"warning: {file}:3: notifications.slack_url_file: /no/slack does not exist",
+        f"warning: {file}:1: probe.python: /no/python: No such file or directory",
+        f"warning: {file}:3: notifications.slack_url_file: /no/slack: No such file or directory",
     ]
 
 

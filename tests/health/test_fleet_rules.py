@@ -480,12 +480,17 @@ def test_ports_of_many_nodes_that_go_down_together_are_an_outage(tmp_path: Path)
 
 
 def test_power_brakes_of_three_nodes_are_one_alert(tmp_path: Path) -> None:
-    """Two nodes, or a third one in maintenance or with a warning, are none. The alert names each node once."""
+    """Two nodes, or a third one in maintenance or with a warning, are none, and so are three of a large fleet.
 
-    def brakes(nodes: Mapping[str, float], muted: str = "") -> list[Series]:
-        target = {name: (("cluster", "a"), ("instance", name), ("job", "gpumon")) for name in nodes}
+    The alert names each node once.
+    """
+
+    def brakes(nodes: Mapping[str, float], muted: str = "", others: int = 0) -> list[Series]:
+        fleet = (*nodes, *(f"other{number}" for number in range(others)))
+        target = {name: (("cluster", "a"), ("instance", name), ("job", "gpumon")) for name in fleet}
         ends = {name: 1e9 if name == muted else 0.0 for name in nodes}
         return [
+            *(Series("up", target[name], [1.0] * 9) for name in fleet),
             *(
                 Series("gpumon_health_check", (("check", "gpu_power_brake"), *target[name], ("uuid", gpu)), [level] * 9)
                 for name, level in nodes.items()
@@ -513,6 +518,7 @@ def test_power_brakes_of_three_nodes_are_one_alert(tmp_path: Path) -> None:
         group(60, brakes(failed), alert_rule_test=[one]),
         group(60, brakes(failed, muted="n2"), alert_rule_test=[one | {"exp_alerts": []}]),
         group(60, brakes({**failed, "n2": 2.0}), alert_rule_test=[one | {"exp_alerts": []}]),
+        group(60, brakes(failed, others=27), alert_rule_test=[one | {"exp_alerts": []}]),
     ]
     check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
 

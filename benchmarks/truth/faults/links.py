@@ -125,7 +125,7 @@ def rows() -> Iterator[FaultRow]:
         # marin-community/marin#9086 and #8934: 505 recoveries since the driver was loaded, all other counters 0, and
         # five days later Xid 149.
         name="an NVLink of Blackwell recovers three times in 21 minutes, for hours, without another error",
-        check="nvlink_unstable",
+        check="nvlink_recovering",
         steps=once(nvlinks={3: {"recovered": growing(3 / (21 * MINUTE))}}),
         on=nvlink5,
         within=160 * MINUTE,

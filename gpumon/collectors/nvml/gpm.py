@@ -207,6 +207,7 @@ class Monitoring:
         process the zeros are right and the utilization is latched. Each result True is also counted as an error.
         """
         if not self._pair.values:
+            self._zeros = 0
             return False
         zeros = not any(value for name, value in self._pair.values.items() if name not in RATES)
         self._zeros = self._zeros + 1 if zeros and utilization and processes != 0 else 0

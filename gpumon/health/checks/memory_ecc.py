@@ -155,7 +155,7 @@ CHECKS = (
         help="ECC corrects errors at a rate that precedes a memory failure.",
         steps="""\
 1. Drain the node: the driver is busy with the errors, and uncorrectable errors follow.
-2. Drain and reset it, and check whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
+2. Reset the GPU, and check whether a row was replaced (`gpumon_gpu_rows_remapped_total`).
 3. If it recurs: run the vendor's diagnostics and replace the board.
 """,
         gpu=corrected_storm,

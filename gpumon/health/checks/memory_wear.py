@@ -91,7 +91,7 @@ CHECKS = (
         name="gpu_memory_unrepairable",
         help="Memory of the GPU cannot be repaired.",
         steps=f"""\
-1. Drain the GPU: the next error there hits a job.
+1. Drain the node: the next error there hits a job.
 2. Replace the board; {_PROOF}.
 """,
         gpu=flag_check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gpumon.health.check_row import DAY, HOUR, MINUTE, Check
+from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, same
 from gpumon.health.checks.nvlink import FAILED_LINK, RECOVERIES, can_evaluate, link_growth
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
@@ -86,15 +86,13 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 def unstable_link(gpu: GpuCase) -> Finding | None:
     minutes, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(DOWN_COUNT)
-    recoveries = gpu.facts.limit(RECOVERY_COUNT)
-    if minutes is None and downs is None and recoveries is None:
+    if minutes is None and downs is None:
         return OFF
     if not can_evaluate(gpu):
         return None
     return (
         (minutes is not None and _link_with_errors(gpu, minutes))
         or (downs is not None and _flapping_link(gpu, downs))
-        or (recoveries is not None and _recovering_link(gpu, recoveries))
         or PASSED
     )
 
@@ -125,23 +123,26 @@ def _flapping_link(gpu: GpuCase, limit: float) -> Finding | None:
     return fail(reason, Action.INSPECT, link=link, downs=float(downs[link]))
 
 
-def _recovering_link(gpu: GpuCase, limit: float) -> Finding | None:
-    """Return a warning if an NVLink recovered at least `limit` times, or in RECOVERY_HOURS hours, of the last day.
+def recovering_link(gpu: GpuCase) -> Finding | None:
+    """Return a warning if an NVLink recovered RECOVERY_COUNT times, or in RECOVERY_HOURS hours, of the last day.
 
     Recoveries before the last reset of the GPU do not count. No other counter may show such a link: marin issue 9086.
     """
-    reset_at, cleared = gpu.state.reset_at, gpu.time_cleared("nvlink_unstable") or 0.0
+    limit = gpu.facts.threshold(RECOVERY_COUNT)
+    if not can_evaluate(gpu):
+        return None
+    reset_at, cleared = gpu.state.reset_at, gpu.time_cleared("nvlink_recovering") or 0.0
     since = cleared if reset_at is None else max(cleared, gpu.facts.wall(reset_at))
     steps: dict[str, list[tuple[float, float]]] = {}
     for growth in link_growth(gpu, RECOVERIES_DAY, since=since):
         steps.setdefault(growth.labels["link"], []).extend(growth.steps)
     link = max(steps, key=lambda name: sum(gain for _, gain in steps[name]), default=None)
     if link is None:
-        return None
+        return PASSED
     count = sum(gain for _, gain in steps[link])
-    hours = len({(gpu.facts.now.at - at) // HOUR for at, _ in steps[link]})
+    hours = min(24, len({at // HOUR for at, _ in steps[link]}))
     if count < limit and hours < RECOVERY_HOURS:
-        return None
+        return PASSED
     reason = f"NVLink {link} recovered {count:.0f} times in {hours} of the last 24 hours: it will probably fail."
     return warn(reason, Action.INSPECT, link=link, recoveries=count, hours=float(hours))
 
@@ -192,19 +193,35 @@ def _minutes(gpu: GpuCase, grown: CounterGrowth) -> set[int]:
 CHECKS: tuple[Check, ...] = (
     Check(
         name="nvlink_unstable",
-        levels=(Level.WARN, Level.FAIL),
         help="An NVLink repeatedly has errors, recovers or goes down.",
         steps="""\
-1. Critical: drain the node: collectives over this link are slow and will fail. A warning can wait for the next drain.
+1. Drain the node: collectives over this link are slow and will fail.
 2. On `/metrics/links`, `gpumon_nvlink_errors_total` shows the link and the time, `gpumon_nvlink_peer_info` the peer.
 3. Drain and reset the GPUs. If it persists: reseat or replace the board or the peer.
 """,
         gpu=unstable_link,
         clear_after=10 * MINUTE,
-        windows=(ERRORS_LONG, RECOVERIES_LONG, RECOVERIES_DAY, UP),
+        windows=(ERRORS_LONG, RECOVERIES_LONG, UP),
         counts_causes=True,
-        limits=(BAD_MINUTES, DOWN_COUNT, RECOVERY_COUNT),
+        limits=(BAD_MINUTES, DOWN_COUNT),
         inhibited_by=FAILED_LINK,
+    ),
+    Check(
+        name="nvlink_recovering",
+        levels=(Level.WARN,),
+        help="An NVLink recovers again and again through the day.",
+        steps="""\
+1. The link works, but will probably fail. This can wait for the next drain of the node.
+2. On `/metrics/links`, `gpumon_nvlink_recoveries_total` shows the link, `gpumon_nvlink_peer_info` the peer.
+3. Drain the node and reset the GPUs, which clears the warning. If it persists: check cartridge and cable
+   at both ends, then replace the board or the peer.
+""",
+        gpu=recovering_link,
+        clear_after=10 * MINUTE,
+        windows=(RECOVERIES_DAY,),
+        counts_causes=True,
+        limits=(RECOVERY_COUNT,),
+        inhibited_by={**FAILED_LINK, "nvlink_unstable": "same"},
     ),
     Check(
         name="nvlink_crc_high",
@@ -244,6 +261,9 @@ CHECKS: tuple[Check, ...] = (
         gpu=errors,
         windows=(ERRORS_SOON, RECOVERIES),
         limits=(ERROR_COUNT,),
-        inhibited_by={**FAILED_LINK, "nvlink_unstable": "same", "nvlink_crc_high": "same", "nvlink_ber_high": "same"},
+        inhibited_by={
+            **FAILED_LINK,
+            **same("nvlink_unstable", "nvlink_recovering", "nvlink_crc_high", "nvlink_ber_high"),
+        },
     ),
 )

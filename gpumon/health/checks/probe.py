@@ -93,9 +93,8 @@ def _slow_finding(last: ProbeResult, whose: str) -> Finding:
     low = [comparison for comparison in last.comparisons if comparison.below_reference]
     if not low:
         return warn(f"{whose} is slow: {last.reason or 'no figure to compare with'}.", Action.INSPECT, at=last.ended)
-    worst = [comparison for comparison in low if comparison.algorithm == low[0].algorithm][
-        -1
-    ]  # of the first algorithm, as in the result
+    of_first_algorithm = [comparison for comparison in low if comparison.algorithm == low[0].algorithm]
+    worst = of_first_algorithm[-1]  # as in the result
     busbw = worst.busbw_bytes_per_second
     usual = worst.usual or busbw
     reference = _REFERENCES[worst.below_reference].format(date=worst.best_date)

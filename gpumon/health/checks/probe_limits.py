@@ -31,7 +31,7 @@ GLOO_BUSBW = Limit(
     "Minimum bus bandwidth of the all-reduce on CPUs.",
     _ABOVE_ZERO,
 )
-_BUSBW = {"nccl": NCCL_BUSBW, "gloo": GLOO_BUSBW}
+BUSBW = {"nccl": NCCL_BUSBW, "gloo": GLOO_BUSBW}
 _SMALLEST = str(min(PROBES[ALL_REDUCE].gpu.sizes))
 
 
@@ -64,7 +64,7 @@ def bandwidth_low(facts: Facts) -> Finding | None:
 
     Return None if there is no result.
     """
-    if all(facts.limit(limit) is None for limit in _BUSBW.values()):
+    if all(facts.limit(limit) is None for limit in BUSBW.values()):
         return OFF
     best: dict[tuple[str, ...], float] = {}
     for (backend, algorithm, _), busbw in _rows(facts.probe.metrics.busbw_bytes_per_second):
@@ -72,7 +72,7 @@ def bandwidth_low(facts: Facts) -> Finding | None:
     if not best:
         return None
     for (backend, algorithm), busbw in best.items():
-        limit = facts.limit(_BUSBW[backend])
+        limit = facts.limit(BUSBW[backend])
         if limit is not None and busbw < limit:
             reason = (
                 f"The {algorithm} all-reduce ({backend}) reached {busbw / 1e9:.3g} GB/s of bus bandwidth at its best "

@@ -70,7 +70,8 @@ def _degrees(count: float) -> str:
 
 def _above_limit(gpu: GpuCase, margin: float) -> str:
     core = gpu.now.temperature_celsius
-    return f"It is {_degrees(-margin)} above its limit{'' if core is None else f' (core: {core:.0f} degrees)'}"
+    side = f"{_degrees(margin)} below" if margin > 0 else f"{_degrees(-margin)} above"
+    return f"It is {side} its limit{'' if core is None else f' (core: {core:.0f} degrees)'}"
 
 
 def _small_margin(gpu: GpuCase, margin: float) -> str:

@@ -150,13 +150,26 @@ def test_a_link_that_recovers_all_day_is_a_warning_until_the_reset(every: float,
     ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 505.0, "failed": 0.0})
     ward.go_on(60)
     add_recoveries(ward, times - 1, every)
-    assert ward.level("nvlink_unstable", 3) is Level.OK
+    assert ward.level("nvlink_recovering", 3) is Level.OK
     add_recoveries(ward, 1, every)
-    verdict = ward.verdict("nvlink_unstable", 3)
+    verdict = ward.verdict("nvlink_recovering", 3)
     assert verdict is not None
     assert (verdict.level, verdict.action, verdict.evidence["link"]) == (Level.WARN, Action.INSPECT, "4")
     ward.reset(3)
     assert not ward.go_on(1800, every=60).verdicts
+
+
+def test_a_link_that_recovers_each_hour_has_one_verdict() -> None:
+    """A recovery every 55 minutes, in six hours or more of any day, does not clear it."""
+    ward = Ward().go_on(60)
+    ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 0.0, "failed": 0.0})
+    add_recoveries(ward, 8, 55 * 60.0)
+    began = ward.verdict("nvlink_recovering", 3)
+    add_recoveries(ward, 8, 55 * 60.0)
+    now = ward.verdict("nvlink_recovering", 3)
+    assert began is not None
+    assert now is not None
+    assert now.since == began.since
 
 
 def test_a_link_that_recovers_in_most_minutes_fails() -> None:
