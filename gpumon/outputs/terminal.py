@@ -124,8 +124,7 @@ def live(document: Document, width: int, height: int, *, color: bool) -> str:
     Each problem is complete if there is room for all of them, else it is one line.
     """
     node = document["node"]
-    bar = min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3)
-    bar = bar if bar >= MIN_BAR else 0
+    bar = max(MIN_BAR, min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3)) if width >= WITHOUT_BARS else 0
     gpus = list(_gpu_lines(document, width, color=color, bar=bar))
     links = [*_connection_lines(document, width), *_probe_lines(document["probe"], node["time"], width, color=color)]
     room = max(2, height - len(gpus) - len(links) - 5)

@@ -141,4 +141,4 @@ def test_the_agent_returns_by_itself_once_its_configuration_is_valid_again(
         eventually(lambda: restarts(systemctl) >= 2)
         systemctl("unset-environment", "GPUMON_POLL__INTERVAL_SECONDS")
         assert b" 200 " in scrape.recv(100)
-    assert systemctl("is-active", "gpumon.service", "gpumon.socket") == "active\nactive"
+    eventually(lambda: systemctl("is-active", "gpumon.service", "gpumon.socket") == "active\nactive")  # READY is later

@@ -85,8 +85,9 @@ def test_a_bad_node_is_listed_by_prometheus(agents: dict[str, AgentProcess], tmp
         eventually(lambda: [each["level"] for each in listed_problems()] == ["fail", "no answer"])
 
 
-def test_a_live_view_shows_bars(agents: dict[str, AgentProcess]) -> None:
-    """A line for each problem, a bar for each reading, and how to end."""
+def test_a_live_view_shows_bars(agents: dict[str, AgentProcess], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each problem, a bar for each reading on a wide terminal, and how to end."""
+    monkeypatch.setenv("COLUMNS", "120")
     url = f"http://127.0.0.1:{agents['broken'].port}"
     live = Terminal(sys.executable, "-m", "gpumon", "status", "--watch", "100ms", "--url", url)
     live.wait_for("GPU 1: The GPU fell off the bus")
