@@ -27,7 +27,7 @@ PATH, CHANGED = "/api/v1/probes/hold", ("hold", "stored")
 DURATION = "15m"
 PATIENCE_SECONDS = 5.0
 """Maximum seconds to wait for a response, and to retry while no agent listens. The agent answers a request for a hold
-within about 2.5 s.
+within about 4 s.
 """
 RETRY_SECONDS = 0.1
 UNCERTAIN = 1

@@ -34,7 +34,7 @@ class MaintenanceEffect:
 class HoldEffect:
     """Ends the probe run in progress, and waits until none of its processes uses a GPU."""
 
-    answer_seconds = 2.5
+    answer_seconds = 4.0
     """Maximum seconds until the request is answered. The answer names a rank that takes longer to close a GPU."""
 
     def __init__(self, probing: ProbeRuns) -> None:

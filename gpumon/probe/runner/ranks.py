@@ -25,8 +25,10 @@ from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe")
 
-TERM_PATIENCE = 1.5
-"""Seconds between SIGTERM, on which a rank ends between two operations (see latched_utilization.py), and SIGKILL."""
+TERM_PATIENCE = 2.5
+"""Seconds between SIGTERM, on which a rank ends between two operations (see latched_utilization.py), and SIGKILL. On an
+H100 a rank takes up to 1.6 s, most of it to close its CUDA context.
+"""
 KILL_PATIENCE = 30.0
 """Seconds after SIGKILL until a rank counts as unkillable: the kernel takes long to free tens of GiB of a GPU."""
 LAST_WORDS = 1.0
