@@ -19,7 +19,7 @@ from gpumon.health.outages import (
     SINGLE_DOWN,
     SINGLE_SECONDS,
     UNLESS_MUTED,
-    enough,
+    if_many,
     since,
 )
 from gpumon.health.table import SUBJECTS, class_of
@@ -150,7 +150,7 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="GpuManyPowerBrakes",
-            expr=enough(f"count by (job, cluster) ({BRAKING_NODES.format('')})"),
+            expr=if_many(f"count by (job, cluster) ({BRAKING_NODES.format('')})"),
             severity="critical",
             page=Paging.NIGHT,
             area="hardware",

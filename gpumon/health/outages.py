@@ -13,7 +13,7 @@ UNLESS_MUTED = f"unless on {NODE} {LAST_MAINTENANCE_END} > time()"
 """PromQL that ends an expression and drops the nodes in maintenance, for which rules that page are muted."""
 DOWN = f'up{{job="{JOB}"}} == 0'
 MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
-"""An outage begins with MANY agents down if they are more than MANY_SHARE of the agents, or with TOO_MANY."""
+"""MANY nodes have a common cause if they are more than MANY_SHARE of the agents, and so have TOO_MANY."""
 RECENT_SECONDS = 3600.0
 """An outage begins with agents that answered within this time: those that are down for longer are another matter."""
 DOWN_SECONDS = BOOT_GRACE
@@ -42,14 +42,14 @@ _PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
 BRAKING_NODES = (
     f'group by {NODE} ({LAST_VERDICT}{{{{check="gpu_power_brake",job="{JOB}"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
 )
-"""Nodes with a failed gpu_power_brake. {} is a placeholder for further label matchers."""
+"""Nodes with a failed gpu_power_brake. The braces take further label matchers."""
 
 SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"
 """Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""
 
 
-def enough(count: str) -> str:
-    """Return PromQL for `count`, a number of nodes by job and cluster, where it is an outage."""
+def if_many(count: str) -> str:
+    """Return PromQL that keeps `count`, a number of nodes by job and cluster, only if so many have a common cause."""
     return f"{count} >= {MANY:d} and {count} > {MANY_SHARE:g} * {_AGENTS} or {count} >= {TOO_MANY:d}"
 
 
@@ -67,8 +67,8 @@ def _outage(name: str, down: str, new: str, many: str, labels: str) -> str:
 
     The same holds for ports. `down`, `new`: PromQL for the agents that are down, and for those that went down so
     recently that they can begin or join an outage. `many`: PromQL that returns the clusters in which an outage begins;
-    in it COUNT is a placeholder for the number of nodes, by job and cluster, with an agent that is `new` and in no
-    outage yet. `labels`: label list, such as NODE, that identifies an agent.
+    COUNT in it is the number of nodes, by job and cluster, with an agent that is `new` and in no outage yet. `labels`:
+    label list, such as NODE, that identifies an agent.
 
     All such agents of the cluster belong to the outage, and so do those that are `new` in the next JOIN_SECONDS. When
     an agent is no longer `down`, its value is 0 once, and then its series ends.
@@ -90,7 +90,7 @@ OUTAGE_RULES: Mapping[str, str] = {
         AGENTS_OUT,
         down=_AGENTS_DOWN,
         new=f"{_AGENTS_DOWN} > time() - {RECENT_SECONDS:g} < time() - {DOWN_SECONDS:g}",
-        many=enough("COUNT"),
+        many=if_many("COUNT"),
         labels=NODE,
     ),
     PORTS_OUT: _outage(

@@ -92,10 +92,8 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         more = f"{{{{ else if eq $i {MAX_INSTANCES} }}}} and more{{{{ end }}}}"
         description += f"{{{{ range $i, $agent := {named} }}}}{names}{more}{{{{ end }}}}"
         if rule.of_fleet:  # one instance, which is right after the alert is resolved too
-            first_named = (
-                f"{{{{ range $i, $agent := {named} }}}}{{{{ if eq $i 0 }}}}{{{{ .Labels.instance }}}}{{{{ end }}}}"
-            )
-            summary = f"{summary.rstrip('.')}, such as {first_named}{{{{ end }}}}."
+            example = f"{{{{ with {named} }}}}{{{{ . | first | label `instance` }}}}{{{{ end }}}}"
+            summary = f"{summary.rstrip('.')}, such as {example}."
     yield "summary", host + summary
     yield "description", description
     yield "action", action

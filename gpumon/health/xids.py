@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpumon.health.verdict import ACTIONS, Action
 from gpumon.model.str_enum import StrEnum
 
 
@@ -52,8 +53,7 @@ class Xid:
 
 NOTHING = "nothing"
 RESTART = "restart the application"
-RESET = "drain the node and reset the GPU"
-REBOOT = "drain the node and reboot it"
+RESET, REBOOT = ACTIONS[Action.RESET], ACTIONS[Action.REBOOT]
 REPLACE = "replace the GPU"
 SUPPORT = "open a case with the vendor"
 CHECK_APPLICATION = "check the application and its CUDA version"

@@ -48,7 +48,7 @@ class StoreTable(Generic[R]):
 
 
 def insert(table: str, columns: Sequence[str]) -> str:
-    """Return an INSERT statement for this table with a placeholder for each column."""
+    """Return an INSERT statement for this table with a `?` for each column."""
     names = ", ".join(f'"{column}"' for column in columns)
     return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - our own names
 

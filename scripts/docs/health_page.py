@@ -23,7 +23,7 @@ behind it and one action.
 | --- | --- | --- | --- |
 | ok | 0 | exit code 0 | the check passes |
 | unknown | 1 | exit code 3 | the check cannot be evaluated; find out why |
-| warn | 2 | exit code 1 | handle it in working hours |
+| warn | 2 | exit code 1 | open a ticket; jobs can run |
 | fail | 3 | exit code 2 | the device, or the node, is unfit for work |
 
 Actions, in ascending order of effort:

@@ -55,7 +55,7 @@ def margin_low(gpu: GpuCase) -> Finding | None:
     if (margin > 0) if limit is None else (margin >= limit):
         return PASSED
     if _is_slowed_by_hardware(gpu, margin):
-        reason = f"{_above_limit(gpu, margin)}: the hardware slows it down."
+        reason = f"{_distance_to_limit(gpu, margin)}: the hardware slows it down."
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
     if limit is None:
         return OFF
@@ -68,7 +68,7 @@ def _degrees(count: float) -> str:
     return f"{count:.0f} degree{'' if round(count) == 1 else 's'}"
 
 
-def _above_limit(gpu: GpuCase, margin: float) -> str:
+def _distance_to_limit(gpu: GpuCase, margin: float) -> str:
     core = gpu.now.temperature_celsius
     side = f"{_degrees(margin)} below" if margin > 0 else f"{_degrees(-margin)} above"
     return f"It is {side} its limit{'' if core is None else f' (core: {core:.0f} degrees)'}"
@@ -78,9 +78,9 @@ def _small_margin(gpu: GpuCase, margin: float) -> str:
     if margin >= 0:
         return f"It has {_degrees(margin)} left until it slows down for heat."
     if _is_confirmed_hot(gpu):
-        return f"{_above_limit(gpu, margin)}: it is being slowed down."
+        return f"{_distance_to_limit(gpu, margin)}: it is being slowed down."
     unconfirmed = "neither a clocks event reason nor its core temperature confirms that"
-    return f"{_above_limit(gpu, margin)} by its thermal margin; {unconfirmed}."
+    return f"{_distance_to_limit(gpu, margin)} by its thermal margin; {unconfirmed}."
 
 
 def _is_slowed_by_hardware(gpu: GpuCase, margin: float) -> bool:
