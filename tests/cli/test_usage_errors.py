@@ -68,6 +68,14 @@ def test_files_that_do_not_exist_are_a_warning(capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_a_file_that_cannot_be_reached_is_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The operating system refuses to look for it, here because of the length of its name."""
+    file, name = tmp_path / "gpumon.yml", "x" * 300
+    file.write_text(f"probe: {{python: /{name}}}\n")
+    assert main(["config", "check", f"--config.file={file}"]) == 0
+    assert capsys.readouterr().err == f"warning: {file}:1: probe.python: /{name}: File name too long\n"
+
+
 def test_an_agent_with_too_few_open_files_ends_with_the_remedy() -> None:
     """It could start no HTTP server and no child process."""
     command = ["prlimit", "--nofile=20", sys.executable, "-m", "gpumon", "serve", "--simulate", "t4x1"]

@@ -258,6 +258,24 @@ def test_an_answer_does_not_control_the_terminal(token_file: Path, capsys: pytes
     assert shown.replace("\n", "").isprintable()
 
 
+def test_an_answer_that_ends_early_is_an_error() -> None:
+    """A part of a document is not taken for the whole, even if it is valid JSON."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"verdicts": []}')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30.0)
+        with pytest.raises(ClientError, match="IncompleteRead"):
+            client.get("/api/v1/health", ["verdicts"])
+        thread.join()
+
+
 def test_an_answer_without_end_is_an_error() -> None:
     """A server that keeps sending a little within each timeout does not keep a command from ending."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

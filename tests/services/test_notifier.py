@@ -76,6 +76,23 @@ def test_in_maintenance_alerts_are_sent_to_alertmanagers_only() -> None:
         webhook.wait_for(1)
 
 
+def test_the_end_of_a_maintenance_resolves_nothing() -> None:
+    """A fault that was notified before is still present; the next message is about another one."""
+    shown = [LOST]
+    other = reports.lost(5).alerts
+    with http_inbox() as webhook, http_inbox() as alertmanager, notifying(webhook, alertmanager, shown) as notifier:
+        notifier.tick()
+        webhook.wait_for(1)
+        both = replace(LOST, alerts=LOST.alerts + other)
+        for report in (in_maintenance(replace(LOST, alerts=())), LOST, both, both):
+            shown.append(report)
+            notifier.tick()
+            if not report.maintenance:
+                alertmanager.wait_for(len(alertmanager.received) + 3)  # a message would have left by now
+        second = webhook.wait_for(2)[1]
+    assert (second["data"]["labels"]["gpu"], second["data"]["state"]) == ("5", "firing")
+
+
 def test_a_store_that_cannot_be_read_delays_a_message_and_does_not_suppress_it() -> None:
     """After the grace the alerts that fire now are sent, without those of the time before."""
     shown = [unread(reports.lost(5), uptime=STORE_GRACE_SECONDS - 1)]

@@ -233,6 +233,22 @@ def test_a_hang_names_the_call_and_its_begin_until_the_driver_answers(node: Supe
     node.until(lambda: len(node.snapshots) > count and not node.state.hang)
 
 
+def test_a_slow_initialisation_is_no_hang(node: SupervisedNode) -> None:
+    """The driver may take seconds to initialise a GPU without persistence mode."""
+    hangs: list[str] = []
+
+    def is_read_again() -> bool:
+        hangs.append(node.state.hang)
+        return len(node.snapshots) > count + 1
+
+    node.simulate({}, delay={"nvmlInit*": 3 * DEADLINES.call})
+    count = len(node.snapshots)
+    node.supervisor.replace("configuration")
+    node.until(is_read_again)
+    assert node.state.restarts["configuration"] == 1
+    assert not any(hangs)
+
+
 def test_close_watching_reads_processes_at_every_poll(node: SupervisedNode) -> None:
     """Close watching reports new processes within a few polls, also after a restart of the sampler."""
     node.supervisor.watch(closely=True)

@@ -208,6 +208,15 @@ def test_the_reason_shows_the_degrees_above_the_limit() -> None:
         assert verdict.reason == expected
 
 
+def test_the_reason_shows_the_degrees_below_the_limit() -> None:
+    """With a larger configured margin, the hardware may slow down a GPU that is below its limit."""
+    ward = Ward(policy=Policy(thresholds={"min_margin_celsius": 5.0}))
+    ward.gpu(3, thermal_margin_celsius=2.0, temperature_celsius=88.0, clock_event_active={"hw_thermal": 1.0})
+    verdict = ward.go_on(130).verdict("gpu_thermal_margin_low", 3)
+    assert verdict is not None
+    assert verdict.reason == "It is 2 degrees below its limit (core: 88 degrees): the hardware slows it down."
+
+
 def test_readings_that_alternate_between_two_levels_raise_the_lower_level() -> None:
     """Readings that alternate around the slowdown temperature raise the lower level."""
     ward = Ward()

@@ -13,6 +13,7 @@ from gpumon.health import nvlink5, registers, xids
 from gpumon.health.catalogue import SHIPPED, XID_ACTIONS
 from gpumon.health.expectation import Expectation
 from gpumon.health.policy import Policy
+from gpumon.health.sxids import Scope, scope
 from gpumon.health.verdict import Action, Clearance, Level
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import SXID, XID
@@ -786,3 +787,9 @@ def test_an_xid_of_a_gpu_that_is_not_monitored() -> None:
     for ward in (given, excluded, contained):
         add_unplaced_xid(ward, 79)
         assert not ward.go_on(300, every=15).verdicts
+
+
+def test_an_error_of_a_link_with_two_severities_is_one_of_the_link() -> None:
+    """Lines that are not fatal do not make it an error of the whole switch."""
+    texts = ("Non-fatal, Link 44 TREX error", "Fatal, Link 44 TREX error")
+    assert scope(24007, texts, fatal=True) is scope(24007, texts[1:], fatal=True) is Scope.LINK
