@@ -478,7 +478,8 @@ def test_an_archive_is_never_overwritten(alone: Path) -> None:
 def test_a_failed_archive_is_deleted(alone: Path) -> None:
     """The disk is full: the exit code is unknown, and the next command can create the file."""
     path = alone / "support.tar.gz"
-    command = f"ulimit -f 1; trap '' XFSZ; exec {sys.executable} -m gpumon doctor --simulate h100x8 --bundle {path}"
+    # 4 KiB are enough for the page that the agent shares with its sampler.
+    command = f"ulimit -f 4; trap '' XFSZ; exec {sys.executable} -m gpumon doctor --simulate h100x8 --bundle {path}"
     ended = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (3, f"gpumon: cannot create {path}: File too large. Name a new file.\n")
     assert not path.exists()

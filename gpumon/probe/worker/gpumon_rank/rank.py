@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 from datetime import timedelta
 from typing import Any, Optional
@@ -11,7 +12,7 @@ from gpumon_rank.collectives import TABLE, Collective, RankContext, exchange
 from gpumon_rank.faults import Fault
 from gpumon_rank.pattern import Pattern
 from gpumon_rank.reporter import Reporter
-from gpumon_rank.stop import StopRequest
+from gpumon_rank.stop import STOPPED, StopRequest
 from gpumon_rank.stopwatch import Stopwatch
 
 
@@ -97,10 +98,11 @@ class Rank:
         self._token = self._torch.zeros(1, device=self._device)
 
     def _abort(self) -> None:
-        """Abort NCCL's communicator. Gloo has no abort: its operations fail when another rank ends."""
-        if self._on_gpu:
-            self._group.group.WORLD._get_backend(self._device).abort()  # noqa: SLF001 - no public name
-            self._torch.cuda.synchronize()
+        """Abort NCCL's communicator, and wait until no kernel runs. Gloo has no abort: on CPUs, end the process."""
+        if not self._on_gpu:
+            os._exit(STOPPED)  # there is no CUDA context, and the teardown of torch and gloo may abort the process
+        self._group.group.WORLD._get_backend(self._device).abort()  # noqa: SLF001 - no public name
+        self._torch.cuda.synchronize()
 
     # Steps
 
