@@ -101,7 +101,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: 
                 since=verdict.since,
                 summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
                 description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
-                action=f"{action_sentence(verdict, boot_id)} {split_action(rule.first_step)[1]}".strip(),
+                action=f"{action_sentence(verdict, health, boot_id)} {split_action(rule.first_step)[1]}".strip(),
             )
 
 

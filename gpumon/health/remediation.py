@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from gpumon.health import clearing
 from gpumon.health.check_row import DAY, Check, XidCause
 from gpumon.health.facts import Facts
+from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME, SUBJECT_OF
-from gpumon.health.verdict import Action, Clearance, Key, Verdict
+from gpumon.health.verdict import OWN_ACTION, Action, Clearance, Key, Verdict
 
 REMEMBERED = 7 * DAY
 """Seconds after a repair in which the same fault, if it returns, requires a stronger action."""
@@ -82,15 +83,20 @@ def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
     return repair if repair is not None and verdict.action in COVERED[repair] else None
 
 
-def action_text(verdict: Verdict, boot_id: str) -> str:
-    """Return the text of the verdict's action. It begins with "if it recurs" while a repair is being verified."""
-    text = verdict.action_text
+def action_text(verdict: Verdict, health: Health, boot_id: str) -> str:
+    """Return the text of the verdict's action, and the operator's own for Xids of the device that it inhibits.
+
+    It begins with "if it recurs" while a repair is being verified.
+    """
+    inhibited = (each.evidence for each in health.consequences(verdict) if each.device == verdict.device)
+    own = (str(evidence[OWN_ACTION]) for evidence in inhibited if OWN_ACTION in evidence)
+    text = "; ".join(dict.fromkeys((verdict.action_text, *own)))
     return f"if it recurs, {text}" if performed_repair(verdict, boot_id) else text
 
 
-def action_sentence(verdict: Verdict, boot_id: str) -> str:
+def action_sentence(verdict: Verdict, health: Health, boot_id: str) -> str:
     """Return `action_text` as a sentence; an empty string if the action is none."""
-    text = action_text(verdict, boot_id)
+    text = action_text(verdict, health, boot_id)
     return "" if verdict.action is Action.NONE else f"{text[0].upper()}{text[1:]}."
 
 

@@ -99,7 +99,7 @@ def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProb
         severity=dict(check.severities).get(verdict.level, "warning"),
         title=_with_device(verdict, report, title(verdict)),
         detail=" ".join(filter(None, details)),
-        action=" ".join(filter(None, (action_sentence(verdict, report.boot_id), check.advice))),
+        action=" ".join(filter(None, (action_sentence(verdict, report.health, report.boot_id), check.advice))),
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
         since=verdict.since,

@@ -168,7 +168,7 @@ class Report:
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
             coded = self.health.with_code(verdict)
             reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))
-            text = action_sentence(verdict, self.boot_id)
+            text = action_sentence(verdict, self.health, self.boot_id)
             info = VerdictInfo(action=action, action_text=text, code=coded.code, reason=reason)
             yield info, labels_of(VerdictInfo.LABELS, place)
 

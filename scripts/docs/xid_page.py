@@ -96,8 +96,8 @@ reload; an invalid file changes nothing.
 
 Severity decides which codes become verdicts and which counters are exported as 0. An `action` in the words of the
 table is also the action of the verdict; any other text gives it the action `inspect`, and is
-its `action_text` in verdicts, `gpumon status`, `gpumon check` and pages. The file takes precedence over
-the text of the event.
+its `action_text` in verdicts, `gpumon status`, `gpumon check` and pages. It follows the action of a verdict that
+inhibits it, such as that of a lost GPU. The file takes precedence over the text of the event.
 
 ## Codes
 

@@ -14,6 +14,8 @@ from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.verdict import NODE, Action, Level, Verdict
 from gpumon.health.xids import RESET, XIDS
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.node import VerdictInfo
+from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.verdicts import VerdictResponse
 
 
@@ -182,6 +184,24 @@ def test_the_operators_own_action_for_an_xid_is_in_the_verdict_and_on_the_page()
     assert (verdict.action, verdict.action_text) == (Action.INSPECT, "page the hardware team")
     assert VerdictResponse.from_verdict(verdict, ward.report).action_text == "page the hardware team"
     assert alerts.alert("GpuXidCritical").action.startswith("Page the hardware team. ")
+
+
+def test_the_operators_own_action_for_an_inhibited_xid_follows_that_of_its_cause() -> None:
+    """The alert, status, API and metrics of a lost GPU show both actions."""
+    ward = Ward(gpus=2, ports=0)
+    row = replace(XIDS[79], action="page the hardware team", ordered=frozenset({"action"}))
+    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({79: row}))
+    ward.event(1, 79)
+    ward.fault(1, "lost")
+    alerts = Alerts(ward).go_on(30)
+    actions = "drain the node and reboot it; page the hardware team"
+    (verdict,) = ward.report.health.primary
+    assert verdict.check == "gpu_lost"
+    assert VerdictResponse.from_verdict(verdict, ward.report).action_text == actions
+    assert alerts.alert("GpuLost").action.startswith(f"{actions.capitalize()}. ")
+    assert problems(ward.report)[0].action.startswith(f"{actions.capitalize()}.")
+    (info,) = (info for info, _ in ward.report.tables() if isinstance(info, VerdictInfo))
+    assert info.action_text == f"{actions.capitalize()}."
 
 
 def test_a_shipped_action_in_the_operators_row_has_the_text_of_the_verdicts_action() -> None:

@@ -230,7 +230,7 @@ def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
     return _recorded_values(verdict, report) | {
         "reason": current_reason(verdict, report),
         "action": (verdict.action if repair is None else Action.NONE).value,
-        "action_text": action_text(verdict, report.boot_id),
+        "action_text": action_text(verdict, health, report.boot_id),
         "repair": None if repair is None else repair.value,
         "repaired_at": repaired_at,
     }
