@@ -131,6 +131,7 @@ def _without_result() -> Iterator[FaultRow]:
     yield node(name="the all-reduce times out twice", steps=_after_good_runs(ranks.LATE, ranks.LATE))
     yield node(
         name="the all-reduce fails twice before its first operation",
+        action=Action.FIX,
         steps=_after_good_runs(ranks.NOT_BEGUN, ranks.NOT_BEGUN),
     )
     yield _row()(

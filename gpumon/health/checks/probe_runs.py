@@ -57,7 +57,7 @@ def repeated_failures(facts: Facts) -> Finding | None:
     what = "timed out" if newest.outcome == "timeout" else "failed"
     reason = f"The all-reduce failed {count} times in a row; the last run {what} {where}."
     if setup or newest.backend != "nccl":
-        return warn(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
+        return warn(reason, Action.FIX if setup else Action.INSPECT, failures=float(count), stage=newest.reason)
     return fail(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
 
 

@@ -223,12 +223,12 @@ def test_wrong_data_clears_after_a_reset_and_a_good_run() -> None:
 
 
 def test_two_failed_runs_in_a_row_raise_a_verdict() -> None:
-    """Two failed runs are a failure, but a warning during setup or on a CPU."""
+    """Two failed runs are a failure, but a warning during setup, which is fixed in the software, or on a CPU."""
     assert not Probed().ran("failed", "ranks").go_on().verdicts
-    for reason, backend, level in (
-        ("ranks", "nccl", Level.FAIL),
-        ("setup", "nccl", Level.WARN),
-        ("ranks", "gloo", Level.WARN),
+    for reason, backend, level, action in (
+        ("ranks", "nccl", Level.FAIL, Action.INSPECT),
+        ("setup", "nccl", Level.WARN, Action.FIX),
+        ("ranks", "gloo", Level.WARN, Action.INSPECT),
     ):
         ward = (
             Probed()
@@ -237,18 +237,19 @@ def test_two_failed_runs_in_a_row_raise_a_verdict() -> None:
             .ran("skipped", "busy")
             .go_on()
         )
-        ward.ran("failed", reason, backend=backend).go_on()
-        assert ward.level("allreduce_failing") is level
+        verdict = ward.ran("failed", reason, backend=backend).go_on().verdict("allreduce_failing")
+        assert verdict is not None
+        assert (verdict.level, verdict.action) == (level, action)
         ward.ran("ok", backend=backend).go_on(70)
         assert not ward.verdicts
 
 
 def test_a_timeout_before_the_first_operation_is_a_warning() -> None:
-    """The stage of the timeout shows that no operation has begun."""
+    """The stage of the timeout shows that no operation has begun, so the action is to fix the software."""
     ward = Probed().ran("timeout", "join").go_on().ran("timeout", "join").go_on()
     verdict = ward.verdict("allreduce_failing")
     assert verdict is not None
-    assert verdict.level is Level.WARN
+    assert (verdict.level, verdict.action) == (Level.WARN, Action.FIX)
     assert "2 times in a row; the last run timed out before its first operation." in verdict.reason
 
 
