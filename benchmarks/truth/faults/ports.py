@@ -174,7 +174,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="reading the files of a port fails",
         check="gpumon_links_unread",
-        action=Action.FIX,
+        action=Action.INSPECT,
         steps=on_port(unreadable=["state", "rate"]),
         where="node",
         on=has_ports,
@@ -183,7 +183,7 @@ def rows() -> Iterator[FaultRow]:
     yield FaultRow(
         name="reading the files of a port does not return",
         check="gpumon_links_unread",
-        action=Action.FIX,
+        action=Action.INSPECT,
         steps=on_port(hang=True),
         where="node",
         on=has_ports,

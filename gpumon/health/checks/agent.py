@@ -32,12 +32,12 @@ _BY_FAULTS = frozenset({"crash", "deadline"})
 """Values of the label `reason` of gpumon_sampler_restarts_total that stand for a fault."""
 
 
-def _notice_check(subject: str, reason: str) -> Callable[[Facts], Finding]:
+def _notice_check(subject: str, reason: str, action: Action = Action.FIX) -> Callable[[Facts], Finding]:
     """Return a check function that warns while Facts.notices has this subject. `reason` precedes the notice's text."""
 
     def evaluate(facts: Facts) -> Finding:
         words = facts.notices.get(subject)
-        return warn(f"{reason} {words.rstrip('.')}.", Action.FIX) if words else PASSED
+        return warn(f"{reason} {words.rstrip('.')}.", action) if words else PASSED
 
     return evaluate
 
@@ -278,7 +278,7 @@ CHECKS = (
 1. The reason names the quarantined device and the file. A sysfs file that hangs means a failing adapter: search the
    kernel log for its driver's messages.
 """,
-        node=_notice_check("links", "Some links cannot be read:"),
+        node=_notice_check("links", "Some links cannot be read:", Action.INSPECT),
         notice="links",
         after=5 * MINUTE,
     ),

@@ -27,8 +27,8 @@ def driver_down(facts: Facts) -> Finding | None:
     hangs = facts.node.abandoned_children or any(max(series.values) > 0 for series in facts.series(STUCK))
     silent = "a call into it does not return" if hangs else "no cause is reported"
     words = facts.notices.get("driver", silent).rstrip(".")
-    software = words.startswith(SOFTWARE_ERRORS)
-    action = Action.REBOOT if hangs else Action.FIX if software else Action.INSPECT
+    software = words.startswith(SOFTWARE_ERRORS) and not facts.node.abandoned_children
+    action = Action.FIX if software else Action.REBOOT if hangs else Action.INSPECT
     return fail(f"The NVIDIA driver cannot be used: {words}.{nvlink_message(facts)}", action, nvml_stuck_seconds=stuck)
 
 

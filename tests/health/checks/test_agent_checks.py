@@ -59,6 +59,20 @@ def test_action_depends_on_why_the_driver_does_not_answer(
     assert verdict.action is action
 
 
+def test_an_error_of_the_software_now_takes_precedence_over_a_hang_that_has_ended() -> None:
+    """A driver that is no longer loaded needs a fix, but a reboot if a process of the agent is still blocked in it."""
+    ward = Ward()
+    ward.node(nvml_up=0.0, nvml_stuck_seconds=70.0)
+    assert ward.go_on(90).level("gpu_driver_down") is Level.FAIL
+    ward.node(nvml_stuck_seconds=0.0)
+    ward.notice("driver", "DriverNotLoaded: modprobe nvidia")
+    for abandoned, action in ((0.0, Action.FIX), (1.0, Action.REBOOT)):
+        ward.node(abandoned_children=abandoned)
+        verdict = ward.go_on(30).verdict("gpu_driver_down")
+        assert verdict is not None
+        assert verdict.action is action
+
+
 def test_a_driver_that_does_not_answer_is_quoted() -> None:
     """The message about NVLinks, which a driver that blocks its callers repeats, is in the reason, and is no fault."""
     ward = Ward()
@@ -76,20 +90,20 @@ def test_a_driver_that_does_not_answer_is_quoted() -> None:
 
 
 @each_case(
-    ("check", "rows", "notice", "lasting"),
+    ("check", "rows", "notice", "lasting", "action"),
     [
-        ("gpumon_store_down", {"store_up": 0.0}, ("store", "the disk is full"), 330),
-        ("gpumon_kernel_log_down", {"kernel_log_up": 0.0}, None, 150),
-        ("gpumon_poll_slow", {"poll_duration_seconds": {"fast": 0.8}}, None, 660),
-        ("gpumon_child_abandoned", {"abandoned_children": 1.0}, None, 5),
-        ("gpumon_reload_failed", {}, ("configuration", "not reloaded: no such key"), 5),
-        ("gpumon_links_unread", {}, ("links", "mlx5_3 is left aside"), 330),
+        ("gpumon_store_down", {"store_up": 0.0}, ("store", "the disk is full"), 330, Action.FIX),
+        ("gpumon_kernel_log_down", {"kernel_log_up": 0.0}, None, 150, Action.FIX),
+        ("gpumon_poll_slow", {"poll_duration_seconds": {"fast": 0.8}}, None, 660, Action.FIX),
+        ("gpumon_child_abandoned", {"abandoned_children": 1.0}, None, 5, Action.REBOOT),
+        ("gpumon_reload_failed", {}, ("configuration", "not reloaded: no such key"), 5, Action.FIX),
+        ("gpumon_links_unread", {}, ("links", "mlx5_3 is quarantined"), 330, Action.INSPECT),
     ],
 )
 def test_what_the_agent_lacks_is_a_warning(
-    check: str, rows: dict[str, float], notice: tuple[str, str] | None, lasting: float
+    check: str, rows: dict[str, float], notice: tuple[str, str] | None, lasting: float, action: Action
 ) -> None:
-    """It makes no node unfit for work, and goes when it is over."""
+    """It makes no node unfit for work, has the action of its cause, and is cleared when it is over."""
     ward = Ward()
     before = ward.report.node
     ward.node(store_up=1.0, abandoned_children=0.0)
@@ -97,7 +111,9 @@ def test_what_the_agent_lacks_is_a_warning(
     ward.node(**rows)
     if notice:
         ward.notice(*notice)
-    assert ward.go_on(lasting, every=15).level(check) is Level.WARN
+    verdict = ward.go_on(lasting, every=15).verdict(check)
+    assert verdict is not None
+    assert (verdict.level, verdict.action) == (Level.WARN, action)
     assert ward.active_checks() == [check]
     ward.node(store_up=1.0, abandoned_children=0.0, kernel_log_up=1.0)
     ward.node(poll_duration_seconds=before.poll_duration_seconds)
