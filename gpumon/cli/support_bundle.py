@@ -9,7 +9,6 @@ import io
 import json
 import os
 import platform
-import re
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from gpumon.cli.client import Client, ClientError
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts
 from gpumon.config.effective_configuration import show
-from gpumon.config.redact import redact_file, redact_text
+from gpumon.config.redact import redact, redact_file, redact_text
 from gpumon.outputs import terminal
 from gpumon.store.database_file import examine
 from gpumon.store.error_events import read_recent
@@ -54,10 +53,11 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
 
 
 def _redact_member(name: str, text: str) -> str:
-    """Return the text of a member with secrets redacted. JSON remains valid: only its strings are redacted."""
-    if not name.endswith(".json"):
-        return redact_text(text)
-    return re.sub(r'"(?:[^"\\]|\\.)*"', lambda literal: json.dumps(redact_text(json.loads(literal[0]))), text)
+    """Return the text of a member with secrets redacted. JSON remains valid: its keys show which values are secret."""
+    if name.endswith(".json"):
+        with contextlib.suppress(ValueError, RecursionError):  # the answer may be that of another program
+            return json.dumps(redact("", json.loads(text)), indent=1)
+    return redact_text(text)
 
 
 def _configuration(facts: HostFacts) -> str:
@@ -80,7 +80,7 @@ def _members(facts: HostFacts) -> Iterator[tuple[str, str]]:
         "gpumon": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "packages": {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()},
+        "packages": [f"{each.metadata['Name']} {each.version}" for each in importlib.metadata.distributions()],
         "torch": facts.torch,
         "unit": facts.unit,
     }

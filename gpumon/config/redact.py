@@ -12,7 +12,7 @@ MAX_LINE = 2000
 """Maximum number of characters of a line of a text. The time of the patterns below grows with the square of it."""
 _WORDS = (
     r"(?:passw\w{0,40}(?<!_file)|passphrase|token|secret|credentials?|api[-_]?key|cookie|bearer"
-    r"|(?<![^\W_])(?:key|pass|pwd|auth)(?![^\W_]))"
+    r"|(?:(?<!com|sur)(?<!by)pass|(?<!mon|pub|hot)(?<!public)key|(?<![^\W_])(?:pwd?|auth))(?![^\W_]))"
 )
 _SECRET_NAME = re.compile(rf"{_WORDS}|^-[ub]$|^--(?:proxy-)?user$", re.IGNORECASE)
 _VALUE = r"""(?:(?P<quote>["'])(?:\\.|(?!(?P=quote)).)*(?:(?P=quote)|$)|\\["'].*?(?:\\["']|$)|\S*[^\s"'\])},;])"""
@@ -30,6 +30,8 @@ _IN_TEXT = tuple(
         (r"Cookie[\"']?: *[\"']?", r"[^\"'\n]+"),
         (r"hooks\.slack\.com/\w+/", r"[^\s\"'<>]+"),
         (r"(?<![a-z\d])x(?:ox[a-z]|app)-", r"[\w.-]+"),
+        (r"(?<![a-z\d])(?:gh[pousr]_|hf_|glpat-|AKIA)", r"(?=[^\W_]{16}|[\w-]*\d)[\w-]{8,}"),
+        (r"(?<![\w/.-])token[ \t]+(?=[^\s/]*\d)", _VALUE),
         (r"(?<![\w-])eyJ", r"[\w-]{8,}\.[\w-]+[\w.=-]*"),
         (r"(?<![\w/.-])(?:pwd|passwd|password)[ \t]+(?!(?:is|was|for|of|file|has|from|to)\b)", _VALUE),
         (r"Bearer |\$2[aby]\$\d\d\$", r"[^\s\"']+"),
@@ -38,8 +40,8 @@ _IN_TEXT = tuple(
         (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE),
     )
 )
-"""Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, webhooks and tokens of Slack, JSON
-web tokens, `passwd X`, `-u NAME:`, `--token`, `token=`.
+"""Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, webhooks and tokens of Slack, tokens
+of GitHub, GitLab, Hugging Face and AWS, JSON web tokens, `passwd X`, `-u NAME:`, `--token`, `token=`.
 """
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _LONG_LINE = re.compile(rf"^(.{{{MAX_LINE}}}).+", re.MULTILINE)

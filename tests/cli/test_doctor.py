@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -497,6 +498,19 @@ def test_a_secret_in_a_reading_is_redacted(tmp_path: Path) -> None:
     assert shown["node"]["notices"][0]["message"].startswith('the gate has failed: "http://u:<redacted>@s/?')
     assert shown["gpus"] == json.loads(json.dumps(host.report["gpus"]))
     assert json.loads(members["versions.json"])["torch"]["import_error"].startswith("the gate has failed")
+
+
+def test_a_value_of_a_secret_key_of_a_reading_is_redacted(tmp_path: Path) -> None:
+    """The keys of JSON show it, as in the configuration; no other value of the report changes."""
+    environment = {"NCCL_TOKEN_X": "s3cret", "NCCL_DEBUG": "INFO"}
+    host = facts({}, torch={"environment": environment})
+    with new_bundle(tmp_path / "x.tar.gz") as archive:
+        fill(archive, replace(host, errors=STOPPED), {})
+    members = unpack(tmp_path / "x.tar.gz")
+    versions = json.loads(members["versions.json"])
+    assert versions["torch"]["environment"] == environment | {"NCCL_TOKEN_X": "<redacted>"}
+    assert any(re.fullmatch(r"pydantic \d[\d.]+", package) for package in versions["packages"])
+    assert json.loads(members["report.json"]) == json.loads(json.dumps(host.report))
 
 
 def test_a_configuration_file_that_cannot_be_read_is_a_problem(alone: Path) -> None:

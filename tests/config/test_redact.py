@@ -41,6 +41,11 @@ R = "<redacted>"
         ("a -----BEGIN RSA PRIVATE KEY-----\nx1\n-----END RSA PRIVATE KEY----- b", f"a {R} b"),
         ("a\n-----BEGIN PRIVATE KEY-----\nx1\nx2", f"a\n{R}"),
         ("prometheus: $2y$10$x1./x", f"prometheus: $2y$10${R}"),
+        ("DBPASS=x1 pw=x2 dbPass: x3", f"DBPASS={R} pw={R} dbPass: {R}"),
+        ("AccountKey=x1; SecretKey: x2", f"AccountKey={R}; SecretKey: {R}"),
+        ("used token x1, next; the token expired", f"used token {R}, next; the token expired"),
+        (f"got ghp_{'a1' * 18}, hf_{'aB' * 17}, glpat-a_b-{'c3' * 8} next", f"got ghp_{R}, hf_{R}, glpat-{R} next"),
+        ("id AKIAIOSFODNN7EXAMPLE, next", f"id AKIA{R}, next"),
     ],
 )
 def test_secrets_in_a_text(text: str, expected: str) -> None:
@@ -53,7 +58,7 @@ def test_a_line_of_the_log_is_kept() -> None:
     line = (
         'time=2026-11-24T05:49:10.442Z level=info msg="probe passed, authority of gpumon.service: 7 tokens" '
         "url=http://127.0.0.1:17400/ keys=3 path=/var/lib/gpumon/token compass=n; journalctl -u gpumon; a@b.example "
-        "/etc/passwd is read; systemd[1]: user@1000.service http://am:9093/a@b --user 1000"
+        "bypass=1 publickey=2 /etc/passwd is read; hf_hub_download failed; systemd[1]: user@1000.service http://am:9093/a@b --user 1000"
     )
     assert redact_text(line) == line
 
