@@ -83,11 +83,13 @@ def _print_unknown(message: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     path = default_paths.find_health_file(_path(HEALTH_FILE, args), _path(STORE, args), os.environ)
-    result = _result(path, args)
+    result, text = _result(path, args)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may contain characters that the locale cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        print(_text(result, path, args.output), flush=True, end="")
+        if args.output == "devicetaint" and result.level is UNKNOWN:
+            print(result.line, file=sys.stderr)  # no rule would mean that nothing has failed
+        print(text, flush=True, end="")
     except OSError:  # the pipe is closed or the disk is full: the exit code must still be that of the result
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if args.maintenance_ok and result.health.maintenance else result.code
@@ -95,8 +97,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(result: CheckResult, path: str, output: str) -> str:
     if output == "devicetaint":
-        if result.level is UNKNOWN:
-            print(result.line, file=sys.stderr)  # no rule would mean that nothing has failed
         return device_taint_rules(result, os.environ.get("NODE_NAME") or os.uname().nodename.lower())
     return (json.dumps(result.document(path), indent=2) if output == "json" else result.line) + "\n"
 
@@ -106,18 +106,20 @@ def _path(flag: str, args: argparse.Namespace) -> str | None:
     return os.path.expanduser(named) if named else None
 
 
-def _result(path: str, args: argparse.Namespace) -> CheckResult:
+def _result(path: str, args: argparse.Namespace) -> tuple[CheckResult, str]:
     try:
         _check_names(args.ignore)
         names = job_gpus.from_job(args.gpu, os.environ) if args.gpu or args.for_job else None
         health = read_health(path, args.max_age)
         gpus = None if names is None else job_gpus.resolve(names, health)
-        return check_result(health, gpus, args.ignore)
+        result = check_result(health, gpus, args.ignore)
+        return result, _text(result, path, args.output)
     except CheckError as error:
-        return unknown(str(error))
+        result = unknown(str(error))
     except Exception as error:  # noqa: BLE001 - Python's exit code for an error, 1, would mean a warning
         sys.excepthook(*sys.exc_info())
-        return unknown(f"gpumon check itself failed: {error!r}. This is a bug: report it with the traceback.")
+        result = unknown(f"gpumon check itself failed: {error!r}. This is a bug: report it with the traceback.")
+    return result, _text(result, path, args.output)
 
 
 def _check_names(names: list[str]) -> None:

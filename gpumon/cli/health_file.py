@@ -185,7 +185,8 @@ def _check_verdict(verdict: Document) -> Document:
         missing = VERDICT_KEYS - each.keys()
         if missing or each["level"] not in LEVELS or not CHECK_NAME.fullmatch(each["check"]):
             raise KeyError(*missing)
-        if not all(isinstance(text, str) for text in (each["device"] or "", each["reason"], each["action_text"])):
+        optional = [text for text in (each["device"], each.get("repair")) if text is not None]
+        if not all(isinstance(text, str) for text in (each["reason"], each["action_text"], *optional)):
             raise TypeError(each)
     return verdict
 

@@ -92,7 +92,7 @@ def test_maintenance_is_active_until_its_end(path: Path) -> None:
 
 
 INJECTED = "x}\n---\nkind: Pod"
-HOSTILE_VERDICT = {"check": INJECTED, "device": ["x"], "reason": 1, "action_text": {}, "level": []}
+HOSTILE_VERDICT = {"check": INJECTED, "device": ["x"], "reason": 1, "action_text": {}, "level": [], "repair": []}
 HOSTILE_GPU = {"uuid": INJECTED, "gpu": INJECTED, "minor": INJECTED}
 
 
@@ -115,7 +115,7 @@ def test_what_is_no_health_file_is_refused(path: Path) -> None:
         "infinite maintenance": whole | {"maintenance": {"until": "", "until_boottime_seconds": 10**400}},
         **{
             f"{name} {value!r}": whole | {"verdicts": [verdict | {name: value}]}
-            for name, value in HOSTILE_VERDICT.items()
+            for name, value in (*HOSTILE_VERDICT.items(), ("device", {}))
         },
         **{
             f"{name} {value!r}": whole | {"gpus": [whole["gpus"][0] | {name: value}]}

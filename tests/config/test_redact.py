@@ -58,7 +58,8 @@ def test_a_line_of_the_log_is_kept() -> None:
     line = (
         'time=2026-11-24T05:49:10.442Z level=info msg="probe passed, authority of gpumon.service: 7 tokens" '
         "url=http://127.0.0.1:17400/ keys=3 path=/var/lib/gpumon/token compass=n; journalctl -u gpumon; a@b.example "
-        "bypass=1 publickey=2 /etc/passwd is read; hf_hub_download failed; systemd[1]: user@1000.service http://am:9093/a@b --user 1000"
+        "bypass=1 publickey=2 hf_hub_download; "
+        "/etc/passwd is read; systemd[1]: user@1000.service http://am:9093/a@b --user 1000"
     )
     assert redact_text(line) == line
 
