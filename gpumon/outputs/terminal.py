@@ -127,7 +127,7 @@ def live(document: Document, width: int, height: int, *, color: bool) -> str:
     bar = max(MIN_BAR, min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3)) if width >= WITHOUT_BARS else 0
     gpus = list(_gpu_lines(document, width, color=color, bar=bar))
     links = [*_connection_lines(document, width), *_probe_lines(document["probe"], node["time"], width, color=color)]
-    room = max(2, height - len(gpus) - len(links) - 5)
+    room = max(2, height - len(gpus) - 5)  # the links take the lines that remain
     problems = [line for each in node["problems"] for line in _problem(each, node["time"], width, color=color)]
     if len(problems) > room:
         problems = [_problem(each, node["time"], width, color=color, complete=False)[0] for each in node["problems"]]

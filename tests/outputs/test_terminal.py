@@ -264,9 +264,14 @@ def test_a_live_view_has_bars() -> None:
 
 
 def test_a_narrow_live_view_shows_each_action_and_no_bars() -> None:
-    """At 80 columns an action continues on the next lines, and readings have the room of the bars."""
-    (problem,) = report_document(samples.lost(3))["node"]["problems"]
-    lines = live(samples.lost(3), width=80)
+    """In 80 columns and 24 lines an action is complete, however many links are listed, and there are no bars."""
+    lost, disconnected = samples.lost(3), samples.disconnected_node()
+    pairs = zip(lost.gpus, disconnected.gpus, strict=True)
+    lost = replace(
+        lost, gpus=tuple(replace(gpu, fabric=other.fabric) for gpu, other in pairs), ports=disconnected.ports
+    )
+    (problem,) = report_document(lost)["node"]["problems"]
+    lines = live(lost, width=80, height=24)
     assert all(len(line) <= 80 for line in lines if line.startswith(("CRITICAL", "0  ")))
     assert problem["action"] in " ".join(line.strip() for line in lines)
     assert "[" not in next(line for line in lines if line.startswith("0  "))
