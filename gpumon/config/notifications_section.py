@@ -12,7 +12,7 @@ from gpumon.config.setting import NEEDS, Section, SomePath, Url, matching, numbe
 
 _Hook = Annotated[
     str,
-    matching(r"https?://[^\s/?#]+[^\s#]*", "must be an absolute URL, such as https://events.example.com/gpumon"),
+    matching(r"https?://[^\s/?#@]+([/?][^\s#]*)?", "must be an absolute URL without user (use webhook_token_file)"),
 ]
 _Server = Annotated[
     str, matching(r"[^@]+:\d+", "must be HOST:PORT, without user and password (smtp_user, smtp_password_file)")

@@ -68,8 +68,8 @@ def matching(pattern: str, wrong: str) -> AfterValidator:
 Url = Annotated[
     str,
     matching(
-        r"https?://[^\s/?#]+[^\s?#]*",
-        "must be an absolute URL without a query, such as https://wiki.example.com/gpumon",
+        r"https?://[^\s/?#@]+(?:/[^\s?#]*)?",
+        "must be an absolute URL without query, user and password (name a token file), such as https://am.example.com",
     ),
 ]
 

@@ -7,6 +7,7 @@ import html
 import http.client
 import json
 import os
+import re
 import smtplib
 import ssl
 import urllib.error
@@ -228,8 +229,8 @@ def post(url: str, body: object, token: str = "", kind: str = "application/json"
     `token`: bearer token; empty for none. `kind`: content type.
     """
     headers = {"Content-Type": kind, "User-Agent": f"gpumon/{__version__}", **_authorization(token)}
-    if not url.startswith(("http://", "https://")):
-        raise DeliveryError("the URL does not begin with http:// or https://: correct it")
+    if not re.match(r"https?://[^/?#@]*(?![^/?#])", url):
+        raise DeliveryError("the URL does not begin with http:// or https://, or has a user: use a token file for that")
     try:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - checked
         _OPENER.open(request, timeout=TIMEOUT_SECONDS).close()

@@ -429,7 +429,7 @@ def test_the_text_of_an_invalid_configuration_is_archived(alone: Path) -> None:
 
 SECRETS = """\
 notifications:
-  alertmanagers: ["http://prom:s3cret-am-password@am-1:9093", "https://s3cret-am-token@am-2"]
+  alertmanagers: ["http://am-1:9093/s3cret-am-path", "https://am-2/s3cret-am-path"]
   alertmanager_token_file: {folder}/am.token
   webhook_url: "https://events.example.com/hooks/s3cret-path/x?token=s3cret-query"
   webhook_token_file: {folder}/hook.token

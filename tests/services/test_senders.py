@@ -179,6 +179,20 @@ def test_the_url_of_a_webhook_may_have_a_query() -> None:
         NotificationsSection(webhook_url="events.example.com")
 
 
+@pytest.mark.parametrize("url", ["http://kim:s3cret@127.0.0.1:9/", "https://t0k3n@127.0.0.1:9"])
+def test_a_url_with_a_user_is_refused(url: str, tmp_path: Path) -> None:
+    """No request with it would be sent, so the configuration, or the log for a URL of a file, names a token file."""
+    with pytest.raises(ValueError, match="webhook_token_file"):
+        NotificationsSection(webhook_url=url)
+    with pytest.raises(ValueError, match="name a token file"):
+        NotificationsSection(alertmanagers=(url,))
+    (tmp_path / "url").write_text(url)
+    [receiver] = message_receivers(NotificationsSection(webhook_url_file=tmp_path / "url"), source="gpumon://n")
+    with pytest.raises(DeliveryError, match="token file") as raised:
+        receiver.deliver(LOST, ended=None)
+    assert url not in str(raised.value)
+
+
 def test_a_webhook_gets_a_cloud_event_when_an_alert_fires_and_one_when_it_is_resolved(tmp_path: Path) -> None:
     """With labels and texts, and with the token of the file. Each is sent once."""
     (tmp_path / "token").write_text("s3cret\n")
