@@ -73,7 +73,7 @@ route:
   routes:
     - matchers: ['page=~"night|day|never"', 'class=~".+"']
       receiver: tickets
-      group_by: [alertname, cluster, instance]
+      group_by: &fault [alertname, cluster, instance]
       group_wait: 5s
       group_interval: 30s
       repeat_interval: 12h

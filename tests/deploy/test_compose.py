@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +153,20 @@ def routed(file: Path, *labels: str) -> str:
 
 
 def test_the_routes_fit_into_an_existing_alertmanager(tmp_path: Path) -> None:
-    """With the route of docs/alerts.md alerts of gpumon take the shipped routes, and no other alert does."""
+    """With the shipped lines in the route of docs/alerts.md only alerts of gpumon take the shipped routes."""
     section = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8").partition("## In an existing Alertmanager")[2]
-    added = yaml.safe_load(section.partition("```yaml\n")[2].partition("```")[0])["route"]["routes"]
-    shipped = _yaml(ROOT / "deploy" / "alertmanager" / "alertmanager.yml")
-    assert added[0] | {"matchers": [], "routes": []} == shipped["route"] | {"matchers": [], "routes": []}
-    added[0]["routes"] = shipped["route"]["routes"]
-    own = {"receiver": "own", "routes": [*added, {"matchers": ['severity="critical"'], "receiver": "phone"}]}
-    receivers = [*shipped["receivers"], {"name": "own"}, {"name": "phone"}]
-    (tmp_path / "own.yml").write_text(yaml.safe_dump(shipped | {"route": own, "receivers": receivers}))
+    added = section.partition("```yaml\n")[2].partition("```")[0]
+    shipped = (ROOT / "deploy" / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8")
+    [route] = yaml.safe_load(added)["route"]["routes"]
+    assert route | {"matchers": [], "routes": []} == yaml.safe_load(shipped)["route"] | {"matchers": [], "routes": []}
+    head, routes, rest = re.split(r"^route:\n(?:  .*\n)*?  routes:\n((?: {4}.*\n)+)", shipped, flags=re.MULTILINE)
+    added = added.replace("route:\n", "route:\n  receiver: own\n")
+    added = re.sub(r"routes: \[\].*\n", lambda _: "routes:\n" + textwrap.indent(routes, "    "), added)
+    added += "    - {matchers: ['severity=\"critical\"'], receiver: phone}\n"
+    own = head + added + rest.replace("receivers:\n", "receivers:\n  - name: own\n  - name: phone\n")
+    (tmp_path / "own.yml").write_text(own)
     shutil.copy(ROOT / "deploy" / "alertmanager" / "gpumon.tmpl", tmp_path)
+    _check("amtool", "check-config", str(tmp_path / "own.yml"))
     for receiver, labels in ROUTES.items():
         asked = {"class": "hardware", "severity": "critical"} | labels
         assert routed(tmp_path / "own.yml", *(f"{name}={value}" for name, value in asked.items())) == receiver
