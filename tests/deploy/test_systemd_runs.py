@@ -128,6 +128,20 @@ def test_the_port_is_held_over_restarts_and_not_after_a_stop(systemctl: Callable
     assert is_answering(port)
 
 
+def test_the_documented_stop_holds_while_the_configuration_is_invalid(systemctl: Callable[..., str], port: int) -> None:
+    """The command of docs/install.md stops a service that systemd is about to start again, and its socket."""
+    page = (UNITS.parents[1] / "docs" / "install.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"`systemctl (stop [^`;]+)`", page)
+    systemctl("start", "gpumon")
+    assert is_answering(port)
+    systemctl("set-environment", "GPUMON_POLL__INTERVAL_SECONDS=often")
+    systemctl("restart", "gpumon")
+    eventually(lambda: systemctl("show", "--property=SubState", "--value", "gpumon.service") == "auto-restart")
+    systemctl(*command.split())
+    assert systemctl("is-active", "gpumon.service", "gpumon.socket") == "inactive\ninactive"
+    assert not is_answering(port)
+
+
 def test_the_agent_returns_by_itself_once_its_configuration_is_valid_again(
     systemctl: Callable[..., str], port: int
 ) -> None:

@@ -35,6 +35,14 @@ def directives(path: Path) -> Mapping[str, list[str]]:
     return found
 
 
+def test_each_documented_stop_of_the_agent_names_its_socket() -> None:
+    """Without it the socket starts the agent again, if the service was stopped while its configuration was invalid."""
+    pages = [path.read_text(encoding="utf-8") for path in (SYSTEMD.parents[1] / "docs").glob("*.md")]
+    stops = re.findall(r"systemctl stop ([^`;&\n]*\bgpumon\b[^`;&\n]*)", "\n".join(pages))
+    assert len(stops) > 2, "the pages were not read"
+    assert set(stops) == {"gpumon.socket gpumon"}
+
+
 def test_the_unit_hides_nothing_from_the_agent() -> None:
     """No directive hides GPUs, processes or the kernel log, revokes the delegated cgroup, or prevents CUDA."""
     assert not BLINDING & set(directives(UNIT))

@@ -165,7 +165,7 @@ CHECKS: tuple[Check, ...] = (
         steps="""\
 1. Check the BMC's event log and `last -x reboot shutdown`: power, watchdog, kernel panic, an operator?
 2. `journalctl -b -1 -e` and /api/v1/events: an Xid shortly before names the GPU.
-3. Before a planned reboot run `gpumon maintenance start --for 30m --reason ...` or `systemctl stop gpumon`.
+3. Before a planned reboot: `gpumon maintenance start --for 30m --reason ...` or `systemctl stop gpumon.socket gpumon`.
 """,
         node=unexpected_reboot,
         latch=Latch(quiet=DAY, repair=False),
