@@ -268,12 +268,13 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
     for sentence in window_sentences.holds(probe["hold"], now):
         yield paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
-    if last is None:
+    if probe["running"]:
+        yield "All-reduce probe: a run is in progress."
+    elif last is None:
         due = probe["next_run"] if (probe["next_run"] or "") > now else None  # a run that has begun is due no more
         first = f" The first run is due at {due}." if due else ""
-        if probe["running"]:
-            first = " The first run is in progress."
         yield f"All-reduce probe: has not run yet.{first}"
+    if last is None:
         return
     current = probe["current_result"]
     if current and current["partial_run_note"]:

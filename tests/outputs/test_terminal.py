@@ -289,14 +289,24 @@ def test_problems_without_room_are_counted() -> None:
 @each_case(
     ("running", "next_run", "words"),
     [
-        (None, "2026-11-20T12:00:07.000Z", " The first run is due at 2026-11-20T12:00:07.000Z."),
-        (None, "2026-11-20T11:59:50.000Z", ""),
-        ("run", "2026-11-20T18:00:00.000Z", " The first run is in progress."),
-        (None, None, ""),
+        (None, "2026-11-20T12:00:07.000Z", "has not run yet. The first run is due at 2026-11-20T12:00:07.000Z."),
+        (None, "2026-11-20T11:59:50.000Z", "has not run yet."),
+        ("run", "2026-11-20T18:00:00.000Z", "a run is in progress."),
+        (None, None, "has not run yet."),
     ],
 )
 def test_a_first_run_of_the_probe_is_due_or_in_progress(running: str | None, next_run: str | None, words: str) -> None:
     """A due time in the past, and that of the run after the one in progress, is not shown."""
     probe = {"hold": None, "last": None, "next_run": next_run, "running": running}
     lines = list(_probe_lines(probe, "2026-11-20T12:00:00.000Z", 80, color=False))
-    assert lines == [f"All-reduce probe: has not run yet.{words}"]
+    assert lines == [f"All-reduce probe: {words}"]
+
+
+def test_a_run_in_progress_is_shown_before_the_last_run() -> None:
+    """The last run is an earlier one, even if its end or skip was a minute ago."""
+    whole = report_document(samples.healthy())
+    whole["probe"]["running"] = "6b80d101c465"
+    lines = terminal.status(whole, 100, color=False).splitlines()
+    shown = [line for line in lines if line.startswith("All-reduce probe: ")]
+    assert shown[0] == "All-reduce probe: a run is in progress."
+    assert " ago" in shown[1]
