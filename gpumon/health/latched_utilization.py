@@ -23,7 +23,8 @@ def memory_in_use(gpu: Gpu) -> float | None:
 def is_utilization_latched(gpu: Gpu) -> bool:
     """Return True if the GPU reports full utilization, but no process, and neither memory nor engines are in use.
 
-    False before Blackwell, and if neither the memory in use nor the activity of the engines (GPM) is reported.
+    False before Blackwell, and if neither the memory in use nor the activity of the engines (GPM) is reported. Without
+    the memory, the engines must be wholly idle: an agent in a container may not see the processes of a job.
     """
     memory, engines = memory_in_use(gpu), gpu.sm_active_ratio
     return (
@@ -32,5 +33,6 @@ def is_utilization_latched(gpu: Gpu) -> bool:
         and (gpu.utilization_ratio or 0.0) >= LATCHED
         and (memory is not None or engines is not None)
         and (memory or 0.0) <= idle_bytes(exact=gpu.memory_reserved_bytes is not None)
-        and max(engines or 0.0, gpu.memory_utilization_ratio or 0.0) <= IDLE_UTILIZATION
+        and max(engines or 0.0, gpu.memory_utilization_ratio or 0.0)
+        <= (IDLE_UTILIZATION if memory is not None else 0.0)
     )

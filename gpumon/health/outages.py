@@ -39,10 +39,14 @@ _SINCE_BEFORE = f"last_over_time({_PORT_VERDICT}{_BEFORE}) == {FAIL:d}"
 _SEEN_BEFORE = f"last_over_time({LAST_SEEN}{_BEFORE}) > time() - {KEEP_SECONDS:.0f}"
 _PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
 
-BRAKING_NODES = (
-    f'group by {NODE} ({LAST_VERDICT}{{{{check="gpu_power_brake",job="{JOB}"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
-)
+_BRAKING = f'({LAST_VERDICT}{{{{check="gpu_power_brake",job="{JOB}"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
+BRAKING_NODES = f"group by {NODE} {_BRAKING}"
 """Nodes with a failed gpu_power_brake. The braces take further label matchers."""
+BRAKING = f"count by (job, cluster) ({BRAKING_NODES})".format("")
+_BRAKING_OF_RACK = f"group by (instance, job, cluster, rack) {_BRAKING}".format(',rack!=""')
+BRAKING_RACK = f"max by (job, cluster) (count by (job, cluster, rack) ({_BRAKING_OF_RACK})) >= {MANY:d}"
+"""Number of nodes with a failed gpu_power_brake in the rack that has most, if they are many; by the target label rack.
+"""
 
 SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"
 """Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""

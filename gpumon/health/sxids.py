@@ -58,4 +58,4 @@ def scope(code: int, texts: Iterable[str], *, fatal: bool | None) -> Scope:
     if code in _THERMAL or not fatal:
         return Scope.HARMLESS if code in _HARMLESS else Scope.MINOR
     fatal_texts = [text for text in texts if text.lower().startswith("fatal")]
-    return Scope.LINK if all(map(_NAMES_LINK.match, fatal_texts)) else Scope.FABRIC
+    return Scope.LINK if fatal_texts and all(map(_NAMES_LINK.match, fatal_texts)) else Scope.FABRIC

@@ -1,7 +1,7 @@
 """Groups errors that NVML and the kernel log report into events, and records each change of an event.
 
-Both sources are read at the same time. NVML reports an Xid sooner, but without a text. The kernel log has the text of
-the error, and also the errors that occurred while no agent ran.
+NVML may report an Xid sooner than the kernel log, but without its text, which decides how severe some Xids are. The
+kernel log also has the errors that occurred while no agent ran.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ READ_SECONDS = 1.0
 """Interval in seconds at which the kernel log is read, or its opening retried, in addition to reads on new messages."""
 UPDATE_SECONDS = 1.0
 """Seconds for which further errors of a recorded event are collected before they are recorded, as one change."""
+TEXT_SECONDS = 0.3
+"""Seconds for which an Xid that NVML reported waits for its line in the kernel log."""
 POSITION_SECONDS = 60.0
 """Interval in seconds at which the position in the kernel log is stored, if the position has changed."""
 RECENT_SECONDS = 60.0
@@ -76,6 +78,8 @@ class EventRecorder:
         """Observations that wait until the stored events have been read or PATIENCE_SECONDS have passed; None after
         that.
         """
+        self._textless: list[ErrorObservation] = []
+        """Xids that NVML reported at most TEXT_SECONDS ago, the oldest first."""
         self._unconfirmed: dict[tuple[str, int], tuple[ErrorObservation, float]] = {}
         """Errors without an Xid that NVML has not confirmed yet, and the boot clock when they were read; by bus id and
         code.
@@ -116,12 +120,23 @@ class EventRecorder:
         self._record_position()
 
     def add_nvml_event(self, xid: ErrorObservation) -> None:
-        """Add an Xid that NVML reported. Ignore code 999 if the kernel log, which has the actual Xid, can be read."""
-        if xid.code != UNNUMBERED_XID or not self._watch.log.up:
+        """Add an Xid that NVML reported, after its line in the kernel log if that can be read.
+
+        Ignore code 999 then, because the kernel log has the actual Xid.
+        """
+        if not self._watch.log.up:
             self._add((xid,))
+        elif xid.code != UNNUMBERED_XID:
+            self._textless.append(xid)
+            self._loop.call_after(TEXT_SECONDS, self._add_textless)
+
+    def _add_textless(self) -> None:
+        self._read()
+        self._add((self._textless.pop(0),))
 
     def stop(self) -> None:
         """Submit the changed events and the position in the kernel log to the store, and close the kernel log."""
+        self._add(self._textless)
         self._in_flight = False  # the store writes in order, so an earlier batch is stored before the one submitted now
         self._record(even_if_unchanged=self._has_moved())
         self._watch.close()

@@ -96,9 +96,9 @@ the hour in which the outage began, in seconds since 1970, plus the number of th
   most; then those that are still down have a GpumonDown each, in one notification. Agents that join the outage are
   added without another notification. GpumonDown fires after {duration(SINGLE_SECONDS)}, so that an outage is announced
   first. An agent that already has a GpumonDown keeps it when an outage begins.
-- If GPUs of at least {MANY} nodes fail gpu_power_brake, and these are more than {MANY_SHARE:.0%} of the cluster or at
-  least {TOO_MANY}, GpuManyPowerBrakes pages once, names the nodes and inhibits their own alerts: the cause is a feed or
-  a rack.
+- If GPUs of at least {MANY} nodes fail gpu_power_brake, and these are more than {MANY_SHARE:.0%} of the cluster, or at
+  least {TOO_MANY}, or of one rack, GpuManyPowerBrakes pages once, names the nodes and inhibits their own alerts: the
+  cause is a feed or a rack. Racks are compared if the targets have a label `rack` (`gpumon sd --label-from rack`).
 - Ports of at least {MANY} nodes that go down within two minutes are an outage: IbManyPortsDown names them and inhibits
   their IbPortDown. Its notification leaves 30 s after the port of the third node has failed. Ports that join later are
   in a second one, 3 minutes after the first. A port that failed more than 30 s before that of the third node has been

@@ -52,10 +52,13 @@ A driver call takes a lock of the driver, which kernel launches and other client
 | fast | 2 ms | GPM (1.7 ms), utilization, memory, temperature, power, recovery action, clock event reasons |
 | slow | 12 ms | energy (3 ms), slowdown times (1.6 ms), PCIe, ECC and NVLink counters, link states, process lists |
 | rare | 8 ms | limits, modes, lifetime counters, bit error rates; graphics processes of a board without a display |
+| state | none | files of sysfs and procfs: no driver call |
 
-PCIe, ECC and NVLink counters and process lists hold a lock of all GPUs: none is in the fast tier. While a probe runs,
+In the fast tier temperature, and with older drivers utilization, hold a lock of all GPUs, for less than 0.1 ms. PCIe,
+ECC and NVLink counters and process lists hold it for longer: none is in the fast tier. While a probe runs,
 process lists are read with fast, and slow with it if that took less than 0.25 s. NVML's PCIe throughput (20 ms) is
-never read. The times are sums of calls that were measured singly on an idle H100 with driver 580.159, without NVLink.
+never read. The times are sums of calls that were measured singly on an idle H100 with driver 580.159, without NVLink,
+whose counters add to slow, most of all on Blackwell.
 """
 
 _SHORTENED = re.compile(r"^(nvmlDevice(?=Get)|field |sysfs )")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -482,12 +483,17 @@ def test_ports_of_many_nodes_that_go_down_together_are_an_outage(tmp_path: Path)
 def test_power_brakes_of_three_nodes_are_one_alert(tmp_path: Path) -> None:
     """Two nodes, or a third one in maintenance or with a warning, are none, and so are three of a large fleet.
 
-    The alert names each node once.
+    Three nodes of one rack are an alert also in a large fleet. The alert names each node once.
     """
 
-    def brakes(nodes: Mapping[str, float], muted: str = "", others: int = 0) -> list[Series]:
+    def brakes(
+        nodes: Mapping[str, float], muted: str = "", others: int = 0, racks: Mapping[str, str] = MappingProxyType({})
+    ) -> list[Series]:
         fleet = (*nodes, *(f"other{number}" for number in range(others)))
-        target = {name: (("cluster", "a"), ("instance", name), ("job", "gpumon")) for name in fleet}
+        target = {
+            name: (("cluster", "a"), ("instance", name), ("job", "gpumon"), ("rack", racks.get(name, "")))
+            for name in fleet
+        }
         ends = {name: 1e9 if name == muted else 0.0 for name in nodes}
         return [
             *(Series("up", target[name], [1.0] * 9) for name in fleet),
@@ -514,11 +520,14 @@ def test_power_brakes_of_three_nodes_are_one_alert(tmp_path: Path) -> None:
     }
     one = {"eval_time": "5m", "alertname": rule.name, "exp_alerts": [alert]}
     failed = dict.fromkeys(("n0", "n1", "n2"), 3.0)
+    none = one | {"exp_alerts": []}
     groups = [
         group(60, brakes(failed), alert_rule_test=[one]),
-        group(60, brakes(failed, muted="n2"), alert_rule_test=[one | {"exp_alerts": []}]),
-        group(60, brakes({**failed, "n2": 2.0}), alert_rule_test=[one | {"exp_alerts": []}]),
-        group(60, brakes(failed, others=27), alert_rule_test=[one | {"exp_alerts": []}]),
+        group(60, brakes(failed, muted="n2"), alert_rule_test=[none]),
+        group(60, brakes({**failed, "n2": 2.0}), alert_rule_test=[none]),
+        group(60, brakes(failed, others=27), alert_rule_test=[none]),
+        group(60, brakes(failed, others=27, racks=dict.fromkeys(failed, "r1")), alert_rule_test=[one]),
+        group(60, brakes(failed, others=27, racks=dict.fromkeys(list(failed)[1:], "r1")), alert_rule_test=[none]),
     ]
     check(tmp_path, render(rules(), runbooks="https://wiki"), groups)
 

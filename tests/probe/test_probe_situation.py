@@ -88,6 +88,15 @@ def test_pages_of_the_kernel_on_grace_do_not_make_a_gpu_busy() -> None:
         assert is_in_use(gpu, None) is (reason is not None)
 
 
+def test_a_latched_utilization_prevents_no_run() -> None:
+    """On Blackwell a full utilization without process, memory in use and busy engines is no load; earlier it is."""
+    for architecture, reason in [("Blackwell", None), ("Hopper", "busy")]:
+        gpu = Gpu(architecture=architecture, processes=0.0, utilization_ratio=1.0, memory_used_bytes=0.0)
+        states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
+        skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
+        assert (skip and skip.reason) == reason, architecture
+
+
 def test_page_cache_on_grace_leaves_no_memory_free() -> None:
     """On a Grace host little free memory prevents no run, because the kernel reclaims the page cache that holds it."""
     for name, reason in [("NVIDIA GB200", None), ("NVIDIA B200", "low_memory")]:

@@ -164,6 +164,30 @@ def test_an_error_of_both_sources_counts_once(start: Callable[..., EventRecorder
     assert agent.counts() == {"79": 2.0}
 
 
+def test_an_xid_of_nvml_waits_for_its_line(start: Callable[..., EventRecorderOnly], log: KernelLogFile) -> None:
+    """The first record of an error has the text of the kernel log, although NVML reports it first."""
+    agent = start()
+    agent.wait_for_counts({})
+    agent.nvml(64)
+    log.xid("64, pid='<unknown>', name=<unknown>, Row Remapper: Row is already pending remapping")
+    agent.until(lambda: bool(agent.monitor.latest.events))
+    assert "already pending" in agent.monitor.latest.events[0].text
+    turn_for(agent.loop, 0.5)
+    assert agent.counts() == {"64": 1.0}
+
+
+def test_an_xid_that_waits_for_its_line_is_stored_at_a_stop(
+    start: Callable[..., EventRecorderOnly], log: KernelLogFile
+) -> None:
+    """The next agent counts it once."""
+    agent = start()
+    agent.wait_for_counts({})
+    agent.nvml(79)
+    agent.recorder.stop()
+    agent.persistence.close()
+    start(log.path).wait_for_counts({"79": 1.0})
+
+
 def test_xids_of_killed_ranks_are_not_counted(start: Callable[..., EventRecorderOnly], log: KernelLogFile) -> None:
     """Xids that the agent causes by killing a rank are not counted, those of a job on the same GPU are."""
     agent = start()

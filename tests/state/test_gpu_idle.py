@@ -171,6 +171,7 @@ def test_a_latched_utilization_is_idle() -> None:
         {"architecture": "Hopper"},
         {"architecture": None},
         {"name": "NVIDIA GB200"},
+        {"name": "NVIDIA GB200", "sm_active_ratio": 0.02},
     ],
 )
 def test_any_other_sign_of_use_beside_full_utilization_is_use(sign: dict[str, Any]) -> None:

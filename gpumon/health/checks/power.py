@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
-from gpumon.health.sample_windows import SampleWindow, with_labels
+from gpumon.health.sample_windows import STEP, SampleWindow, with_labels
 from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn
 from gpumon.model.gpu import Gpu
 
@@ -61,10 +61,9 @@ def _braked_share(gpu: GpuCase) -> float | None:
     if all((reasons or {}).get("hw_power_brake") is None for reasons in now):
         return None
     counted, active = (with_labels(gpu.series(window), reason="hw_power_brake") for window in (BRAKED, BRAKING))
-    seconds = counted.gain if counted is not None else 0.0
-    if not seconds and active is not None:
-        seconds = active.mean * active.observed_seconds(BRAKING)
-    return min(1.0, seconds / BRAKED.seconds)
+    if counted is not None and counted.gain:  # the first and the last point are up to STEP seconds inside the window
+        return min(1.0, counted.gain / max(counted.covered_seconds, BRAKED.seconds - STEP))
+    return 0.0 if active is None else active.mean * active.observed_seconds(BRAKING) / BRAKED.seconds
 
 
 def cap(gpu: GpuCase) -> Finding | None:

@@ -126,10 +126,18 @@ def codes(verdict: Verdict) -> set[int]:
 
 
 def is_superseded(gpu: GpuCase, check: str, events: Iterable[ExplainedXid]) -> bool:
-    """Return whether the check's open verdict is only about a recovery action (Xid 154) that a newer one supersedes."""
+    """Return whether the check's open verdict is only about Xids that newer reports of them supersede.
+
+    These are a newer recovery action (Xid 154), and the line of the kernel log: NVML had reported the Xid without text.
+    """
     verdict = gpu.facts.open.get((check, gpu.device))
-    advised = verdict is not None and codes(verdict) == {RECOVERY_ACTION}
-    return advised and any(xid.code == RECOVERY_ACTION for xid in events)
+    if verdict is None:
+        return False
+    here = verdict.since_boot == gpu.facts.boot_id
+    read = {
+        xid.code for xid in events if xid.code == RECOVERY_ACTION or (here and xid.event.first_at <= verdict.since_at)
+    }
+    return codes(verdict) <= read
 
 
 def reason(events: Sequence[ExplainedXid]) -> str:

@@ -12,6 +12,7 @@ from polled import Poll, open_poll
 import gpumon
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.model.gpu import Gpu
+from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import FAST, RARE, SLOW, Call, Field, Gpm, Tier, primary_sources, rows
 
 PACKAGE = Path(gpumon.__file__).parent
@@ -99,6 +100,11 @@ def test_no_field_of_a_fast_poll_costs_a_millisecond() -> None:
     }
 
     assert fields == {"RECOVERY_ACTION", "MEMORY_TEMP", "POWER_AVERAGE"}
+
+
+def test_bit_error_rates_are_read_rarely() -> None:
+    """They take a lock of all GPUs for each link."""
+    assert rows(Nvlink)["bit_error_ratio"].every is RARE
 
 
 @pytest.mark.parametrize(("detailed", "read"), [(False, False), (True, True)])

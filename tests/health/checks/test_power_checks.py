@@ -68,6 +68,18 @@ def test_brakes_are_graded_by_their_share_of_time(
     assert ward.level("gpu_power_brake", 3) is expected
 
 
+def test_a_brake_that_never_ends_has_a_share_of_one() -> None:
+    """The points of the counter span less than the window."""
+    ward = Ward()
+    for times in range(60):
+        ward.gpu(3, clock_event_seconds_total=NOTHING | {"hw_power_brake": LOOK * times})
+        ward.gpu(3, clock_event_active=NOTHING | {"hw_power_brake": 1.0})
+        ward.go_on(LOOK)
+    verdict = ward.verdict("gpu_power_brake", 3)
+    assert verdict is not None
+    assert verdict.evidence["hw_power_brake_ratio"] == 1.0
+
+
 def test_a_warning_about_a_brake_sends_nothing() -> None:
     """A failure of one node is a ticket, because the scheduler drains the node."""
     assert {level: BY_NAME["gpu_power_brake"].paging(level) for level in (Level.WARN, Level.FAIL)} == {

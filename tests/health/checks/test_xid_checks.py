@@ -60,6 +60,27 @@ def test_critical(code: int, text: str, action: Action) -> None:
     assert ward.go_on(2 * DAY, every=HOUR).level("gpu_xid_critical", 1) is Level.FAIL
 
 
+@each_case(
+    ("code", "text"),
+    [
+        (64, "Row Remapper: Row is already pending remapping"),
+        (74, REGISTERS.format("0x40000000", "0x0")),
+        (155, "Nonfatal error"),
+    ],
+)
+def test_the_text_of_an_xid_clears_the_verdict_that_it_denies(code: int, text: str) -> None:
+    """NVML had reported the Xid without a text. A later harmless one clears nothing."""
+    ward = Ward(gpus=1)
+    ward.event(0, code)
+    assert ward.go_on().level("gpu_xid_critical") is Level.FAIL
+    ward.at += MINUTE
+    ward.event(0, code, text=text)
+    assert ward.go_on().level("gpu_xid_critical") is Level.FAIL
+    first, later = ward.report.events
+    ward.report = replace(ward.report, events=(replace(first, text=text, texts=(text,)), later))
+    assert ward.go_on(1.5 * MINUTE).level("gpu_xid_critical") is Level.OK
+
+
 def test_the_xid_with_the_strongest_action_gives_the_reason() -> None:
     """The other Xids are named beside it; the driver's advice gives the reason only if nothing else does."""
     ward = Ward(gpus=1)
@@ -793,3 +814,8 @@ def test_an_error_of_a_link_with_two_severities_is_one_of_the_link() -> None:
     """Lines that are not fatal do not make it an error of the whole switch."""
     texts = ("Non-fatal, Link 44 TREX error", "Fatal, Link 44 TREX error")
     assert scope(24007, texts, fatal=True) is scope(24007, texts[1:], fatal=True) is Scope.LINK
+
+
+def test_a_fatal_error_without_its_text_is_one_of_the_whole_switch() -> None:
+    """An event keeps only its first texts and the newest: the fatal one may be missing."""
+    assert scope(24007, ["Non-fatal, Link 44 TREX error"], fatal=True) is Scope.FABRIC
