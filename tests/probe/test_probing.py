@@ -18,6 +18,8 @@ from agents import unreaped_children
 from loops import turn_for, turn_until
 
 from gpumon.clock import boot_clock
+from gpumon.config.component_settings import probe_settings
+from gpumon.config.load import load
 from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
@@ -629,6 +631,17 @@ def test_a_job_that_starts_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     bench.report = idle(node(0.0, 1.0), 3600.0, 1.0)
     bench.turn_until(lambda: bool(bench.results))
     assert (bench.results[0].reason, "GPU 1 has 1 process" in bench.results[0].hint) == ("busy", True)
+
+
+def test_a_configured_minimum_bandwidth_decides_the_outcome_of_a_run(bench: Bench) -> None:
+    """A run below the limit of the configuration is degraded, because of the limit."""
+    bench.worker.write_text(MEASURE)
+    limit = {"GPUMON_HEALTH__THRESHOLDS": "{min_allreduce_gloo_busbw_bytes_per_second: 1e18}"}
+    bench.probing.host.settings = probe_settings(load(None, {"--simulate": "h100x8"}, limit))
+    assert bench.request().accepted
+    bench.turn_until(lambda: bool(bench.results))
+    [result] = bench.results
+    assert (result.backend, result.outcome, result.reason) == ("gloo", "degraded", "limit")
 
 
 # Some of the GPUs
