@@ -23,8 +23,8 @@ from gpumon.server.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
 AGENT = f"gpumon/{__version__}"
-MAX_BODY = 16 << 20
-"""Maximum size in bytes of the body of a response, because the sender is not trusted."""
+MAX_BODY, BYTES_PER_VALUE = 16 << 20, 16
+"""Maximum bytes of the body of a response, and bytes of that for each JSON value, because the sender is not trusted."""
 PROBLEM = ("detail", "remedy")
 """Names of the members that every JSON error response of the agent has."""
 STORED_LATER = (
@@ -92,6 +92,7 @@ class Client:
     token_file: Path | None = None
     """File with the token that is sent with requests to a URL."""
     timeout: float = TIMEOUT_SECONDS
+    max_body: int = MAX_BODY
 
     def get(self, path: str, members: Collection[str], **query: object) -> Any:
         """Send a GET request and return the JSON object of the response.
@@ -154,8 +155,8 @@ class Client:
             deadline.start()
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
-            body = answer.read(MAX_BODY + 1)
-            if ended.is_set() or (answer.length and len(body) <= MAX_BODY):
+            body = answer.read(self.max_body + 1)
+            if ended.is_set() or (answer.length and len(body) <= self.max_body):
                 raise http.client.IncompleteRead(body)
         except (OSError, http.client.HTTPException) as error:
             if ended.is_set():
@@ -165,8 +166,8 @@ class Client:
             if deadline is not None:
                 deadline.cancel()
             connection.close()
-        if len(body) > MAX_BODY:
-            raise _NotGpumonError(f"status {answer.status}, more than {MAX_BODY >> 20} MiB")
+        if len(body) > self.max_body or body.count(b",") > self.max_body // BYTES_PER_VALUE:
+            raise _NotGpumonError(f"status {answer.status}, more than {self.max_body >> 20} MiB or too many values")
         return Answer(answer.status, answer.headers.get("Content-Type", ""), body)
 
     def _authorization(self) -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
 
 LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
 """Color of each level of a problem. The worst level is first."""
-MAX_CELL = 24  # maximum width of the columns DRAINED and OWNER
+MAX_CELL, MAX_HEALTH = 24, 2 << 20  # maximum width of DRAINED and OWNER, and maximum bytes of the answer of an agent
 
 
 def add(parser: CommandParser) -> None:
@@ -62,8 +62,8 @@ def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
     """Return the function that reads the state of the fleet. Raise UserError if the arguments are invalid."""
     if args.hosts:
         scheme, hosts = "https" if args.tls else "http", read_hosts(args.hosts, args.group).items()
-        addresses = {name: with_port(each.get(ADDRESS, name), DEFAULT_PORT) for name, each in hosts}
-        agents = {name: Client(f"{scheme}://{each}", args.token_file, SECONDS) for name, each in addresses.items()}
+        addresses = {name: f"{scheme}://{with_port(each.get(ADDRESS, name), DEFAULT_PORT)}" for name, each in hosts}
+        agents = {name: Client(each, args.token_file, SECONDS, MAX_HEALTH) for name, each in addresses.items()}
         return lambda: from_agents(agents)
     client = Client(args.prometheus, args.token_file, SECONDS)
     return lambda: from_prometheus(client, urlsplit(args.prometheus).path)

@@ -17,8 +17,8 @@ from gpumon.health.last_verdicts import JOB, LAST_INFO, LAST_SEEN, LAST_VERDICT,
 from gpumon.health.verdict import Level
 from gpumon.model.durations import from_rfc3339
 
-SECONDS, AT_ONCE = 10.0, 32
-"""Maximum seconds for one request, and maximum number of agents that are queried at the same time."""
+SECONDS, AT_ONCE, MAX_ALERTMANAGERS = 10.0, 32, 8
+"""Maximum seconds for one request, number of agents that are queried at the same time, and number of Alertmanagers."""
 NO_ANSWER = "no answer"  # instead of a level
 MAX_TIME = 1e11  # in seconds: the year 5138
 WORDS = tuple(level.word for level in Level if level is not Level.OK)
@@ -128,11 +128,11 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
     owners: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
-        urls = [urlsplit(each["url"]) for each in alertmanagers]
+        urls = [urlsplit(each["url"]) for each in alertmanagers[:MAX_ALERTMANAGERS]]
     except (ClientError, *MALFORMED):  # Mimir and Thanos do not have this path
         return None
     for url in urls:
-        client = Client(f"{url.scheme}://{url.netloc}", timeout=SECONDS)
+        client = Client(f"{url.scheme}://{url.netloc}", timeout=SECONDS / len(urls))
         path = url.path.rpartition("/")[0]
         try:
             names = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import termios
 import threading
@@ -141,6 +142,33 @@ def test_an_odd_host_does_not_hide_the_others(
     hosts.write_text(f"{stranger[0].removeprefix('http://')}\ngpu..1\n{'x' * 80}\ngpu:99999\ngpu:abc\n")
     assert main(["fleet", "--hosts", str(hosts)]) == 0
     assert capsys.readouterr().out.startswith("5 nodes: 0 ok, 5 no answer\n")
+
+
+def test_an_answer_of_too_many_values_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty lists take 30 times the memory of their text, for each of the agents that are asked at the same time."""
+    with serving(f'{{"verdicts": [], "maintenance": null, "more": [{"[]," * 200_000}[]]}}') as url:
+        (tmp_path / "hosts").write_text(url.removeprefix("http://"))
+        assert main(["fleet", "--json", "--hosts", str(tmp_path / "hosts")]) == 0
+    [problem] = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["level"] == "no answer"
+    assert "more than 2 MiB or too many values" in problem["reason"]
+
+
+def test_the_first_alertmanagers_of_many_are_asked() -> None:
+    """A Prometheus that lists hundreds, each without an answer, cannot hold up the command."""
+    addresses: list[str] = []
+    asked: list[str] = []
+    answer = prometheus('"1"', '"0"')
+
+    def count(path: str) -> str:
+        asked.append(path)
+        listed = [{"url": f"{addresses[0]}/{number}/alerts"} for number in range(100)]
+        return json.dumps({"data": {"activeAlertmanagers": listed}}) if "alertmanagers" in path else answer(path)
+
+    with serving(count) as url:
+        addresses.append(url)
+        assert main(["fleet", "--prometheus", url]) == 0
+    assert [path for path in asked if "silences" in path] == [f"/{number}/silences" for number in range(8)]
 
 
 @each_case(
