@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start, web_problem
 from gpumon.cli.errors import UserError
 from gpumon.config.effective_configuration import show
 from gpumon.config.model import Configuration
+from gpumon.config.redact import redact
 
 
 def add(parser: CommandParser) -> None:
@@ -32,12 +35,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing_files(settings: Configuration) -> Iterator[str]:
-    """Yield a sentence for each file that the probe or a receiver needs and that this user cannot find here."""
-    secrets = (name for name in type(settings.notifications).model_fields if name.endswith("_file"))
-    for name in ("probe.python", *(f"notifications.{name}" for name in secrets)):
-        path = settings.value(name)
+    """Yield a sentence for each file that the configuration names and that this user cannot find here."""
+    files = (name for name in type(settings.notifications).model_fields if name.endswith(("_file", "_socket")))
+    others = ("probe.python", "probe.scheduler_gate", "kernel_log.path")
+    for name in (*others, *(f"notifications.{name}" for name in files)):
+        value = settings.value(name)
+        path = shutil.which(value[0]) or value[0] if value and isinstance(value, tuple) else value
         try:
-            if path is not None:
-                path.stat()
+            if path and settings.origin(name) != "default":
+                Path(path).stat()
         except OSError as error:
-            yield f"{settings.origin(name)}: {name}: {path}: {error.strerror}"
+            yield f"{settings.origin(name)}: {name}: {redact(name, path)}: {error.strerror}"

@@ -58,14 +58,29 @@ def test_a_test_of_notifications_needs_a_receiver(capsys: pytest.CaptureFixture[
 def test_files_that_do_not_exist_are_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The configuration is valid, because it may be checked on another host."""
     file = tmp_path / "gpumon.yml"
-    file.write_text("probe: {python: /no/python}\nnotifications:\n  slack_url_file: /no/slack\n")
+    file.write_text(
+        "probe: {python: /no/python, scheduler_gate: [/no/gate, --all]}\nnotifications:\n  slack_url_file: /no/slack\n"
+        "  webhook_url_file: https://h.example/s3cret\n  nvsentinel_socket: /no/sock\nkernel_log: {path: /no/log}\n"
+    )
     assert main(["config", "check", f"--config.file={file}"]) == 0
     output = capsys.readouterr()
     assert output.out == "the configuration is valid\n"
     assert output.err.splitlines() == [
         f"warning: {file}:1: probe.python: /no/python: No such file or directory",
+        f"warning: {file}:1: probe.scheduler_gate: /no/gate: No such file or directory",
+        f"warning: {file}:6: kernel_log.path: /no/log: No such file or directory",
+        f"warning: {file}:4: notifications.webhook_url_file: <redacted>: No such file or directory",
         f"warning: {file}:3: notifications.slack_url_file: /no/slack: No such file or directory",
+        f"warning: {file}:5: notifications.nvsentinel_socket: /no/sock: No such file or directory",
     ]
+
+
+def test_a_program_in_the_path_is_no_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The gate of the scheduler is started without a shell, but found as a shell finds it."""
+    file = tmp_path / "gpumon.yml"
+    file.write_text("probe: {scheduler_gate: [env, 'false']}\n")
+    assert main(["config", "check", f"--config.file={file}"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_file_that_cannot_be_reached_is_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
