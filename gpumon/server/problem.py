@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
+from gpumon.probe.core.remedies import remedy
 from gpumon.server.headers import secure
 
 MAX_PATH = 200
@@ -125,7 +126,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     detail = f"{type(error).__name__} while answering {request.method} {_cut(request.url.path)}."
-    response = Problem(500, "Internal error", detail, REMEDIES[500]).response(request.scope)
+    response = Problem(500, "Internal error", detail, remedy(str(error)) or REMEDIES[500]).response(request.scope)
     secure(response.headers)  # this response does not pass through the Guard, which adds the headers
     return response
 

@@ -415,6 +415,14 @@ def test_an_invalid_interpreter_is_a_failure_in_setup(probing: Probing, python: 
     assert words in result.hint
 
 
+def test_a_limit_of_threads_is_named(probing: Probing, worker: Callable[..., Plan]) -> None:
+    """A rank that cannot start a thread has a valid interpreter, although it ends before its first stage."""
+    result = probing.run(worker('print("RuntimeError: can\'t start new thread", flush=True)\nsys.exit(1)'))
+    assert (result.outcome, result.reason) == ("failed", "setup")
+    assert "TasksMax" in result.hint
+    assert "probe.python" not in result.hint
+
+
 def test_an_old_torch_is_named_in_the_failure(probing: Probing, worker: Callable[..., Plan]) -> None:
     """The hint of a failure with an old torch names its version and the minimum version."""
     failing = 'send(versions={"torch": "2.5.1+cu124"})\nsend(stage="join")\nsend(error="TypeError: no")\nsys.exit(1)'

@@ -213,6 +213,21 @@ def test_log_of_a_run_needs_the_token(node: ServedNode, port: int) -> None:
     assert ask(port, path, headers=BEARER).document["log"] == "pid 4711 of alice"
 
 
+class NoThread:
+    """A report that cannot be read at a limit of threads."""
+
+    def __getattr__(self, name: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_limit_of_threads_is_no_bug(node: ServedNode, port: int) -> None:
+    """The remedy names the limit, because a restart or a report of a bug does not help."""
+    node.report = NoThread()  # type: ignore[assignment]
+    broken = ask(port, "/api/v1/node")
+    assert is_problem(broken, 500)
+    assert "TasksMax" in broken.document["remedy"]
+
+
 def test_bug_is_a_problem_too(node: ServedNode, port: int) -> None:
     """An exception is answered with 500 and a remedy, and the server keeps running."""
     node.report = None  # type: ignore[assignment]

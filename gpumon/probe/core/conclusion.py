@@ -219,8 +219,8 @@ def _judge_failed(run_pass: Pass, ending: Ending) -> _Verdict | None:
     cause = next((account for account in accounts if account.rank == ending.first_failed), accounts[0])
     device = f" ({run_pass.plan.gpus[cause.rank]})" if run_pass.plan.gpus else ""
     hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _describe_exit(cause.status)}."
-    advice = (interpreter_hint(run_pass, cause), remedy(cause.error + _printable_text(cause.output)))
-    hint = " ".join((hint, *(filter(None, advice) if any(advice) else (log_hint(run_pass),))))
+    output = _printable_text(cause.output)
+    hint += f" {remedy(cause.error + output) or interpreter_hint(run_pass, cause) or log_hint(run_pass)}"
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
 
 

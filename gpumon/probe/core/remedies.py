@@ -19,8 +19,8 @@ TABLE = (
         "Check that the fabric manager runs: `systemctl status nvidia-fabricmanager`.",
     ),
     (
-        r"Too many open files|Resource temporarily unavailable|Cannot allocate memory",
-        "A limit of the host or of the agent's unit is reached: open files, processes (TasksMax) or memory.",
+        r"Too many open files|Resource temporarily unavailable|Cannot allocate memory|can't start new thread",
+        "A limit of the host or of the agent's unit is reached: open files, processes, threads (TasksMax) or memory.",
     ),
     (
         r"Read-only file system",
