@@ -26,6 +26,6 @@ class RequestResult:
     holders: tuple[DeviceHolder, ...] = ()
     """Processes that still have the GPUs open, because the request timed out or SIGKILL does not end them."""
     not_readable: str = ""
-    """Reason why the agent cannot determine, after a timeout, whether a process has the GPUs open; empty if it can."""
+    """Reason why a process may have the GPUs open although `holders` is empty; empty if none can have them open."""
     stored: bool = True
     """False if the change is in effect but not stored. It is lost if the agent restarts before the store recovers."""

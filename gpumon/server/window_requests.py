@@ -33,7 +33,9 @@ STILL_OPEN: Mapping[WindowKind, tuple[str, str]] = {
 }
 """Title and detail of the error that states that a process still has a GPU open, by kind of time window."""
 MISSING_GPU = "No such GPU; `gpus` lists those that exist."
-STILL_OPEN_TEXT = "A process still has a GPU open, or it is unknown: `holders` lists it. The window is in force."
+STILL_OPEN_TEXT = (
+    "A process has a GPU open (`holders` lists it) or may have. The window is in force unless it was ended."
+)
 
 Seconds = Annotated[float, Field(ge=1, allow_inf_nan=False, description="Length; the configuration sets a maximum.")]
 Gpu = Annotated[str | None, Field(description="Only this GPU: uuid, index or PCI address. Without it the whole node.")]

@@ -44,6 +44,7 @@ SETTINGS = {
     WindowKind.HOLD: "probe.max_hold_seconds",
     WindowKind.MAINTENANCE: "maintenance.max_seconds",
 }
+_ENDED = RequestResult(not_readable="The window was ended before it had its full effect. It is not in force.")
 _STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
 Completion = Callable[[bool], RequestResult | None]
 """Function that returns the result of a request; None while the effect of the request's window is not complete. The
@@ -69,8 +70,9 @@ class WindowEffect(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request for a window that waits for its answer. The window is already in force."""
+    """A request for a window that waits for its answer. The window has been in force."""
 
+    window: TimeWindow
     future: Future[RequestResult]
     completion: Completion
     answer_by: float
@@ -140,7 +142,7 @@ class TimeWindows:
             future.set_result(refusal)
             return
         self._publish(window)
-        waiting = _Waiting(future, effect.completion(window), at + effect.answer_seconds)
+        waiting = _Waiting(window, future, effect.completion(window), at + effect.answer_seconds)
         effect.follow()
 
         def note_stored(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
@@ -189,14 +191,15 @@ class TimeWindows:
             self._loop.call_after(POLL_SECONDS, self._poll)
 
     def _answer(self) -> None:
-        """Answer each waiting request whose window is stored and has its full effect, or whose time has run out.
+        """Answer each waiting request whose window is stored and has its full effect or has ended, or has timed out.
 
         Also answer a request if each process that still prevents the full effect is one that SIGKILL has not ended.
         """
         waiting, self._waiting = self._waiting, []
+        slots = {window.slot for window in in_force(self._latest().windows)}
         for request in waiting:
             late = boot_clock() >= request.answer_by
-            result = request.completion(late)
+            result = request.completion(late) if request.window.slot in slots else _ENDED
             if result is None or (request.stored is None and not late):
                 self._waiting.append(request)
             else:

@@ -163,6 +163,16 @@ def test_a_remaining_process_is_named(node: ServedNode, port: int) -> None:
     assert "reboot it" in answer.document["remedy"]
 
 
+def test_a_release_that_ends_while_it_starts_is_no_success(
+    node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command prints why, and the code 1 stops a script that would reset a GPU."""
+    node.let_go = RequestResult(not_readable="The window was ended.")
+    assert main(["release", "--for", "5m", *flags]) == 1
+    output = capsys.readouterr()
+    assert (output.out, "The window was ended." in output.err) == ("No GPU is released.\n", True)
+
+
 def test_a_marker_is_not_ended_by_request(node: ServedNode, port: int) -> None:
     """A release by marker file ends only when the file is removed."""
     node.report = released_node(release(by="marker"))

@@ -105,6 +105,17 @@ def agent(path: Path) -> Iterator[TimeWindowsOnly]:
     created.persistence.close()
 
 
+def test_a_window_that_ends_while_it_starts_is_not_in_force(agent: TimeWindowsOnly) -> None:
+    """Its request is answered so, because its client would reset a GPU; a replaced window is in force as another."""
+    request = WindowRequest(kind=WindowKind.MAINTENANCE, seconds=60.0, by="api", reason="a")
+    first, second = agent.windows.start(request), agent.windows.start(request)
+    turn_until(agent.loop, lambda: first.done() and second.done())
+    assert first.result() == second.result() == RequestResult()
+    third, end = agent.windows.start(request), agent.windows.end(WindowSelection(by="api"))
+    turn_until(agent.loop, lambda: third.done() and end.done())
+    assert third.result().not_readable == "The window was ended before it had its full effect. It is not in force."
+
+
 def test_a_window_is_stored_when_the_request_is_answered(agent: TimeWindowsOnly, path: Path) -> None:
     """A window survives SIGKILL after the answer, and the next agent can end it before it has read the store."""
     assert agent.start(" first ") == RequestResult()
