@@ -23,8 +23,8 @@ def memory_in_use(gpu: Gpu) -> float | None:
 def is_utilization_latched(gpu: Gpu) -> bool:
     """Return True if the GPU reports full utilization, but no process, and neither memory nor engines are in use.
 
-    False before Blackwell, and if neither the memory in use nor the activity of the engines (GPM) is reported. Without
-    the memory, the engines must be wholly idle: an agent in a container may not see the processes of a job.
+    False before Blackwell, and if neither memory in use nor activity of the engines (GPM) is reported. Without the
+    memory no engine may show any activity: in a container the agent may not see the processes of a job.
     """
     memory, engines = memory_in_use(gpu), gpu.sm_active_ratio
     return (

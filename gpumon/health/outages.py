@@ -45,8 +45,7 @@ BRAKING_NODES = f"group by {NODE} {_BRAKING}"
 BRAKING = f"count by (job, cluster) ({BRAKING_NODES})".format("")
 _BRAKING_OF_RACK = f"group by (instance, job, cluster, rack) {_BRAKING}".format(',rack!=""')
 BRAKING_RACK = f"max by (job, cluster) (count by (job, cluster, rack) ({_BRAKING_OF_RACK})) >= {MANY:d}"
-"""Number of nodes with a failed gpu_power_brake in the rack that has most, if they are many; by the target label rack.
-"""
+"""Number of nodes with a failed gpu_power_brake in the rack (target label `rack`) that has most, if they are many."""
 
 SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"
 """Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""

@@ -295,7 +295,7 @@ def is_up(prometheus: int) -> bool:
     """Return whether the only target of this Prometheus was scraped."""
     try:
         found = json.loads(ask(prometheus, "/api/v1/query?query=up").body)["data"]["result"]
-    except OSError:
+    except (OSError, ValueError):  # it starts, and answers without JSON
         return False
     return [each["value"][1] for each in found] == ["1"]
 

@@ -126,10 +126,7 @@ def codes(verdict: Verdict) -> set[int]:
 
 
 def is_superseded(gpu: GpuCase, check: str, events: Iterable[ExplainedXid]) -> bool:
-    """Return whether the check's open verdict is only about Xids that newer reports of them supersede.
-
-    These are a newer recovery action (Xid 154), and the line of the kernel log: NVML had reported the Xid without text.
-    """
+    """Return whether a newer Xid 154, or the line of an Xid that NVML reported first, supersedes the open verdict."""
     verdict = gpu.facts.open.get((check, gpu.device))
     if verdict is None:
         return False
