@@ -120,7 +120,7 @@ class EventRecorder:
         self._record_position()
 
     def add_nvml_event(self, xid: ErrorObservation) -> None:
-        """Add an Xid that NVML reported, after its line in the kernel log, which also has the actual Xid of code 999."""
+        """Add an Xid of NVML, after its line in the kernel log, which also has the actual Xid of code 999."""
         if not self._watch.log.up:
             self._add((xid,))
         elif xid.code != UNNUMBERED_XID:
