@@ -9,11 +9,12 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY requirements/constraints.txt requirements/
 COPY gpumon gpumon
+COPY simulator simulator
 ARG REVISION=""
 RUN [ -z "$REVISION" ] || echo "$REVISION" > gpumon/REVISION
 RUN python -m venv /opt/gpumon \
  && /opt/gpumon/bin/pip install --no-cache-dir -c requirements/constraints.txt setuptools \
- && /opt/gpumon/bin/pip install --no-cache-dir -c requirements/constraints.txt --no-build-isolation ".${EXTRAS}"
+ && /opt/gpumon/bin/pip install --no-cache-dir -c requirements/constraints.txt --no-build-isolation ".${EXTRAS}" ./simulator
 
 FROM python:${PYTHON}-slim-bookworm
 RUN groupadd --system --gid 17400 gpumon \

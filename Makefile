@@ -25,19 +25,19 @@ run: .venv/.run ## Start the agent on 127.0.0.1:17400, on a simulated h100x8 whe
 
 test: .venv/.test ## Run the quick tests, or the tests in ARGS (quick or slow)
 	@scripts/debian.sh prometheus prometheus-alertmanager gcc docker-compose systemd-sysusers:systemd
-	@$(BIN)/python -m compileall -q gpumon # otherwise every child compiles it where Python writes no bytecode
+	@$(BIN)/python -m compileall -q gpumon simulator/gpumon_sim # otherwise every child compiles it where Python writes no bytecode
 	$(BIN)/pytest $(or $(ARGS),-m "not slow" $(PARALLEL))
 
 test-slow: .venv/.test .venv/.peers .venv/.deploy .venv/.packages ## Run the slow tests: whole agents, browser, Prometheus, other clients, real deadlines
 	@scripts/debian.sh prometheus prometheus-alertmanager chromium gcc docker-compose systemd-sysusers:systemd shellcheck mmdebstrap rpm man:man-db
-	@$(BIN)/python -m compileall -q gpumon
+	@$(BIN)/python -m compileall -q gpumon simulator/gpumon_sim
 	$(BIN)/pytest $(or $(ARGS),-m slow $(PARALLEL))
 
 check: .venv/.test .venv/.deploy ## Check format, lint, types, import layers, generated files and the Helm chart
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 gpumon
+	$(BIN)/mypy --python-version 3.10 gpumon simulator/gpumon_sim
 	$(BIN)/lint-imports
 	$(BIN)/python -W ignore::DeprecationWarning -m scripts.generate --check
 	$(BIN)/pytest --quiet tests/deploy/test_chart.py
@@ -83,9 +83,10 @@ lock: .venv/.test .venv/.packages ## Pin the newest compatible versions
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/deploy.json $(DEPLOY)
 	$(BIN)/python -m scripts.lock .venv/deploy.json > requirements/deploy.txt
 
-build: .venv/.test ## Build the wheel and the source archive in dist/, stamped with the revision
+build: .venv/.test ## Build the wheels and source archives of the agent and of the simulator in dist/
 	@trap 'rm -f gpumon/REVISION' EXIT; git rev-parse --short=12 HEAD > gpumon/REVISION && \
-	    SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
+	    export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) && $(BIN)/python -m build --no-isolation && \
+	    $(BIN)/python -m build --no-isolation --outdir dist simulator
 
 packages: build .venv/.packages ## Build a deb and an rpm for amd64 and arm64 in dist/ (ARGS: --arch amd64 --format deb --release 2)
 	$(BIN)/python -m scripts.packages $(ARGS)
@@ -102,9 +103,9 @@ clean: ## Delete what these commands created, but not the agent's state in .gpum
 	$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/.run: .venv/.made pyproject.toml requirements/constraints.txt
+.venv/.run: .venv/.made pyproject.toml simulator/pyproject.toml requirements/constraints.txt
 	$(INSTALL) setuptools
-	$(INSTALL) --no-build-isolation -e '.[probe]'
+	$(INSTALL) --no-build-isolation -e '.[probe]' -e simulator
 	@touch $@
 
 # Other NVML clients, in their own environment so that their requirements do not limit the versions of gpumon.

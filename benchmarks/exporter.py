@@ -1,4 +1,4 @@
-"""Cost of the unmodified nvitop-exporter on the same simulated node, through `gpumon simulate`."""
+"""Cost of the unmodified nvitop-exporter on the same simulated node, through `gpumon-sim`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def exporter_on(profile: str, gpus: int) -> Iterator[ExporterRun]:
     with tempfile.TemporaryDirectory() as folder:
         scenario, trace, port = Path(folder) / "scenario.yml", Path(folder) / "trace", free_port()
         scenario.write_text("busy: true\n")
-        command = [sys.executable, "-m", "gpumon", "simulate", "--scenario", str(scenario), profile, "--"]
+        command = [sys.executable, "-m", "gpumon_sim", "--scenario", str(scenario), profile, "--"]
         began = boot_clock()
         process = subprocess.Popen(
             [*command, str(PROGRAM), "--port", str(port)],

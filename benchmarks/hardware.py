@@ -27,10 +27,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from agents import AgentProcess, cpu_seconds
+from gpumon_sim.capture import read
+from gpumon_sim.recording.summary import summary
 
 from gpumon.model.durations import from_rfc3339
-from gpumon.sim.capture import read
-from gpumon.sim.recording.summary import summary
 
 MINUTES, STEP_MINUTES, RECORD_SECONDS = 60.0, 10.0, 60.0
 SCRAPE_SECONDS = 1.0
@@ -74,7 +74,7 @@ class MeasuredHost:
 
     def record(self, path: Path) -> str:
         """Record the driver for a time, and return the summary of the recording. Raises CalledProcessError."""
-        command = [sys.executable, "-m", "gpumon", "record", str(path), f"--for={self.record_seconds:g}s"]
+        command = [sys.executable, "-m", "gpumon_sim", "record", str(path), f"--for={self.record_seconds:g}s"]
         command += [f"--simulate={self.simulated}"] if self.simulated else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return summary(read(path))

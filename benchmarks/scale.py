@@ -1,6 +1,6 @@
 """`make scale`: how many simulated nodes one Prometheus on this machine scrapes with all rules. Writes docs/scale.md.
 
-A real Prometheus takes the shipped scrape jobs and rules at 15 s from `gpumon simulate fleet`. The number of nodes
+A real Prometheus takes the shipped scrape jobs and rules at 15 s from `gpumon-sim fleet`. The number of nodes
 grows step by step until scrapes or evaluations are lost or the memory limit is reached.
 """
 
@@ -118,7 +118,7 @@ def tree(pid: int) -> list[int]:
 def fleet(folder: Path, nodes: int, profile: str) -> Iterator[tuple[int, list[Any]]]:
     """Run a simulated fleet. Yield its process id and its targets."""
     targets = folder / "fleet.json"
-    command = [sys.executable, "-m", "gpumon", "simulate", "fleet", f"--nodes={nodes}", f"--profile={profile}"]
+    command = [sys.executable, "-m", "gpumon_sim", "fleet", f"--nodes={nodes}", f"--profile={profile}"]
     command += [f"--broken={min(BROKEN, nodes)}", f"--listen-address={HOST}:20000", f"--targets={targets}"]
     with running(command, folder / "fleet.log") as process:
         eventually(targets.exists, within=START_SECONDS)

@@ -162,7 +162,7 @@ One Prometheus 2.42 with the shipped scrape jobs and all rules at 15 s, on a vir
 also ran the simulated fleet and, as the last column shows, other programs, at a lower priority:
 
     make scale                                                                    # this page
-    gpumon simulate fleet --nodes 1000 --broken 10 --targets targets/fleet.json   # the fleet alone
+    gpumon-sim fleet --nodes 1000 --broken 10 --targets targets/fleet.json   # the fleet alone
 
 Nodes of the fleet share the values of a few agents, and pages are not compressed ([simulation.md](simulation.md)).
 Memory is the highest within a minute, a few minutes after the start: it holds samples of minutes, not the two hours

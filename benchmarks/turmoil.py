@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from gpumon.sim.sim_faults import FAULTS
+from gpumon_sim.sim_faults import FAULTS
 
 GETTERS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetFieldValues")
 """Called in every poll of every GPU."""

@@ -1,8 +1,8 @@
-"""Builds the deb and the rpm from the wheel that `make build` wrote to dist/: `python -m scripts.packages`.
+"""Builds the deb and the rpm from the wheels that `make build` wrote to dist/: `python -m scripts.packages`.
 
-They contain the agent, its dependencies for each Python of the supported distributions, the units and the files for
-Prometheus, Grafana, schedulers and shells. /opt/gpumon is a virtual environment whose bin/python is the Python of the
-distribution, which finds its own dependencies in lib/pythonX.Y.
+They contain the agent, the simulator, their dependencies for each Python of the supported distributions, the units and
+the files for Prometheus, Grafana, schedulers and shells. /opt/gpumon is a virtual environment whose bin/python is the
+Python of the distribution, which finds its own dependencies in lib/pythonX.Y.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpumon import __version__
@@ -31,23 +32,25 @@ COMMAND = """\
 #!/opt/gpumon/bin/python -I
 import sys
 
-from gpumon.cli.main import main
+from {module} import main
 
 sys.exit(main())
 """
+COMMANDS = {"gpumon": "gpumon.cli.main", "gpumon-sim": "gpumon_sim.command"}
+"""Module of each command."""
 
 
-def make_tree(tree: Path, wheel: Path, arch: str) -> None:
+def make_tree(tree: Path, wheels: Iterable[Path], arch: str) -> None:
     """Write the files of a package to `tree`, as they are installed."""
     prefix = tree / "opt" / "gpumon"
-    install(prefix / "lib" / "agent", arch, PYTHONS[0], "--no-deps", str(wheel))
+    install(prefix / "lib" / "agent", arch, PYTHONS[0], "--no-deps", *map(str, wheels))
     for python in PYTHONS:
         site = prefix / "lib" / f"python{python}" / "site-packages"
         requirements = ROOT / "requirements" / "packages.txt"
         install(site, arch, python, "--no-deps", "--require-hashes", "--requirement", str(requirements))
         (site / "gpumon.pth").write_text("../../agent\n")
     (prefix / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    write_command(prefix / "bin" / "gpumon")
+    write_commands(prefix / "bin")
     copy_files(tree / "usr")
     shell_files.write(tree / "usr" / "share")
 
@@ -61,10 +64,11 @@ def install(folder: Path, arch: str, python: str, *requirements: str) -> None:
     (folder / ".lock").unlink(missing_ok=True)
 
 
-def write_command(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_text(COMMAND)
-    path.chmod(0o755)
+def write_commands(folder: Path) -> None:
+    folder.mkdir()
+    for name, module in COMMANDS.items():
+        (folder / name).write_text(COMMAND.format(module=module))
+        (folder / name).chmod(0o755)
 
 
 def copy_files(usr: Path) -> None:
@@ -93,8 +97,8 @@ def run(*command: str, **variables: str) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Build the deb and the rpm.")
-    built = ROOT / "dist" / f"gpumon-{__version__}-py3-none-any.whl"
-    parser.add_argument("wheel", type=Path, nargs="?", default=built, help="wheel of gpumon; that of `make build`")
+    built = [ROOT / "dist" / f"{name}-{__version__}-py3-none-any.whl" for name in ("gpumon", "gpumon_sim")]
+    parser.add_argument("wheels", type=Path, nargs="*", default=built, help="wheels; those of `make build`")
     parser.add_argument("--arch", action="append", choices=PLATFORMS, help="processor; all if not given")
     parser.add_argument("--format", action="append", choices=FORMATS, help="kind of package; all if not given")
     parser.add_argument("--release", default="1", help="number of this package of the same version of gpumon")
@@ -103,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     os.umask(0o022)  # of the installed files
     for arch in chosen.arch or PLATFORMS:
         with tempfile.TemporaryDirectory() as folder:
-            make_tree(Path(folder), chosen.wheel.resolve(), arch)
+            make_tree(Path(folder), [wheel.resolve() for wheel in chosen.wheels], arch)
             variables = {"TREE": folder, "ARCH": arch, "VERSION": __version__, "RELEASE": chosen.release}
             for kind in chosen.format or FORMATS:
                 to = ("--packager", kind, "--target", str(chosen.out.resolve()))

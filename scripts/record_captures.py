@@ -30,11 +30,12 @@ SECONDS = 20
 
 
 def record(name: str, capture: CaptureRow) -> None:
-    """Run `gpumon record` and change the scenario in the middle. Raises CalledProcessError."""
+    """Run `gpumon-sim record` and change the scenario in the middle. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         scenario = Path(folder) / "scenario.yml"
         scenario.write_text(capture.scenario)
-        command = [sys.executable, "-m", "gpumon", "record", str(FOLDER / f"{name}.capture"), "--for", f"{SECONDS}s"]
+        file = str(FOLDER / f"{name}.capture")
+        command = [sys.executable, "-m", "gpumon_sim", "record", file, f"--for={SECONDS}s"]
         recorder = subprocess.Popen([*command, "--simulate", capture.profile, "--simulate.scenario", str(scenario)])
         if capture.then is not None:
             time.sleep(SECONDS / 2)

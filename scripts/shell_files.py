@@ -1,4 +1,4 @@
-"""Writes the man page and the completion of bash, zsh and fish from the parser of the command line."""
+"""Writes the man pages and the completion of bash, zsh and fish from the parsers of the command lines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import shtab
 from argparse_manpage.manpage import Manpage
+from gpumon_sim.command import parser as simulator_parser
 
 from gpumon import __version__
 from gpumon.cli.main import command_parser
@@ -21,7 +22,13 @@ COMPLETIONS = {
     "fish/vendor_completions.d/gpumon.fish": "fish",
 }
 """Where shells look for completions, below /usr/share."""
-MAN_PAGE = "man/man1/gpumon.1.gz"
+MAN_PAGES = "man/man1"
+SIMULATOR = {
+    "": "run a Python program on a simulated GPU node",
+    "fleet": "serve the pages of many simulated GPU nodes",
+    "record": "record the answers of NVML on this host",
+}
+"""Meaning of each command of gpumon-sim."""
 EPOCH = "SOURCE_DATE_EPOCH"
 
 
@@ -32,22 +39,30 @@ def write(share: Path) -> None:
     """
     texts = {path: shtab.complete(parser(), shell=shell) for path, shell in COMPLETIONS.items()}
     files = {path: text.encode() for path, text in texts.items()}
-    files[MAN_PAGE] = gzip.compress(man_page().encode(), mtime=0)
+    for name, page in man_pages().items():
+        files[f"{MAN_PAGES}/{name}.1.gz"] = gzip.compress(page.encode(), mtime=0)
     for path, content in files.items():
         (share / path).parent.mkdir(parents=True, exist_ok=True)
         (share / path).write_bytes(content)
 
 
-def man_page() -> str:
-    """Return gpumon(1), with a section for each subcommand."""
+def man_pages() -> dict[str, str]:
+    """Return gpumon(1), with a section for each subcommand, and the pages of the simulator, by name."""
+    pages = {"gpumon": _page(parser(), "gpumon", "monitor the GPUs of this host")}
+    for command, meaning in SIMULATOR.items():
+        pages[f"gpumon-sim-{command}".rstrip("-")] = _page(simulator_parser(command), "gpumon-sim", meaning)
+    return pages
+
+
+def _page(of: argparse.ArgumentParser, project: str, meaning: str) -> str:
     about = {
-        "project_name": "gpumon",
+        "project_name": project,
         "version": __version__,
-        "manual_title": "gpumon",
-        "description": "monitor the GPUs of this host",
+        "manual_title": of.prog,
+        "description": meaning,
         "date": time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get(EPOCH, time.time())))),
     }
-    return str(Manpage(parser(), about, format="single-commands-section"))
+    return str(Manpage(of, about, format="single-commands-section"))
 
 
 def parser() -> argparse.ArgumentParser:

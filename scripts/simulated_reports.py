@@ -10,6 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import pynvml
+from gpumon_sim.infiniband import open_tree
+from gpumon_sim.library import SimulatedNode, open_node
+from gpumon_sim.profiles import PROFILES
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.links.infiniband import PortReader
@@ -26,9 +29,6 @@ from gpumon.model.snapshot import GpuReading, LinksSnapshot, PciBus, Snapshot
 from gpumon.outputs.prometheus import TABLES
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
-from gpumon.sim.infiniband import open_tree
-from gpumon.sim.library import SimulatedNode, open_node
-from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce
 from gpumon.state.reducer_settings import ReducerSettings

@@ -119,7 +119,7 @@ class DashboardFleet:
         busy = self.folder / "busy.yml"
         busy.write_text("busy: true\n", encoding="utf-8")
         flags = [f"--nodes={SIMULATED}", f"--targets={self._targets}", f"--listen-address=127.0.0.1:{free_port()}"]
-        fleet = [sys.executable, "-m", "gpumon", "simulate", "fleet", *flags, "--broken=2", f"--scenario={busy}"]
+        fleet = [sys.executable, "-m", "gpumon_sim", "fleet", *flags, "--broken=2", f"--scenario={busy}"]
         with contextlib.ExitStack() as stack:
             stack.enter_context(running(fleet, self.folder / "fleet.log"))
             for agent in self.agents.values():

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
-
-from gpumon.sim.library import SimulatedNode, open_node
+from gpumon_sim.library import SimulatedNode, open_node
 
 
 @dataclass

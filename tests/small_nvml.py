@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "sim" / "small_nvml.c"
+SOURCE = Path(__file__).parent / "small_nvml.c"
 NAME = "libnvidia-ml.so.1"
 FAULTS = "SMALL_NVML_FAULTS"
 """Environment variable that names a file of lines `hang FUNCTION GPU`, `crash FUNCTION GPU`, `module VERSION N`."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from gpumon_sim.profiles import PROFILES
+
 from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import STEP_SECONDS, Trial, deadline, device, world_of
@@ -18,7 +20,6 @@ from gpumon.health.check_row import Paging
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Level
 from gpumon.outputs.prometheus import Renderer
-from gpumon.sim.profiles import PROFILES
 
 PROFILE = "h100x8"
 PAIRS = 20

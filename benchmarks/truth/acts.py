@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from gpumon_sim.profiles import PROFILES
+
 from benchmarks.truth import ranks
 from benchmarks.truth.fault import PORT, SWITCH_LINK_DOWN, ScenarioStep
 from benchmarks.truth.measure import scenario, target
 from benchmarks.truth.world import World
 from gpumon.model.time_window import WindowKind, in_force
-from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import ProbeStarted
 
 MINUTE = 60.0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpumon_sim.board import Profile
+
 from benchmarks.truth import acts, ranks
 from benchmarks.truth.acts import BUSY, MINUTE, WITHHELD
 from benchmarks.truth.fault import PORT, SILENT, Disturbance, ScenarioStep
 from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
 from benchmarks.truth.world import World
 from gpumon.health.products import board_size
-from gpumon.sim.board import Profile
 
 _UNWIRED = {"mlx5_3": SILENT}
 _COUNT_UNKNOWN = (

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpumon_sim.board import Profile
+from gpumon_sim.port_counters import TRAFFIC
+
 from benchmarks.truth.world import World
 from gpumon.health.verdict import Action
-from gpumon.sim.board import Profile
-from gpumon.sim.port_counters import TRAFFIC
 
 NOW = "now"
 """Placeholder in a scenario for the time of the step, in seconds since the start of the node."""

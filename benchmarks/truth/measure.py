@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from gpumon_sim.profiles import PROFILES
 
 from benchmarks.truth.fault import NOW, Disturbance, FaultRow, ScenarioStep
 from benchmarks.truth.world import World
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange
-from gpumon.sim.profiles import PROFILES
 
 HEALTHY_SECONDS = 75.0
 """Time before the fault."""

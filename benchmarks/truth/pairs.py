@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
+from gpumon_sim.profiles import PROFILES
+
 from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import AFTERWARDS, STEP_SECONDS, Trial, deadline, device, world_of
-from gpumon.sim.profiles import PROFILES
 
 NAMES = (
     "fell off the bus: Xid 79, and lost to NVML",

@@ -13,11 +13,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from gpumon_sim.profiles import PROFILES
+
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import CalmOutcome, FaultOutcome, measure, measure_disturbance
 from benchmarks.truth.pairs import PairOutcome, measure_pair, pairs
-from gpumon.sim.profiles import PROFILES
 
 CALM_ON = ("h100x8", "gb200x4", "l40sx4", "t4x1", "h100guestx2")
 """Profiles on which disturbances are measured."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
+from gpumon_sim.profiles import PROFILES
 from typing_extensions import Self
 
 from benchmarks.truth.children import MAINS
@@ -30,7 +31,6 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.server.listener import HttpEndpoint
-from gpumon.sim.profiles import PROFILES
 from gpumon.state.messages import Message
 from gpumon.state.report import Report
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.client import TIMEOUT_SECONDS, Client
 from gpumon.cli.errors import UserError
+from gpumon.collectors.node_source import NodeSource, node_source
 from gpumon.config import default_paths
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.load import configuration_file, load
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE, FLAGS
-from gpumon.model.orders import is_recording
+from gpumon.model.orders import SimulationError
 
 
 def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -55,11 +54,16 @@ def reader(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) ->
     return lambda: load(path, flags, environ, profiles=profile_names)
 
 
-def profile_names() -> list[str]:
-    """Return the names of the profiles: the nodes that can be simulated."""
-    from gpumon.sim.profiles import PROFILES  # noqa: PLC0415 - a real host has no use for the simulation
+def profile_names() -> Collection[str]:
+    """Return the names of the profiles that can be simulated. Raise UserError if no simulator is installed."""
+    return _node_source().profiles()
 
-    return sorted(PROFILES)
+
+def _node_source() -> NodeSource:
+    try:
+        return node_source()
+    except SimulationError as error:
+        raise UserError(str(error)) from error
 
 
 def configuration(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Configuration:
@@ -77,7 +81,7 @@ def configuration_to_start(args: argparse.Namespace, environ: Mapping[str, str] 
     """Return the configuration. Raise UserError if the configuration, or its recording or scenario, is invalid."""
     settings = configuration(args, environ)
     simulate = settings.simulate
-    wrong = simulation_problem(simulate.profile, simulate.scenario) if simulate.profile else ""
+    wrong = _node_source().problem(simulate.profile, simulate.scenario) if simulate.profile else ""
     if wrong:
         origin = settings.origin("simulate.scenario" if simulate.scenario else "simulate.profile")
         raise UserError(f"the configuration is invalid:\n{origin}: {wrong}")
@@ -95,19 +99,6 @@ def web_problem(settings: Configuration) -> str:
     except WebConfigError as error:
         return f"{settings.origin('web.config_file')}: {error}"
     return ""
-
-
-def simulation_problem(profile: str, scenario: Path | None) -> str:
-    """Return the problem of a recording or scenario; an empty string if there is none.
-
-    `profile`: name of a profile, or path of a recording. A child process makes the check, because the check
-    imports the simulation's C functions, which must not be in this process.
-    """
-    if scenario is None and not is_recording(profile):
-        return ""
-    command = [sys.executable, "-I", "-m", "gpumon.sim.check_scenario", profile, *([str(scenario)] if scenario else [])]
-    checked = subprocess.run(command, check=False, capture_output=True, text=True)
-    return checked.stderr.strip() if checked.returncode else ""
 
 
 def client(args: argparse.Namespace, timeout: float = TIMEOUT_SECONDS) -> Client:

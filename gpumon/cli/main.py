@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, NoReturn
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import USAGE_ERROR, UserError
 
-SEPARATOR = "--"
 FOREIGN_ANSWER = (
     "the answer is not that of this version of gpumon: restart the agent, or name another one with --socket or --url"
 )
@@ -23,8 +22,6 @@ class Command(NamedTuple):
 
     name: str
     help: str
-    runs: bool = False
-    """True if the subcommand runs a program, which the arguments after `--` name."""
 
     @property
     def module(self) -> Any:
@@ -55,15 +52,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("metrics", "list the metrics"),
         Command("version", "show the versions of gpumon and of what it uses"),
     ),
-    "Development": (
-        Command("once", "read the GPUs once, without an agent, and print the readings"),
-        Command(
-            "simulate",
-            "run a Python program, such as nvitop, on a simulated node, or serve a simulated fleet",
-            runs=True,
-        ),
-        Command("record", "record the answers of NVML on this host, to replay them elsewhere"),
-    ),
+    "Development": (Command("once", "read the GPUs once, without an agent, and print the readings"),),
 }
 """The subcommands as `gpumon --help` lists them."""
 COMMANDS = tuple(command for group in GROUPS.values() for command in group)
@@ -83,17 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Return USAGE_ERROR after a UserError and 130 after ^C; raise SystemExit for invalid arguments, --help and --version.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    ends = words.index(SEPARATOR) if SEPARATOR in words else len(words)
     first = [command for command in COMMANDS if [command.name] == words[:1]]
     parser = command_parser(first)
     if not words:
         parser.print_help()
         return 0
-    args = parser.parse_args(words[:ends])
-    args.program = words[ends + 1 :]
+    args = parser.parse_args(words)
     (command,) = first
-    if args.program and not command.runs:
-        args.parser.error(f"{command.name} does not run a program: {SEPARATOR} {args.program[0]}")
     try:
         return int(command.module.run(args))
     except UserError as error:

@@ -34,8 +34,11 @@ def add(parser: CommandParser) -> None:
 
 
 def _profile(name: str) -> str:
-    """Return the name of a profile, for `type=` of argparse. Raise ArgumentTypeError if there is no such profile."""
-    names = profile_names()
+    """Return the name of a profile, for `type=` of argparse. Raise ArgumentTypeError if it cannot be simulated."""
+    try:
+        names = profile_names()
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     if name not in names:
         raise argparse.ArgumentTypeError(f"there is no profile {name!r}: use one of {', '.join(names)}")
     return name

@@ -96,10 +96,6 @@ class SamplerOrders(Orders):
     on the child's input changes this, because replacing the child would leave a gap in the readings of a probe run.
     """
     trial: str | None = None
-    record: int | None = None
-    """File descriptor to which driver calls and their results are recorded; None to record nothing."""
-    survey: bool = False
-    """True to make the driver calls that a recording needs but polls do not make, each once, and then end."""
     procfs: str = "/proc"
 
 

@@ -6,11 +6,11 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from gpumon.sim.effects import HEALTH
-from gpumon.sim.gpm import METRICS
-from gpumon.sim.profiles import PROFILES
-from gpumon.sim.quantities import QUANTITIES, Link
-from gpumon.sim.sim_faults import FAULTS
+from gpumon_sim.effects import HEALTH
+from gpumon_sim.gpm import METRICS
+from gpumon_sim.profiles import PROFILES
+from gpumon_sim.quantities import QUANTITIES, Link
+from gpumon_sim.sim_faults import FAULTS
 
 _WITH_KEYS_OF_THEIR_OWN = ("ecc_", "remap_", "pcie_errors_", "fabric_")
 """Quantities with their own scenario keys."""

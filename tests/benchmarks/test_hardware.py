@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpumon_sim.capture import read
 
 from benchmarks.hardware import MeasuredHost
-from gpumon.sim.capture import read
 
 ROOT = Path(__file__).parents[2]
 SHORT = ("--minutes=0.1", "--step-minutes=0.02", "--record-seconds=2")

@@ -6,6 +6,9 @@ import json
 import re
 from pathlib import Path
 
+from gpumon_sim.profiles import PROFILES
+from gpumon_sim.sim_faults import FAULTS as SIMULATED
+
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.fault import Disturbance, FaultRow
 from benchmarks.truth.faults import FAULTS
@@ -15,8 +18,6 @@ from benchmarks.truth.pairs import pairs
 from benchmarks.truth.untested import UNTESTED, UNUSED
 from benchmarks.truth.work import Piece, ResultStore, disturbance_profiles
 from gpumon.health.table import BY_NAME, CHECKS
-from gpumon.sim.profiles import PROFILES
-from gpumon.sim.sim_faults import FAULTS as SIMULATED
 
 PAGE = Path(__file__).parents[2] / "docs" / "truth.md"
 

@@ -38,7 +38,6 @@ def test_other_commands_print_errors_to_standard_error(capsys: pytest.CaptureFix
         ["maintenance", "start", "--for", "-5m", "--reason", "new fans"],
         ["probe", "hold", "--for", "-5m"],
         ["release", "--for", "-5m"],
-        ["record", "--for", "-5m", "node.capture"],
     ],
 )
 def test_duration_below_zero_is_named_with_the_remedy(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from agents import eventually
 from clean_root import SEARCHED, CleanRoot, make_root, make_ubuntu, missing_tools
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from wheels import agent_wheel, simulator_wheel
 
 ROOT = Path(__file__).parents[2]
 SCRAPE = """
@@ -51,30 +52,25 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy, so that the checkout does not change."""
-    folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(ROOT / "gpumon", folder / "gpumon", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(folder))
-    subprocess.run(build, check=True, capture_output=True)
-    [built] = (folder / "dist").glob("*.whl")
-    return built
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the wheels of the agent and of the simulator."""
+    folder = tmp_path_factory.mktemp("wheels")
+    return agent_wheel(folder), simulator_wheel(folder / "simulator")
 
 
-def build(wheel: Path, out: Path, release: str, *options: str) -> None:
+def build(wheels: tuple[Path, Path], out: Path, release: str, *options: str) -> None:
     """Build packages as `make packages` does."""
-    command = (sys.executable, "-m", "scripts.packages", str(wheel), "--release", release, "--out", str(out), *options)
+    of = (*map(str, wheels), "--release", release, "--out", str(out))
+    command = (sys.executable, "-m", "scripts.packages", *of, *options)
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
-def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two releases of each package."""
     folder = tmp_path_factory.mktemp("packages")
     for release in ("1", "2"):
-        build(wheel, folder, release, "--arch", "amd64")
+        build(wheels, folder, release, "--arch", "amd64")
     return folder
 
 
@@ -195,9 +191,9 @@ def write_stand_ins(folder: Path, *names: str) -> None:
         subprocess.run(command, check=True, capture_output=True, env={"PATH": SEARCHED})
 
 
-def test_the_package_for_arm64_has_modules_for_each_python(wheel: Path, tmp_path: Path) -> None:
+def test_the_package_for_arm64_has_modules_for_each_python(wheels: tuple[Path, Path], tmp_path: Path) -> None:
     """Each compiled module is one of this Python and processor, and no requirement of a package is missing."""
-    build(wheel, tmp_path, "1", "--arch", "arm64", "--format", "deb")
+    build(wheels, tmp_path, "1", "--arch", "arm64", "--format", "deb")
     [package] = tmp_path.glob("*_arm64.deb")
     subprocess.run(["dpkg-deb", "-x", str(package), str(tmp_path / "files")], check=True)
     for python in ("3.10", "3.11", "3.12", "3.13"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.cli.main import COMMANDS, command_parser
-from scripts.shell_files import COMPLETIONS, MAN_PAGE, write
+from scripts.shell_files import COMPLETIONS, MAN_PAGES, write
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_each_shell_knows_each_command(share: Path) -> None:
 def test_man_shows_each_command_with_its_flags(share: Path, tmp_path: Path) -> None:
     """Man has no warning about the page, and shows the flags of each command."""
     page = tmp_path / "gpumon.1"
-    page.write_bytes(gzip.decompress((share / MAN_PAGE).read_bytes()))
+    page.write_bytes(gzip.decompress((share / MAN_PAGES / "gpumon.1.gz").read_bytes()))
     environment = {"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8"}
     command = ["man", "--warnings", "--local-file", str(page)]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -72,6 +72,13 @@ def test_the_same_parser_gives_the_same_files(share: Path, tmp_path: Path, monke
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1750000000")
     for folder in ("one", "two"):
         write(tmp_path / folder)
-    for path in (*COMPLETIONS, MAN_PAGE):
+    for path in (*COMPLETIONS, f"{MAN_PAGES}/gpumon.1.gz"):
         assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "two" / path).read_bytes()
         assert (share / path).exists()
+
+
+def test_man_shows_the_commands_of_the_simulator(share: Path) -> None:
+    """Each has a page of its own."""
+    shown = {path.name: gzip.decompress(path.read_bytes()).decode() for path in (share / MAN_PAGES).glob("gpumon-sim*")}
+    assert set(shown) == {"gpumon-sim.1.gz", "gpumon-sim-fleet.1.gz", "gpumon-sim-record.1.gz"}
+    assert r"\-\-broken" in shown["gpumon-sim-fleet.1.gz"]

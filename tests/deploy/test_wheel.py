@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from wheels import agent_wheel, simulator_wheel
 
 from gpumon import __version__
 from gpumon.probe.core.plan import make_plans
@@ -21,20 +21,16 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 REVISION = "0123456789ab"
 PROBE = PROBES["allreduce"]
-JUNK = shutil.ignore_patterns("__pycache__")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel as `make build` does, from a copy, so that the checkout does not change."""
-    source = tmp_path_factory.mktemp("source")
-    shutil.copytree(ROOT / "gpumon", source / "gpumon", ignore=JUNK)
-    (source / "gpumon" / "REVISION").write_text(REVISION + "\n", encoding="ascii")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(source / "dist"), str(source))
-    [built] = (source / "dist").glob("*.whl")
-    return built
+    return agent_wheel(tmp_path_factory.mktemp("source"), revision=REVISION)
+
+
+@pytest.fixture(scope="module")
+def simulator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulator_wheel(tmp_path_factory.mktemp("simulator") / "source")
 
 
 def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
@@ -48,26 +44,32 @@ def test_every_file_of_the_package_is_in_it(wheel: Path) -> None:
     assert packed == there | {"gpumon/REVISION"}
 
 
-def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    """With the locked dependencies only, it prints its version and polls a simulated node without torch."""
+def test_the_wheels_run_in_an_empty_environment(wheel: Path, simulator: Path, tmp_path: Path) -> None:
+    """With the locked dependencies only, the agent runs; it simulates as soon as the simulator is installed."""
     empty, constraints = tmp_path / "empty", ROOT / "requirements" / "constraints.txt"
     _run(sys.executable, "-m", "venv", "--without-pip", str(empty))
-    install = ("install", "--quiet", "--no-compile", "--constraint", str(constraints), str(wheel))
-    _run(sys.executable, "-m", "pip", "--python", str(empty / "bin" / "python"), *install)
+    pip = (sys.executable, "-m", "pip", "--python", str(empty / "bin" / "python"), "install", "--quiet", "--no-compile")
+    _run(*pip, "--constraint", str(constraints), str(wheel))
     gpumon = str(empty / "bin" / "gpumon")
 
     assert _run(gpumon, "--version", cwd=tmp_path) == f"gpumon {__version__} ({REVISION})\n"
     assert "gpumon_gpu_up{gpu, uuid}" in _run(gpumon, "metrics", cwd=tmp_path)
+    for command in (["once", "--simulate", "t4x1"], ["serve", "--simulate.fallback", "t4x1"]):
+        assert "pip install gpumon-sim" in _run(gpumon, *command, cwd=tmp_path, code=2)
+    _run(*pip, "--no-deps", str(simulator))
     page = _run(gpumon, "once", "--simulate", "t4x1", "--prometheus", cwd=tmp_path)
     assert 'name="Tesla T4"' in page
     assert "gpumon_simulated 1" in page
+    count = (str(empty / "bin" / "python"), "-c", "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())")
+    assert _run(f"{gpumon}-sim", "h100x8", "--", *count, cwd=tmp_path) == "8\n"
 
 
-def _run(*arguments: str, cwd: Path | None = None) -> str:
+def _run(*arguments: str, cwd: Path | None = None, code: int = 0) -> str:
+    """Return standard output, and standard error if this exit code is that of an error."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "GPUMON_"))}
     ran = subprocess.run(arguments, cwd=cwd, env=environment, capture_output=True, text=True, timeout=170, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    return ran.stdout
+    assert ran.returncode == code, ran.stderr[-2000:]
+    return ran.stderr if code else ran.stdout
 
 
 def test_the_ranks_of_a_probe_run_from_it_by_their_path(wheel: Path, tmp_path: Path) -> None:

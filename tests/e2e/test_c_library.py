@@ -60,8 +60,9 @@ class CLibraryAgent:
 
     @staticmethod
     def command(*arguments: str, environment: Mapping[str, str] | None = None, code: int = 0) -> str:
-        """Return the output of a gpumon command, which must exit with this code."""
-        command = [sys.executable, "-m", "gpumon", *arguments]
+        """Return the output of `gpumon`, or of `gpumon-sim record`, which must exit with this code."""
+        module = "gpumon_sim" if arguments[0] == "record" else "gpumon"
+        command = [sys.executable, "-m", module, *arguments]
         ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
         assert ended.returncode == code, ended.stderr
         return ended.stdout
@@ -169,7 +170,7 @@ def test_a_reloaded_and_an_upgraded_driver_are_reopened(host: CLibraryAgent, tmp
 
 
 def test_a_recording_of_a_compiled_library_replays_without_it(host: CLibraryAgent, tmp_path: Path) -> None:
-    """A file of `gpumon record` shows the same GPUs on a host without the library."""
+    """A file of `gpumon-sim record` shows the same GPUs on a host without the library."""
     small_nvml.build(host.library)
     path, config = tmp_path / "host.capture", str(tmp_path / "gpumon.yml")
     record = ["record", str(path), "--for", "1s", "--unmasked", "--config.file", config]

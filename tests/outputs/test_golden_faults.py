@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from gpumon_sim.sim_faults import FAULTS
 
 from gpumon.model.reading import Page
 from gpumon.outputs.prometheus import Renderer
-from gpumon.sim.sim_faults import FAULTS
 from scripts.simulated_reports import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "faults"

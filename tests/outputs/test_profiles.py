@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 
 import pytest
 from each_case import each_case
+from gpumon_sim.profiles import PROFILES
 
-from gpumon.sim.profiles import PROFILES
 from scripts.metric_facts import kind
 from scripts.missing_metrics import ALL, MISSING_METRICS, missing
 from scripts.simulated_reports import gpu_rows, rows_by_profile

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from each_case import each_case
+from gpumon_sim.profiles import PROFILES
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,7 +23,6 @@ from gpumon.model.reading import Page, count_series, metric_type
 from gpumon.model.reading import samples as samples_of
 from gpumon.outputs.metric_catalogue import catalogue
 from gpumon.outputs.prometheus import Renderer
-from gpumon.sim.profiles import PROFILES
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.report import Report
 from scripts.simulated_reports import report_of

@@ -23,4 +23,4 @@ def program(name: str) -> str:
 def on_the_node(profile: str, *arguments: str, scenario: Path | None = None) -> list[str]:
     """Return the command that runs a program on a simulated node."""
     named = ["--scenario", str(scenario)] if scenario else []
-    return [sys.executable, "-m", "gpumon", "simulate", profile, *named, "--", *arguments]
+    return [sys.executable, "-m", "gpumon_sim", profile, *named, "--", *arguments]

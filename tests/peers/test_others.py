@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -125,7 +126,7 @@ TEMPERATURE = "gpu_temperature_C"
 def test_other_clients_run_on_a_recording(tmp_path: Path) -> None:
     """A recording has the calls that other NVML clients make."""
     path = tmp_path / "node.capture"
-    record = [*on_the_node("", "")[:3], "record", str(path), "--for", "1s", "--simulate", "h100pciex2"]
+    record = [sys.executable, "-m", "gpumon_sim", "record", str(path), "--for", "1s", "--simulate", "h100pciex2"]
     subprocess.run(record, check=True, capture_output=True, timeout=120)
 
     for name, arguments in (("gpustat", ["--no-color"]), ("nvitop", ["-1", "--ascii"])):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from each_case import each_case
+from gpumon_sim.infiniband import open_tree
 from reduced_reports import reduce_all
 
 from gpumon.collectors.links.infiniband import PortReader
 from gpumon.model.infiniband import APART, BOND, DPU, NUMA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.snapshot import LinksSnapshot, PortReading
-from gpumon.sim.infiniband import open_tree
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from gpumon_sim.board import Profile
+
 from benchmarks.truth import ranks
 from benchmarks.truth.fault import FaultRow, ScenarioStep, growing
 from benchmarks.truth.ranks import RankBehaviour, record_good_runs, run
 from gpumon.config.component_settings import PROBE
 from gpumon.health.verdict import Action
 from gpumon.probe.core.published_figures import TABLE as PUBLISHED
-from gpumon.sim.board import Profile
 
 MINUTE = 60.0
 FREE: Mapping[str, Any] = {"idle": True}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from gpumon_sim.nic_kinds import NIC_KINDS
+
 from benchmarks.truth.fault import PORT, SILENT, FaultRow, ScenarioStep, growing, once
 from benchmarks.truth.faults.steps import counting, flaps, on_port
 from benchmarks.truth.faults.where import has_ports
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
-from gpumon.sim.nic_kinds import NIC_KINDS
 
 ADA = 8
 """NVML's number; boards from it on count errors of PCIe by their kind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.sim.board import BLACKWELL, Profile
+from gpumon_sim.board import BLACKWELL, Profile
 
 UNSUPPORTED = 0
 """Fabric state of a board without a fabric, which has no registration that could fail."""

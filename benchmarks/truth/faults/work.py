@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpumon_sim.board import Profile
+
 from benchmarks.truth.fault import NOW, FaultRow, ScenarioStep, once
 from benchmarks.truth.faults.steps import MANY
 from benchmarks.truth.faults.where import blackwell, several, whole
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
-from gpumon.sim.board import Profile
 
 
 def rows() -> Iterator[FaultRow]:

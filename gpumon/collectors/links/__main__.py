@@ -22,9 +22,10 @@ from gpumon.collectors.links.schedulers import COLLECTOR as SCHEDULERS
 from gpumon.collectors.links.schedulers import SchedulerReader
 from gpumon.collectors.links.services import COLLECTOR as SERVICES
 from gpumon.collectors.links.services import ServiceReader
+from gpumon.collectors.node_source import node_source
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
-from gpumon.model.orders import LinksOrders, Simulation, SimulationError, is_recording
+from gpumon.model.orders import LinksOrders, SimulationError
 from gpumon.model.reading import SLOW, STATE
 from gpumon.model.snapshot import ChildMessage, Hello, LinksSnapshot, Logged, StuckProcess
 
@@ -103,28 +104,16 @@ def run(links: LinksChild, send: Callable[[ChildMessage], None]) -> None:
 def trees(orders: LinksOrders) -> Trees:
     """Return the file trees of the host or, if the orders request a simulation, of the simulated node.
 
-    The trees of a recording are empty. While the profile or scenario of a simulation is invalid, try again.
+    While the profile or scenario of a simulation is invalid, try again.
     """
     if orders.simulation is None:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
     while True:
         try:
-            return _simulated_trees(orders.simulation)
+            tree = node_source().open_tree(orders.simulation)
+            return Trees(tree, tree)
         except SimulationError:  # the sampler reports it
             time.sleep(AGAIN_SECONDS)
-
-
-def _simulated_trees(simulation: Simulation) -> Trees:
-    from gpumon.sim.infiniband import FileTree, open_tree  # noqa: PLC0415
-
-    if is_recording(simulation.profile):
-        return Trees(FileTree(), FileTree())
-    tree = open_tree(
-        simulation.profile,
-        scenario=Path(simulation.scenario) if simulation.scenario else None,
-        epoch=simulation.epoch,
-    )
-    return Trees(tree, tree)
 
 
 def main() -> int:

@@ -7,9 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
-
-import pynvml
+from typing import Protocol, TypeVar
 
 from gpumon import __version__, log
 from gpumon.clock import boot_clock
@@ -34,6 +32,8 @@ from gpumon.model.orders import EXIT_MISMATCH, INDEX_PREFIX, SamplerOrders
 from gpumon.model.snapshot import SANDBOX, ChildMessage, DriverStatus, Hello, Logged, PciBus, TrialResult
 
 _log = logging.getLogger("gpumon.collectors.sampler")
+
+OrdersT = TypeVar("OrdersT", bound=SamplerOrders)
 
 BACK_OFF = (1.0, 30.0)
 """Min and max seconds between attempts to initialise NVML. The driver may be installed later."""
@@ -84,8 +84,8 @@ class Sampler:
     def run(self) -> int:
         """Initialise NVML and poll until the daemon requests the end. Return the exit code.
 
-        If the orders request a trial of one GPU or a survey of the host, do that instead of polling. Initialise NVML
-        again after an NVML error; but return EXIT_MISMATCH if libnvidia-ml and the kernel module differ in version.
+        If the orders request a trial of one GPU, do that instead of polling. Initialise NVML again after an NVML error;
+        but return EXIT_MISMATCH if libnvidia-ml and the kernel module differ in version.
         """
         while not self._requests.end.is_set():
             self._read_bus()
@@ -93,14 +93,12 @@ class Sampler:
                 status = start(self._library)
                 self._excluded = self._list_excluded()  # the kernel module may list more UUIDs now
                 self._send(status)
-                if self._orders.survey:
-                    return self._survey(status)
                 if self._orders.trial is not None:
                     return self._trial(status, self._orders.trial)
                 self._poll(status)
                 self._release()
             except NvmlError as error:
-                self._send(DriverStatus(up=False, error=error.name, remedy=REMEDIES.get(error.code, "see dmesg")))
+                self._send(failed(error))
                 if error.code == VERSION_MISMATCH:
                     return EXIT_MISMATCH
                 self._release()
@@ -179,18 +177,6 @@ class Sampler:
         self._send(TrialResult(bus_id=bus_id))
         return 0
 
-    def _survey(self, status: DriverStatus) -> int:
-        from gpumon.sim.recording.survey import survey  # noqa: PLC0415 - needed only to record a host
-
-        bound = sorted(bus_id for bus_id, driver in self._list_gpus().items() if driver == "nvidia")
-        survey(
-            self._library,
-            pynvml.nvmlLib,
-            status.driver or "",
-            [bus_id for bus_id in bound if bus_id not in self._excluded],
-        )
-        return 0
-
     def _node_poll(
         self, status: DriverStatus, bus: Callable[[], Mapping[str, str]], patience: float = SLOW_SECONDS
     ) -> NodePoll:
@@ -206,7 +192,7 @@ class Sampler:
             patience=patience,
             extent=Extent(
                 gpm=self._orders.gpm,
-                detailed=self._orders.detailed or self._orders.record is not None,
+                detailed=self._orders.detailed,
                 processes=ProcessNames(self._orders.largest_processes, Path(self._orders.procfs)),
             ),
         )
@@ -246,12 +232,20 @@ class Sampler:
             )
 
 
-def main() -> int:
-    """Read the orders (the configuration), then poll until the daemon requests the end or closes standard input.
+def failed(error: NvmlError) -> DriverStatus:
+    return DriverStatus(up=False, error=error.name, remedy=REMEDIES.get(error.code, "see dmesg"))
+
+
+def poll_node(orders: SamplerOrders, send: SendMessages, requests: DaemonRequests) -> int:
+    return Sampler(orders, send, await_surroundings(orders, send), requests).run()
+
+
+def run(orders_type: type[OrdersT], work: Callable[[OrdersT, SendMessages, DaemonRequests], int]) -> int:
+    """Read the orders (the configuration), then do `work` until the daemon requests the end or closes standard input.
 
     Return the exit code.
     """
-    orders = SamplerOrders.decode(read_orders())
+    orders = orders_type.decode(read_orders())
     write = reserve_stdout()
     requests = DaemonRequests(watch=orders.watch)
     tie_to_parent(orders.parent, requests)
@@ -265,7 +259,7 @@ def main() -> int:
 
     send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        return Sampler(orders, send, await_surroundings(orders, send), requests).run()
+        return work(orders, send, requests)
     except BrokenPipeError:
         _log.info("the daemon has ended")
         return 0
@@ -273,4 +267,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     # Skip the interpreter's clean-up: a driver's destructors may not return.
-    os._exit(main())
+    os._exit(run(SamplerOrders, poll_node))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
 
-from gpumon.clock import boot_clock
+from gpumon.collectors.node_source import node_source
 from gpumon.collectors.nvml import pci
 from gpumon.collectors.nvml.place import is_virtual, place
 from gpumon.model.bus_id import parse_bus_id
@@ -47,24 +46,21 @@ class HostContext:
 def surroundings(orders: SamplerOrders) -> HostContext:
     """Return the host context of the real node or, if the orders request a simulation, of the simulated node.
 
-    For a simulated node, also replace the library that pynvml calls. If the orders request a recording, record all
-    answers of the driver. Raise SimulationError if the profile or scenario is invalid.
+    For a simulated node, also replace the library that pynvml calls. Raise SimulationError if the profile or scenario
+    is invalid, or if no simulator is installed.
     """
-    if orders.simulation is None:
-        sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
-        where = place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ)
-        around = HostContext(
-            bus=lambda: pci.functions(sysfs),
-            uuids=lambda: pci.uuids(procfs),
-            place=where,
-            ports=lambda: pci.ports(sysfs),
-            # The virtual port of a guest, and of a container in it, does not show the lanes of the physical slot.
-            slot_lanes=dict if is_virtual(sysfs, procfs) else lambda: pci.slot_lanes(sysfs),
-            nvswitches=lambda: pci.nvswitches(sysfs),
-        )
-    else:
-        around = _simulate(orders.simulation)
-    return around if orders.record is None else _record(around, orders.record)
+    if orders.simulation is not None:
+        return _simulate(orders.simulation)
+    sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
+    return HostContext(
+        bus=lambda: pci.functions(sysfs),
+        uuids=lambda: pci.uuids(procfs),
+        place=place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ),
+        ports=lambda: pci.ports(sysfs),
+        # The virtual port of a guest, and of a container in it, does not show the lanes of the physical slot.
+        slot_lanes=dict if is_virtual(sysfs, procfs) else lambda: pci.slot_lanes(sysfs),
+        nvswitches=lambda: pci.nvswitches(sysfs),
+    )
 
 
 def await_surroundings(orders: SamplerOrders, send: Callable[[ChildMessage], None]) -> HostContext:
@@ -82,50 +78,11 @@ def await_surroundings(orders: SamplerOrders, send: Callable[[ChildMessage], Non
 
 
 def _simulate(simulation: Simulation) -> HostContext:
-    from gpumon.sim.open_library import open_simulated  # noqa: PLC0415 - a real node needs neither it nor its memory
-
-    node = open_simulated(
-        simulation.profile,
-        scenario=Path(simulation.scenario) if simulation.scenario else None,
-        epoch=simulation.epoch,
-        trace=Path(simulation.trace) if simulation.trace else None,
-    )
+    node = node_source().open_node(simulation)
     pynvml.nvmlLib = node.library
     return HostContext(
         node.pci_functions, node.uuids, node.place, slot_lanes=node.slot_lanes, nvswitches=node.nvswitches
     )
-
-
-def _record(around: HostContext, descriptor: int) -> HostContext:
-    """Make pynvml write every answer of the driver to this file descriptor.
-
-    Return a host context whose functions also write the GPUs and UUIDs that they return to this file.
-    """
-    from gpumon.sim.capture import BUS, UUIDS  # noqa: PLC0415 - the same
-    from gpumon.sim.recording.call_recorder import CallLog, CallRecorder  # noqa: PLC0415 - the same
-
-    notes = CallLog(descriptor)
-    library = pynvml.nvmlLib or _driver()
-    if library is not None:
-        pynvml.nvmlLib = CallRecorder(library, notes)
-
-    def add_log(what: str, list_devices: NvidiaBus) -> NvidiaBus:
-        def list_and_log() -> Mapping[str, str]:
-            devices = dict(list_devices())
-            notes.write(what, boot_clock(), devices)
-            return devices
-
-        return list_and_log
-
-    return replace(around, bus=add_log(BUS, around.bus), uuids=add_log(UUIDS, around.uuids))
-
-
-def _driver() -> ctypes.CDLL | None:
-    """Return the NVML library, loaded as pynvml loads it; None if it is missing, which pynvml reports later."""
-    try:
-        return ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
 
 
 def excluded_bus_ids(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:

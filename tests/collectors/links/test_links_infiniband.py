@@ -7,14 +7,14 @@ import logging
 from pathlib import Path
 
 import pytest
+from gpumon_sim.infiniband import SimulatedTree, open_tree
+from gpumon_sim.scenario import ScenarioFile
 from sysfs import add_port, write
 
 from gpumon.collectors.links.files import ReadErrors, Tree
 from gpumon.collectors.links.infiniband import COLLECTOR, MAX_PORTS, PortReader
 from gpumon.model.infiniband import BOND, SWITCH
 from gpumon.model.snapshot import PortReading
-from gpumon.sim.infiniband import SimulatedTree, open_tree
-from gpumon.sim.scenario import ScenarioFile
 
 
 def reader(sysfs: Path, *quarantined: str) -> PortReader:

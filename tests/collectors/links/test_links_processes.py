@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from gpumon_sim.infiniband import FileTree, open_tree
 
 from gpumon.collectors.links.files import Tree
 from gpumon.collectors.links.processes import COLLECTOR, MAX_PROCESSES, ProcessReader
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import StuckProcess
-from gpumon.sim.infiniband import FileTree, open_tree
 
 DAEMON, SELF = 100, 101
 FORGED = "7"

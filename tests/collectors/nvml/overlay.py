@@ -10,8 +10,7 @@ from inspect import signature
 from typing import Any
 
 import pynvml
-
-from gpumon.sim.pointers import Function
+from gpumon_sim.pointers import Function
 
 _callbacks: list[Any] = []
 """The callbacks are kept alive, because an address does not keep its callback."""

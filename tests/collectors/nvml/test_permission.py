@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from gpumon_sim.profiles import PROFILES
 from overlay import overlaid
 from polled import open_poll
 
@@ -14,7 +15,6 @@ from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.table_reader import ProcessNames
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import SLOW, rows
-from gpumon.sim.profiles import PROFILES
 
 NOT_ROOT = "root: false"
 PROCESS = struct.Struct("<I4xQII")  # nvmlProcessInfo_t: pid, memory, GPU instance, compute instance

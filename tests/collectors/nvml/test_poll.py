@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
+from gpumon_sim.profiles import PROFILES
 from polled import Poll, open_poll
 
 from gpumon.collectors.nvml.gpu_reader import Extent
@@ -15,7 +16,6 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.reading import SLOW, rows
 from gpumon.model.snapshot import GpuReading
 from gpumon.outputs.metric_catalogue import AGENT_SOURCE, catalogue
-from gpumon.sim.profiles import PROFILES
 from scripts.metric_facts import kind
 from scripts.missing_metrics import missing
 

@@ -1,0 +1,91 @@
+"""Validators of single entries of a scenario file: an Xid, a job, a MIG instance, a field, a driver version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpumon_sim import shapes
+from gpumon_sim.arrivals import ScenarioXid
+from gpumon_sim.field_values import NAMES, TYPES
+from gpumon_sim.mig import RequestedInstance
+from gpumon_sim.workload import ScenarioJob
+
+_TIME = shapes.number(0, 1e12, "seconds after the epoch")
+_INSTANCE = shapes.whole(0, 255, "number of an instance")
+
+
+def _value_or_mapping(
+    key: str, plain: shapes.Shape, make: Callable[..., Any], **optional: shapes.Shape
+) -> shapes.Shape:
+    """Return a validator of a value that `plain` accepts, or of a mapping with this value as `key` and optional keys.
+
+    The validator passes the values to `make` and returns its result.
+    """
+    parts = shapes.fields({key: plain, **optional})
+
+    def shape(value: Any, path: shapes.Path) -> Any:
+        if not isinstance(value, dict):
+            return make(plain(value, path))
+        entry = parts(value, path)
+        if key not in entry:
+            raise shapes.ShapeError(path, f"needs a key {key!r}")
+        return make(**entry)
+
+    return shape
+
+
+xid = _value_or_mapping(
+    "xid",
+    shapes.whole(1, 2**31, "an Xid"),
+    ScenarioXid,
+    at=_TIME,
+    until=_TIME,
+    rate=shapes.number(0, 1e5, "Xids a second"),
+    gpu_instance=_INSTANCE,
+    compute_instance=_INSTANCE,
+)
+_RUN = shapes.fields(
+    {
+        "start": _TIME,
+        "end": _TIME,
+        "load": shapes.number(0, 1),
+        "memory": shapes.number(0, 1, "share of the GPU's memory"),
+        "gpus": shapes.listing(shapes.whole(0, 1023, "index")),
+    }
+)
+
+
+def job(value: Any, path: shapes.Path) -> ScenarioJob:
+    run = ScenarioJob(**_RUN(value, path))
+    if run.end <= run.start:
+        raise shapes.ShapeError(path, "ends before it starts")
+    return run
+
+
+def _profile(value: Any, path: shapes.Path) -> str:
+    if not isinstance(value, str):
+        raise shapes.ShapeError(path, "must be the name of a MIG profile, such as 3g.40gb")
+    return value
+
+
+instance = _value_or_mapping(
+    "profile", _profile, RequestedInstance, compute=shapes.listing(shapes.whole(1, 7, "compute slices"))
+)
+
+
+def field(value: Any, path: shapes.Path) -> str:
+    """Validate the name of an NVML field. Raise ShapeError if the simulated driver has no such field."""
+    if value not in NAMES:
+        raise shapes.ShapeError(path, f"unknown field {value!r}; valid fields: " + ", ".join(sorted(NAMES)))
+    return str(value)
+
+
+def field_type(value: Any, path: shapes.Path) -> int:
+    return TYPES[shapes.one_of(*TYPES)(value, path)]
+
+
+def driver_version(value: Any, path: shapes.Path) -> str:
+    if not isinstance(value, str) or not all(part.isdigit() for part in value.split(".")):
+        raise shapes.ShapeError(path, "must be a driver version in quotes, such as '580.65.06'")
+    return value
