@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 
 from each_case import each_case
+from gpumon_sim.command import COMMANDS as SIMULATOR
+from gpumon_sim.command import parser as simulator_parser
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS, command_parser
@@ -69,6 +71,17 @@ def test_every_command_named_is_valid() -> None:
     """The parser accepts each `gpumon` command line in the pages, which hold the runbooks and the README's examples."""
     invalid = [line for page in PAGES for line in commands(page.read_text(encoding="utf-8")) if not is_valid(line)]
     assert invalid == []
+
+
+def test_every_command_of_the_simulator_named_is_valid() -> None:
+    """The parser accepts each `gpumon-sim` command line in the pages."""
+    text = "".join(page.read_text(encoding="utf-8") for page in (*PAGES, ROOT / "simulator" / "README.md"))
+    shown = {line.strip() for line in re.findall(r"(?:^    |`)gpumon-sim ([^`#\n]+)", text, re.MULTILINE)}
+    assert {"h100x8 -- nvitop -1", "record node.capture --for 60s"} <= shown
+    for line in shown:
+        words = shlex.split(line.partition(" -- ")[0])
+        name = words[0] if words[0] in SIMULATOR else ""
+        assert simulator_parser(name).parse_args(words[len(name.split()) :])
 
 
 def commands(text: str) -> set[str]:
