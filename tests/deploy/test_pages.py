@@ -78,7 +78,7 @@ def test_every_command_of_the_simulator_named_is_valid() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in (*PAGES, ROOT / "simulator" / "README.md"))
     shown = {line.strip() for line in re.findall(r"(?:^    |`)gpumon-sim ([^`#\n]+)", text, re.MULTILINE)}
     assert {"h100x8 -- nvitop -1", "record node.capture --for 60s"} <= shown
-    for line in (line for line in shown if "-" in line):  # others may name a command only
+    for line in (line for line in shown if " -" in line):  # others may name a command only
         words = shlex.split(line.partition(" -- ")[0])
         name = words[0] if words[0] in SIMULATOR else ""
         assert simulator_parser(name).parse_args(words[len(name.split()) :])
