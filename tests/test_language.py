@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CODE = ("gpumon", "scripts", "dashboards", "benchmarks")
+CODE = ("gpumon", "simulator/gpumon_sim", "scripts", "dashboards", "benchmarks")
 SOURCES = sorted(source for folder in CODE for source in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FOLDERS = ("deploy", "alert_rules", "dashboards", "docs", ".ci")

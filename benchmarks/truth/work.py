@@ -126,7 +126,9 @@ def state_of_code() -> str:
     """Return a short digest of all files on which a result may depend."""
     root = Path(__file__).parents[2]
     digest = sha256()
-    for file in sorted(file for room in ("gpumon", "benchmarks/truth") for file in (root / room).rglob("*.py")):
+    for file in sorted(
+        file for room in ("gpumon", "simulator/gpumon_sim", "benchmarks/truth") for file in (root / room).rglob("*.py")
+    ):
         digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 
