@@ -63,7 +63,7 @@ echo "$*" >> calls
 
 def test_the_arguments_of_the_release_are_not_those_of_the_packages(checkout: Path) -> None:
     """`make release ARGS=--tested` builds the packages without `--tested`, whatever else is in dist/."""
-    for name in ("Makefile", "scripts/release.py", "pyproject.toml", *REQUIREMENTS):
+    for name in ("Makefile", "scripts/release.py", "pyproject.toml", "simulator/pyproject.toml", *REQUIREMENTS):
         (checkout / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(ROOT / name, checkout / name)
     python = checkout / ".venv" / "bin" / "python"
@@ -81,7 +81,8 @@ def test_the_arguments_of_the_release_are_not_those_of_the_packages(checkout: Pa
         ["make", "release", "ARGS=--tested"], cwd=checkout, capture_output=True, text=True, check=False
     )
     calls = (checkout / "calls").read_text().splitlines()
-    assert calls == ["-m build --no-isolation", "-m scripts.packages"], ran.stderr
+    builds = ["-m build --no-isolation", "-m build --no-isolation --outdir dist simulator"]
+    assert calls == [*builds, "-m scripts.packages"], ran.stderr
 
 
 def test_the_chart_is_complete(tmp_path: Path) -> None:
