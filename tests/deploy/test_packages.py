@@ -207,10 +207,10 @@ def test_the_package_for_arm64_has_modules_for_each_python(wheels: tuple[Path, P
 
 
 def missing_requirements(site: Path, python: str) -> set[str]:
-    """Return the packages that gpumon or an installed package requires on this Python and that are not in `site`."""
-    installed = {canonicalize_name(each.metadata["Name"]): each for each in distributions(path=[str(site)])}
-    agent = distributions(path=[str(site.parents[1] / "agent")])
-    required = [Requirement(text) for each in (*agent, *installed.values()) for text in each.requires or ()]
+    """Return the packages that an installed package requires on this Python and that are not installed."""
+    paths = [str(site), str(site.parents[1] / "agent")]
+    installed = {canonicalize_name(each.metadata["Name"]): each for each in distributions(path=paths)}
+    required = [Requirement(text) for each in installed.values() for text in each.requires or ()]
     environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     used = [each for each in required if each.marker is None or each.marker.evaluate(environment)]
     return {name for each in used if (name := canonicalize_name(each.name)) not in installed}
