@@ -145,9 +145,20 @@ def test_idle_clients_shut_no_scrape_out(monkeypatch: pytest.MonkeyPatch, sent: 
         for _ in range(20):
             assert ask(port, "/metrics").status == 200
         assert node.refusals.counts["connections"] >= 12
-        with contextlib.suppress(ConnectionResetError):
-            while idle[0].recv(4096):  # until it is closed
-                pass
+        eventually(lambda: sum(map(is_closed, idle)) >= 12)
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Return whether the server has closed this connection, of which everything is read that was sent."""
+    client.settimeout(0)
+    try:
+        while client.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
 
 
 def test_clients_that_do_not_read_shut_no_scrape_out(monkeypatch: pytest.MonkeyPatch) -> None:
