@@ -63,7 +63,7 @@ scale: .venv/.test ## Measure how many simulated nodes one Prometheus scrapes (d
 soak: .venv/.test ## Run the agent with random faults, kills and pauses for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-truth: .venv/.test ## Measure how fast and reliably faults are detected (docs/truth.md); up to an hour (ARGS: --quick)
+truth: .venv/.test ## Measure how fast and reliably faults are detected (docs/truth.md); up to an hour (ARGS: --quick, --only NAME, --resume)
 	$(BIN)/python -m benchmarks.truth $(ARGS)
 
 pages: .venv/.test ## Count the notifications that leave Prometheus and Alertmanager for each fault (docs/pages.md); 20 minutes

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.truth.page import page_of
+from benchmarks.truth.work import MEASURED, ResultStore
 from dashboards.generate import dashboards
 from gpumon.health.alert_rules import rules
 from gpumon.health.rule_file import render
@@ -33,6 +35,7 @@ def generated_files() -> Mapping[str, str]:
         "docs/simulation.md": fill("docs/simulation.md", simulation_page.sections()),
         "docs/dcgm.md": fill("docs/dcgm.md", dcgm_page.sections()),
         "docs/doctor.md": fill("docs/doctor.md", doctor_page.sections()),
+        "docs/truth.md": page_of(ResultStore(MEASURED)),
         "docs/probe.md": fill("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),
         "alert_rules/gpumon.yml": alert_rules,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from statistics import median
 
+from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.fault import Disturbance, FaultRow
+from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import CalmOutcome, FaultOutcome
 from benchmarks.truth.pairs import PairOutcome
+from benchmarks.truth.work import ResultStore, all_pieces
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import FAIL
 
+PAGE = Path(__file__).parents[2] / "docs" / "truth.md"
 INTRODUCTION = """\
 # How accurate the verdicts are
 
@@ -35,6 +40,13 @@ report when they fail.
 PARTLY = "This page is incomplete"
 """Marks a page with missing measurements."""
 MIXED = "These results come from several versions of the code"
+UNMEASURED = "not yet measured"
+
+
+def page_of(store: ResultStore) -> str:
+    """Return the page of the stored results."""
+    pieces = list(all_pieces())
+    return page(store.results(pieces), FAULTS, DISTURBANCES, len(pieces), store.states(pieces))
 
 
 def page(
@@ -71,10 +83,7 @@ def page(
 def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
     """Yield nothing if everything was measured with one version of the code."""
     if known < pieces:
-        yield (
-            f"\n**{PARTLY}: {known} of {pieces} measurements; `make truth` adds the rest.** A disturbance that was\n"
-            "measured on one node was measured on the node that is fastest to simulate, often the smallest."
-        )
+        yield (f"\n**{PARTLY}: {known} of {pieces} measurements.** `make truth ARGS='--only NAME'` measures a row.")
     if states > 1:
         yield f"\n**{MIXED}**, {states} in all: some were measured before the last change."
     if known < pieces or states > 1:
@@ -148,7 +157,7 @@ def _row(fault: FaultRow, found: Sequence[FaultOutcome]) -> str:
     cells = (
         fault.name,
         f"`{fault.check}`",
-        f"{len(right)} of {len(found)}",
+        f"{len(right)} of {len(found)}" if found else UNMEASURED,
         after,
         _alike(one.level + (f", inhibited by `{one.inhibited_by}`" if one.inhibited_by else "") for one in right),
         _actions(fault, right),
@@ -226,8 +235,8 @@ def _calms(disturbances: Sequence[Disturbance], calms: dict[str, list[CalmOutcom
         wrong = [each for calm in found for each in false(disturbance, calm)]
         pages = sum(level == FAIL.word for _, level in wrong)
         verdicts = _count(check for calm in found for check, _ in calm.verdicts_raised)
-        hours = sum(calm.hours for calm in found)
-        yield f"| {disturbance.name} | {len(found)} | {hours:g} | {pages} | {len(wrong) - pages} | {verdicts} |"
+        hours, nodes = sum(calm.hours for calm in found), len(found) or UNMEASURED
+        yield f"| {disturbance.name} | {nodes} | {hours:g} | {pages} | {len(wrong) - pages} | {verdicts} |"
     reasons: dict[str, list[str]] = {}
     for disturbance in disturbances:
         for check, why in disturbance.expected_verdicts.items():

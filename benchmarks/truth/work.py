@@ -24,6 +24,10 @@ CALM_ON = ("h100x8", "gb200x4", "l40sx4", "t4x1", "h100guestx2")
 """Profiles on which disturbances are measured."""
 HOURS = 0.4
 """Simulated hours per disturbance and profile."""
+MEASURED = Path(__file__).parent / "measured.jsonl"
+"""The results from which docs/truth.md is generated."""
+REPORTING = ("__main__.py", "page.py", "work.py")
+"""Modules that share the measurements among processes and report them: no result depends on them."""
 FRESH = 60
 """Number of pieces after which the worker processes are replaced."""
 WORKERS = 1 + (os.cpu_count() or 1)
@@ -75,80 +79,83 @@ def disturbance_profiles(on: Callable[..., bool]) -> list[str]:
     return found or [name for name, kind in PROFILES.items() if on(kind)][:2]
 
 
-def measure_all(
-    pieces: Sequence[Piece], known: ResultStore, report_progress: Callable[[int, Piece], None]
-) -> list[Result]:
-    """Return the results in the order of the pieces; stored results are not measured again."""
-    left = [piece for piece in pieces if piece not in known]
-    done = len(pieces) - len(left)
-    for begin in range(0, len(left), FRESH):
+def measure_all(pieces: Sequence[Piece], store: ResultStore, report_progress: Callable[[int, Piece], None]) -> None:
+    """Measure the pieces and add each result to the store as soon as there is one."""
+    done = 0
+    for begin in range(0, len(pieces), FRESH):
         # Spawn new processes: this one may have threads, and a new process frees what earlier worlds leave behind.
         with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-            waiting = {pool.submit(piece.run): piece for piece in left[begin : begin + FRESH]}
+            waiting = {pool.submit(piece.run): piece for piece in pieces[begin : begin + FRESH]}
             for future in as_completed(waiting):
-                known.add(waiting[future], future.result())
+                store.add(future.result())
                 done += 1
                 report_progress(done, waiting[future])
-    return [known[piece] for piece in pieces]
 
 
 class ResultStore:
-    """Results by piece, also in a file if one is given, so that an interrupted measurement can continue."""
+    """The newest result of each piece, in a file with one row of JSON for each."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._results: dict[Piece, Result] = {}
-        self._states: dict[Piece, str] = {}
+        self._rows: dict[Piece, tuple[Result, str]] = {}
         self._state = state_of_code()
-        for line in path.read_text().splitlines() if path is not None and path.exists() else ():
-            piece, result, state = _read(line)
-            self._results[piece], self._states[piece] = result, state
+        for line in path.read_text().splitlines() if path.exists() else ():
+            result, state = _read(line)
+            self._rows[piece_of(result)] = result, state
 
-    def __contains__(self, piece: Piece) -> bool:
-        return piece in self._results
+    def is_current(self, piece: Piece) -> bool:
+        """Return whether the piece was measured with the present code."""
+        return piece in self._rows and self._rows[piece][1] == self._state
 
-    def __getitem__(self, piece: Piece) -> Result:
-        return self._results[piece]
-
-    def add(self, piece: Piece, result: Result) -> None:
-        self._results[piece], self._states[piece] = result, self._state
-        if self._path is not None:
-            row = {"piece": asdict(piece), "result": asdict(result), "state": self._state}
-            with self._path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    def results(self, pieces: Iterable[Piece]) -> list[Result]:
+        """Return the results of those of the pieces that were measured, in their order."""
+        return [self._rows[piece][0] for piece in pieces if piece in self._rows]
 
     def states(self, pieces: Iterable[Piece]) -> int:
         """Return the number of versions of the code with which these pieces were measured."""
-        return len({self._states[piece] for piece in pieces})
+        return len({self._rows[piece][1] for piece in pieces if piece in self._rows})
+
+    def add(self, result: Result) -> None:
+        self._rows[piece_of(result)] = result, self._state
+        with self._path.open("a") as file:
+            file.write(_row(result, self._state))
+
+    def write(self, pieces: Iterable[Piece]) -> None:
+        """Rewrite the file with one row for each of these pieces that was measured, in their order."""
+        self._path.write_text("".join(_row(*self._rows[piece]) for piece in pieces if piece in self._rows))
+
+
+def piece_of(result: Result) -> Piece:
+    if isinstance(result, FaultOutcome):
+        return Piece("fault", (result.fault,), result.profile)
+    if isinstance(result, PairOutcome):
+        return Piece("pair", result.names, result.profile, result.same_gpu)
+    return Piece("calm", (result.name,), result.profile, hours=result.hours)
 
 
 def state_of_code() -> str:
     """Return a short digest of all files on which a result may depend."""
     root = Path(__file__).parents[2]
     digest = sha256()
-    for file in sorted(
-        file for room in ("gpumon", "simulator/gpumon_sim", "benchmarks/truth") for file in (root / room).rglob("*.py")
-    ):
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    rooms = ("gpumon", "simulator/gpumon_sim", "benchmarks/truth")
+    for file in sorted(file for room in rooms for file in (root / room).rglob("*.py")):
+        if file.parent != Path(__file__).parent or file.name not in REPORTING:
+            digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _read(line: str) -> tuple[Piece, Result, str]:
-    """Parse a row; a row without a version of the code counts as a separate version."""
-    row = json.loads(line, object_hook=_tuples)
-    piece = Piece(**row["piece"])
-    kinds: Mapping[str, type[FaultOutcome | PairOutcome | CalmOutcome]] = {
-        "fault": FaultOutcome,
-        "pair": PairOutcome,
-        "calm": CalmOutcome,
-    }
-    return piece, kinds[piece.kind](**row["result"]), row.get("state", "")
+def _row(result: Result, state: str) -> str:
+    values = {name: value for name, value in asdict(result).items() if value not in ((), "")}
+    return json.dumps({"kind": piece_of(result).kind, **values, "state": state}) + "\n"
 
 
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert lists, which JSON has, to tuples."""
-    return {name: _tuple(value) for name, value in values.items()}
+def _read(line: str) -> tuple[Result, str]:
+    row = json.loads(line)
+    kind, state = row.pop("kind"), row.pop("state")
+    kinds: Mapping[str, type[Result]] = {"fault": FaultOutcome, "pair": PairOutcome, "calm": CalmOutcome}
+    return kinds[kind](**{name: _tuple(value) for name, value in row.items()}), state
 
 
 def _tuple(value: Any) -> Any:
+    """Convert lists, which JSON has, to tuples."""
     return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 from gpumon_sim.profiles import PROFILES
@@ -13,13 +12,11 @@ from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.fault import Disturbance, FaultRow
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import CalmOutcome, FaultOutcome
-from benchmarks.truth.page import MIXED, PARTLY, page, problems_of
-from benchmarks.truth.pairs import pairs
+from benchmarks.truth.page import MIXED, PAGE, PARTLY, page, page_of, problems_of
+from benchmarks.truth.pairs import PairOutcome
 from benchmarks.truth.untested import UNTESTED, UNUSED
-from benchmarks.truth.work import Piece, ResultStore, disturbance_profiles
+from benchmarks.truth.work import MEASURED, ResultStore, piece_of
 from gpumon.health.table import BY_NAME, CHECKS
-
-PAGE = Path(__file__).parents[2] / "docs" / "truth.md"
 
 
 def test_every_simulated_fault_is_injected_or_has_a_reason() -> None:
@@ -89,56 +86,54 @@ def test_a_page_of_partial_or_mixed_results_states_that() -> None:
 
 
 def test_stored_results_record_the_state_of_the_code(tmp_path: Path) -> None:
-    """Results of an earlier state of the code are counted as another state."""
-    path, pieces = tmp_path / "kept", [Piece("calm", ("some",), name) for name in ("t4x1", "h100x8")]
-    for piece in pieces:
-        ResultStore(path).add(piece, CalmOutcome(name="some", profile=piece.profile, hours=1))
+    """Results of an earlier state of the code are counted as another state, and are measured again on a resume."""
+    path = tmp_path / "measured"
+    known = [CalmOutcome(name="some", profile=name, hours=1) for name in ("t4x1", "h100x8")]
+    pieces = [piece_of(result) for result in known]
+    for result in known:
+        ResultStore(path).add(result)
     assert ResultStore(path).states(pieces) == 1
-    assert [ResultStore(path)[piece].profile for piece in pieces] == ["t4x1", "h100x8"]
+    assert ResultStore(path).results(pieces) == known
     first, second = map(json.loads, path.read_text().splitlines())
-    del first["state"]
-    path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    path.write_text(f"{json.dumps(first | {'state': 'earlier'})}\n{json.dumps(second)}\n")
     assert ResultStore(path).states(pieces) == 2
-    assert ResultStore(path).states(pieces[1:]) == 1
+    assert [ResultStore(path).is_current(piece) for piece in pieces] == [False, True]
 
 
-def test_a_row_that_lacks_a_profile_is_missing_from_the_page() -> None:
-    """`_lacking` finds rows that lack one of their profiles."""
-    everywhere = [name for name, profile in PROFILES.items() if FAULTS[0].on(profile)]
-    found = [FaultOutcome(fault=FAULTS[0].name, profile=name, seconds=1.0) for name in everywhere]
-    calms = [
-        CalmOutcome(name=DISTURBANCES[0].name, profile=name, hours=1)
-        for name in disturbance_profiles(DISTURBANCES[0].on)
-    ]
-    rows = {FAULTS[0].name, DISTURBANCES[0].name}
-    assert not rows & set(_lacking(page([*found, *calms], FAULTS, DISTURBANCES, 0)))
-    assert rows <= set(_lacking(page([*found[1:], *calms[1:]], FAULTS, DISTURBANCES, 0)))
-    assert "pairs" in _lacking(page([], FAULTS, DISTURBANCES, 0))
+def test_the_store_has_the_newest_result_of_each_row_in_the_table(tmp_path: Path) -> None:
+    """Results of every kind are read as they were written; those of a removed row are dropped."""
+    path = tmp_path / "measured"
+    both = PairOutcome(
+        names=("a", "b"),
+        profile="h100x8",
+        same_gpu=True,
+        found=(True, False),
+        hidden=(False, True),
+        inhibited=(False,) * 2,
+    )
+    calm = CalmOutcome(name="c", profile="t4x1", hours=1, verdicts_raised=(("gpu_lost", "fail"),))
+    missed, found = (FaultOutcome(fault="a", profile="t4x1", seconds=seconds) for seconds in (None, 5.0))
+    store = ResultStore(path)
+    for result in (missed, both, calm, FaultOutcome(fault="removed", profile="t4x1"), found):
+        store.add(result)
+    pieces = [piece_of(result) for result in (found, both, calm)]
+    store.write(pieces)
+    assert ResultStore(path).results(pieces) == [found, both, calm]
+    assert len(path.read_text().splitlines()) == 3
 
 
-def test_the_page_matches_the_table() -> None:
-    """The page has the rows of the table in their order: run `make truth` after a change."""
-    text = PAGE.read_text()
-    assert PARTLY in text or _lacking(text) == []
-    known = {fault.name: fault.check for fault in FAULTS}
-    rows = dict(re.findall(r"^\| ([^|]+) \| `(\w+)` \|", text, re.MULTILINE))
-    assert rows
-    assert rows.items() <= known.items()
-    assert PARTLY in text or list(rows) == list(known)
+def test_a_row_that_was_not_measured_is_marked() -> None:
+    """A new fault or disturbance is on the page before it was measured."""
+    new = FaultRow(name="new fault", check="gpu_lost", steps=())
+    text = page([], [new], [Disturbance(name="new disturbance")], 2)
+    assert "| new fault | `gpu_lost` | not yet measured |" in text
+    assert "| new disturbance | not yet measured |" in text
+    assert f"{PARTLY}: 0 of 2 measurements" in text
 
 
-def _lacking(text: str) -> list[str]:
-    """Return the rows that are missing or lack one of their profiles."""
-    faults = dict(re.findall(r"^\| ([^|]+) \| `\w+` \| \d+ of (\d+) \|", text, re.MULTILINE))
-    calms = dict(re.findall(r"^\| ([^|]+) \| (\d+) \| [\d.e+]+ \| \d+ \| \d+ \|", text, re.MULTILINE))
-    pair_counts = re.findall(r"^\| pairs of faults \| (\d+),", text, re.MULTILINE)
-    wanted = {fault.name: str(sum(map(fault.on, PROFILES.values()))) for fault in FAULTS}
-    calm_wanted = {each.name: str(len(disturbance_profiles(each.on))) for each in DISTURBANCES}
-    return [
-        *(name for name, number in wanted.items() if faults.get(name) != number),
-        *(name for name, number in calm_wanted.items() if calms.get(name) != number),
-        *(["pairs"] if pair_counts != [str(len(list(pairs())))] else []),
-    ]
+def test_the_page_is_that_of_the_stored_results() -> None:
+    """`make generate` writes it after a change of a row, `make truth` after a measurement."""
+    assert PAGE.read_text() == page_of(ResultStore(MEASURED))
 
 
 def test_the_page_explains_every_miss_and_has_no_false_failure() -> None:
