@@ -129,11 +129,13 @@ class EventRecorder:
 
     def _add_textless(self) -> None:
         self._read()
-        self._add((self._textless.pop(0),))
+        textless, self._textless = self._textless[:1], self._textless[1:]
+        self._add(textless)
 
     def stop(self) -> None:
         """Submit the changed events and the position in the kernel log to the store, and close the kernel log."""
-        self._add(self._textless)
+        textless, self._textless = self._textless, []
+        self._add(textless)
         self._in_flight = False  # the store writes in order, so an earlier batch is stored before the one submitted now
         self._record(even_if_unchanged=self._has_moved())
         self._watch.close()
