@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gpumon.collectors.links.files import Files
 from gpumon.model.orders import Simulation, SimulationError
+
+if TYPE_CHECKING:  # the sampler child does not load the module, to save memory
+    from gpumon.collectors.links.files import Files
 
 GROUP = "gpumon.node_source"
 """Group of the entry point that names an object with the protocol NodeSource."""
-MISSING = "a simulated node needs the simulator: pip install gpumon-sim"
+MISSING = (
+    "a simulated node needs the simulator: install the wheel gpumon_sim of this release, or in a checkout "
+    "`pip install ./simulator`"
+)
 
 
 class NodeWithoutGpu(Protocol):
@@ -55,6 +59,8 @@ class NodeSource(Protocol):
 
 def node_source() -> NodeSource:
     """Return the installed simulator. Raise SimulationError if none is installed."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - a real node needs neither it nor its memory
+
     for found in entry_points(group=GROUP):
         source: NodeSource = found.load()
         return source

@@ -55,7 +55,7 @@ def test_the_wheels_run_in_an_empty_environment(wheel: Path, simulator: Path, tm
     assert _run(gpumon, "--version", cwd=tmp_path) == f"gpumon {__version__} ({REVISION})\n"
     assert "gpumon_gpu_up{gpu, uuid}" in _run(gpumon, "metrics", cwd=tmp_path)
     for command in (["once", "--simulate", "t4x1"], ["serve", "--simulate.fallback", "t4x1"]):
-        assert "pip install gpumon-sim" in _run(gpumon, *command, cwd=tmp_path, code=2)
+        assert "needs the simulator: install the wheel gpumon_sim" in _run(gpumon, *command, cwd=tmp_path, code=2)
     _run(*pip, "--no-deps", str(simulator))
     page = _run(gpumon, "once", "--simulate", "t4x1", "--prometheus", cwd=tmp_path)
     assert 'name="Tesla T4"' in page
