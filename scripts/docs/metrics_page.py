@@ -54,8 +54,8 @@ A driver call takes a lock of the driver, which kernel launches and other client
 | rare | 8 ms | limits, modes, lifetime counters, bit error rates; graphics processes of a board without a display |
 | state | none | files of sysfs and procfs: no driver call |
 
-In the fast tier temperature, and with older drivers utilization, hold a lock of all GPUs, for less than 0.1 ms. PCIe,
-ECC and NVLink counters and process lists hold it for longer: none is in the fast tier. While a probe runs,
+PCIe, ECC and NVLink counters and process lists hold a lock of all GPUs while the firmware of a GPU answers: none is in
+the fast tier, of whose calls temperature and, with older drivers, utilization take that lock too. While a probe runs,
 process lists are read with fast, and slow with it if that took less than 0.25 s. NVML's PCIe throughput (20 ms) is
 never read. The times are sums of calls that were measured singly on an idle H100 with driver 580.159, without NVLink,
 whose counters add to slow, most of all on Blackwell.
