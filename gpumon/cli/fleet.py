@@ -24,7 +24,8 @@ from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
 
 LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
 """Color of each level of a problem. The worst level is first."""
-MAX_CELL, MAX_HEALTH = 24, 2 << 20  # maximum width of DRAINED and OWNER, and maximum bytes of the answer of an agent
+MAX_CELL = 24  # maximum width of the columns DRAINED and OWNER
+MAX_HEALTH = 2 << 20  # maximum bytes of the answer of an agent
 
 
 def add(parser: CommandParser) -> None:

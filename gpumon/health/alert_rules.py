@@ -13,9 +13,9 @@ from gpumon.health.fleet_rules import MIN_RATIO, UTILIZATION, ratio_at_best_size
 from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, NODE
 from gpumon.health.outages import (
     AGENTS_OUT,
-    BRAKING,
+    BRAKING_COUNT,
+    BRAKING_IN_RACK,
     BRAKING_NODES,
-    BRAKING_RACK,
     DOWN_SECONDS,
     PORTS_OUT,
     SINGLE_DOWN,
@@ -152,7 +152,7 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="GpuManyPowerBrakes",
-            expr=f"{if_many(BRAKING)} or {BRAKING_RACK}",
+            expr=f"{if_many(BRAKING_COUNT)} or {BRAKING_IN_RACK}",
             severity="critical",
             page=Paging.NIGHT,
             area="hardware",

@@ -42,9 +42,9 @@ _PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
 _BRAKING = f'({LAST_VERDICT}{{{{check="gpu_power_brake",job="{JOB}"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
 BRAKING_NODES = f"group by {NODE} {_BRAKING}"
 """Nodes with a failed gpu_power_brake. The braces take further label matchers."""
-BRAKING = f"count by (job, cluster) ({BRAKING_NODES})".format("")
+BRAKING_COUNT = f"count by (job, cluster) ({BRAKING_NODES})".format("")
 _BRAKING_OF_RACK = f"group by (instance, job, cluster, rack) {_BRAKING}".format(',rack!=""')
-BRAKING_RACK = f"max by (job, cluster) (count by (job, cluster, rack) ({_BRAKING_OF_RACK})) >= {MANY:d}"
+BRAKING_IN_RACK = f"max by (job, cluster) (count by (job, cluster, rack) ({_BRAKING_OF_RACK})) >= {MANY:d}"
 """Number of nodes with a failed gpu_power_brake in the rack (target label `rack`) that has most, if they are many."""
 
 SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"

@@ -98,7 +98,7 @@ class Sampler:
                 self._poll(status)
                 self._release()
             except NvmlError as error:
-                self._send(failed(error))
+                self._send(failure_status(error))
                 if error.code == VERSION_MISMATCH:
                     return EXIT_MISMATCH
                 self._release()
@@ -232,7 +232,7 @@ class Sampler:
             )
 
 
-def failed(error: NvmlError) -> DriverStatus:
+def failure_status(error: NvmlError) -> DriverStatus:
     return DriverStatus(up=False, error=error.name, remedy=REMEDIES.get(error.code, "see dmesg"))
 
 

@@ -14,7 +14,7 @@ from gpumon.collectors.lifecycle import DaemonRequests
 from gpumon.collectors.nvml.driver_list import DriverList
 from gpumon.collectors.nvml.library import Library, NvmlError
 from gpumon.collectors.nvml.poll import start
-from gpumon.collectors.sampler.__main__ import Sampler, SendMessages, failed, run
+from gpumon.collectors.sampler.__main__ import Sampler, SendMessages, failure_status, run
 from gpumon.collectors.sampler.node_reader import HostContext, NvidiaBus, await_surroundings, excluded_bus_ids
 from gpumon.model.call_progress import Writer
 from gpumon_sim.capture import BUS, UUIDS
@@ -68,7 +68,7 @@ def _survey(orders: RecordingOrders, send: SendMessages, around: HostContext) ->
         bound = sorted(bus_id for bus_id, driver in gpus.items() if driver == "nvidia" and bus_id not in excluded)
         survey(library, pynvml.nvmlLib, status.driver or "", bound)
     except NvmlError as error:
-        send(failed(error))
+        send(failure_status(error))
     return 0
 
 
