@@ -16,7 +16,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpumon import __version__
+import gpumon_sim
+
+import gpumon
 from scripts import shell_files
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +99,7 @@ def run(*command: str, **variables: str) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Build the deb and the rpm.")
-    built = [ROOT / "dist" / f"{name}-{__version__}-py3-none-any.whl" for name in ("gpumon", "gpumon_sim")]
+    built = [ROOT / "dist" / f"{each.__name__}-{each.__version__}-py3-none-any.whl" for each in (gpumon, gpumon_sim)]
     parser.add_argument("wheels", type=Path, nargs="*", default=built, help="wheels; those of `make build`")
     parser.add_argument("--arch", action="append", choices=PLATFORMS, help="processor; all if not given")
     parser.add_argument("--format", action="append", choices=FORMATS, help="kind of package; all if not given")
@@ -108,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
     for arch in chosen.arch or PLATFORMS:
         with tempfile.TemporaryDirectory() as folder:
             make_tree(Path(folder), [wheel.resolve() for wheel in chosen.wheels], arch)
-            variables = {"TREE": folder, "ARCH": arch, "VERSION": __version__, "RELEASE": chosen.release}
+            variables = {"TREE": folder, "ARCH": arch, "VERSION": gpumon.__version__, "RELEASE": chosen.release}
             for kind in chosen.format or FORMATS:
                 to = ("--packager", kind, "--target", str(chosen.out.resolve()))
                 run("nfpm", "package", "--config", "deploy/packages/nfpm.yml", *to, **variables)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import shtab
 from argparse_manpage.manpage import Manpage
+from gpumon_sim.command import COMMANDS as SIMULATOR
 from gpumon_sim.command import parser as simulator_parser
 
 from gpumon import __version__
@@ -23,12 +24,6 @@ COMPLETIONS = {
 }
 """Where shells look for completions, below /usr/share."""
 MAN_PAGES = "man/man1"
-SIMULATOR = {
-    "": "run a Python program on a simulated GPU node",
-    "fleet": "serve the pages of many simulated GPU nodes",
-    "record": "record the answers of NVML on this host",
-}
-"""Meaning of each command of gpumon-sim."""
 EPOCH = "SOURCE_DATE_EPOCH"
 
 
@@ -49,8 +44,10 @@ def write(share: Path) -> None:
 def man_pages() -> dict[str, str]:
     """Return gpumon(1), with a section for each subcommand, and the pages of the simulator, by name."""
     pages = {"gpumon": _page(parser(), "gpumon", "monitor the GPUs of this host")}
-    for command, meaning in SIMULATOR.items():
-        pages[f"gpumon-sim-{command}".rstrip("-")] = _page(simulator_parser(command), "gpumon-sim", meaning)
+    for command in ("", *SIMULATOR):
+        made = simulator_parser(command)
+        meaning = str(made.description).partition(".")[0]
+        pages[made.prog.replace(" ", "-")] = _page(made, "gpumon-sim", meaning[0].lower() + meaning[1:])
     return pages
 
 
