@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import USAGE_ERROR, UserError
+from gpumon.cli.errors import UserError, exit_code
 
 FOREIGN_ANSWER = (
     "the answer is not that of this version of gpumon: restart the agent, or name another one with --socket or --url"
@@ -78,22 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     args = parser.parse_args(words)
-    (command,) = first
+    return exit_code("gpumon", lambda: _run(first[0], args))
+
+
+def _run(command: Command, args: argparse.Namespace) -> int:
     try:
         return int(command.module.run(args))
-    except UserError as error:
-        print(f"gpumon: {error}", file=sys.stderr)
-        return USAGE_ERROR
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         if "socket" not in args:  # only the commands that ask an agent have this flag
             raise
-        print(f"gpumon: {FOREIGN_ANSWER} ({error!r})", file=sys.stderr)
-        return USAGE_ERROR
-    except BrokenPipeError:  # the reader has ended, as in `gpumon metrics | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
+        raise UserError(f"{FOREIGN_ANSWER} ({error!r})") from error
 
 
 def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:

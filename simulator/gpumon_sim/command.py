@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import USAGE_ERROR, UserError
+from gpumon.cli.errors import exit_code
 
 SEPARATOR = "--"
 COMMANDS = {"fleet": "gpumon_sim.fleet", "record": "gpumon_sim.recording.command"}
@@ -27,13 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.program = words[ends + 1 :]
     if args.program and name:
         args.parser.error(f"{name} does not run a program: {SEPARATOR} {args.program[0]}")
-    try:
-        return int(_module(name).run(args))
-    except UserError as error:
-        print(f"gpumon-sim: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except KeyboardInterrupt:
-        return 130
+    return exit_code("gpumon-sim", lambda: _module(name).run(args))
 
 
 def parser(name: str) -> CommandParser:
