@@ -74,7 +74,7 @@ class AgentRun:
     @property
     def processes(self) -> Mapping[str, int]:
         """Return the pids of the permanent processes by name."""
-        children = {name: self.agent.children(f"gpumon.collectors.{name}") for name in ("sampler", "links")}
+        children = {name: self.agent.children(f"gpumon.collectors.{name}") for name in ("sampler", "host")}
         return {"daemon": self.agent.process.pid} | {name: pid for name, (pid,) in children.items()}
 
 

@@ -93,7 +93,7 @@ class Soak:
             self.stage.heal: 5,
             self.stage.send_xid: 3,
             lambda: self.kill("gpumon.collectors.sampler"): 1,
-            lambda: self.kill("gpumon.collectors.links"): 0.5,
+            lambda: self.kill("gpumon.collectors.host"): 0.5,
             self.stop_sampler: 0.5,
             lambda: self.sleep(self.chance.uniform(1, 12)): 0.5,
             self.reload: 1,
@@ -128,7 +128,7 @@ class Soak:
         wrong += [f"{len(up)} GPUs are reported"] if len(up) != GPUS else []
         wrong += [f"{len(readings)} GPUs have a temperature"] if len(readings) != GPUS else []
         wrong += ["NVML is down"] if page.value("gpumon_nvml_up") != 1 else []
-        wrong += [f"{n} {name} run" for name in ("sampler", "links") if (n := len(self.children(name))) != 1]
+        wrong += [f"{n} {name} run" for name in ("sampler", "host") if (n := len(self.children(name))) != 1]
         return wrong
 
     def start(self) -> None:
@@ -253,7 +253,7 @@ class Soak:
         roles = {
             "daemon": {self.agent.process.pid},
             "sampler": self.children("sampler"),
-            "links": self.children("links"),
+            "host": self.children("host"),
         }
         for role, pids in roles.items():
             for pid in pids:

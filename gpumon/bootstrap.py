@@ -14,9 +14,9 @@ from gpumon.clock import boot_clock, boot_id
 from gpumon.config import default_paths
 from gpumon.config.component_settings import (
     PROBE,
+    host_orders,
     initial_report,
     kernel_log_path,
-    links_orders,
     max_window_seconds,
     probe_settings,
     reducer_settings,
@@ -58,7 +58,7 @@ from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.store.retention import Retention
-from gpumon.supervisor.links_supervisor import LinksSupervisor
+from gpumon.supervisor.host_supervisor import HostSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
@@ -84,7 +84,7 @@ class Services:
     verdict_writer: VerdictWriter
     heartbeat: Heartbeat
     samplers: SamplerSupervisor
-    links: LinksSupervisor
+    host: HostSupervisor
     probe: ProbeRuns
     schedule: ProbeScheduler
     driver_release: DriverRelease
@@ -99,8 +99,8 @@ class Services:
 
     @property
     def children_running(self) -> bool:
-        """Return whether a sampler, links or probe child process is running."""
-        return self.samplers.running or self.links.running or self.probe.running
+        """Return whether a sampler, host or probe child process is running."""
+        return self.samplers.running or self.host.running or self.probe.running
 
     def restore(self, stored: StoredState) -> None:
         self.event_recorder.restore(stored)
@@ -123,7 +123,7 @@ class Services:
         """Apply a reloaded configuration to the running services."""
         self.monitor.apply(reducer_settings(configuration))
         self.samplers.apply(lambda page: sampler_orders(configuration, page, self.epoch))
-        self.links.apply(lambda page: links_orders(configuration, page, self.epoch))
+        self.host.apply(lambda page: host_orders(configuration, page, self.epoch))
         self.probe.apply(probe_settings(configuration))
         self.schedule.apply(timetable(configuration))
         self.driver_release.apply(configuration.release.max_seconds)
@@ -160,7 +160,7 @@ def build(configuration: Configuration) -> Services:
         verdict_writer=VerdictWriter(core.loop, core.writes, core.latest),
         heartbeat=heartbeat,
         samplers=samplers,
-        links=_links(core),
+        host=_host(core),
         probe=probe,
         schedule=ProbeScheduler(core.loop, probe, timetable(configuration)),
         driver_release=driver_release,
@@ -216,10 +216,10 @@ def _samplers(core: _Core, on_message: Callable[[ChildMessage], None]) -> Sample
     )
 
 
-def _links(core: _Core) -> LinksSupervisor:
-    return LinksSupervisor(
+def _host(core: _Core) -> HostSupervisor:
+    return HostSupervisor(
         core.loop,
-        lambda page: links_orders(core.configuration, page, core.epoch),
+        lambda page: host_orders(core.configuration, page, core.epoch),
         on_snapshot=core.monitor.take,
         on_state=core.monitor.take,
     )
@@ -232,8 +232,8 @@ def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRank
             samplers.note_xid(bus_id, xid)
 
     def is_own(observation: ErrorObservation) -> bool:
-        links = core.latest().internal.links.snapshot
-        return killed.has_caused(observation, same_pids=links is None or not links.contained)
+        host = core.latest().internal.host.snapshot
+        return killed.has_caused(observation, same_pids=host is None or not host.contained)
 
     log = kernel_log_path(core.configuration)
     return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid, is_own=is_own)

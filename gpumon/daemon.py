@@ -75,7 +75,7 @@ class Daemon:
         services.verdict_writer.start()
         services.event_recorder.start()
         services.driver_release.start()  # starts the samplers, which must not open a released GPU
-        services.links.start()
+        services.host.start()
         services.loop.every(BEAT_SECONDS, services.monitor.beat)
         services.loop.every(TICK_SECONDS, self._tick)
         services.http_endpoint.start()
@@ -92,7 +92,7 @@ class Daemon:
         services.schedule.stop()
         services.driver_release.stop()
         services.samplers.stop()
-        services.links.stop()
+        services.host.stop()
         services.probe.stop()
         self._wait_for_children()
         services.health_file.stop()

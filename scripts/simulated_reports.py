@@ -15,9 +15,9 @@ from gpumon_sim.library import SimulatedNode, open_node
 from gpumon_sim.profiles import PROFILES
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.infiniband import PortReader
-from gpumon.collectors.links.processes import ProcessReader
-from gpumon.collectors.links.services import ServiceReader
+from gpumon.collectors.host.infiniband import PortReader
+from gpumon.collectors.host.processes import ProcessReader
+from gpumon.collectors.host.services import ServiceReader
 from gpumon.collectors.nvml.gpm import MIN_SECONDS
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
@@ -25,7 +25,7 @@ from gpumon.model import call_progress
 from gpumon.model.node import Build
 from gpumon.model.now import Now
 from gpumon.model.reading import Table, rows
-from gpumon.model.snapshot import GpuReading, LinksSnapshot, PciBus, Snapshot
+from gpumon.model.snapshot import GpuReading, HostSnapshot, PciBus, Snapshot
 from gpumon.outputs.prometheus import TABLES
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
@@ -104,11 +104,11 @@ def _with_verdicts(report: Report, now: Now, terms: ReducerSettings) -> Report:
     return replace(report, node=replace(report.node, exposed_series=None, alerts=None))
 
 
-def _links_snapshot(profile: str, scenario: Path | None, now: float) -> LinksSnapshot:
+def _links_snapshot(profile: str, scenario: Path | None, now: float) -> HostSnapshot:
     tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
     ports, services = PortReader(lambda _: tree), ServiceReader(lambda _: tree, lambda _: tree)
     processes = ProcessReader(lambda _: tree, clock=lambda: now)
-    return LinksSnapshot(
+    return HostSnapshot(
         ended_at=now,
         ports=ports.poll(counting=True),
         services=services.poll(),

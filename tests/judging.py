@@ -24,7 +24,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
-from gpumon.model.snapshot import LinksSnapshot, StuckProcess
+from gpumon.model.snapshot import HostSnapshot, StuckProcess
 from gpumon.model.time_window import WindowsEnded
 from gpumon.state import health_reducer
 from gpumon.state.messages import VerdictTransitions
@@ -101,8 +101,8 @@ class Ward:
         self.report = replace(self.report, ports=tuple(ports))
 
     def processes(self, *, stuck: tuple[StuckProcess, ...] | None = (), contained: bool | None = False) -> None:
-        """Set what the links child reports about processes; by default no problem."""
-        self._links = LinksSnapshot(ended_at=self.at, stuck=stuck, contained=contained)
+        """Set what the host child reports about processes; by default no problem."""
+        self._links = HostSnapshot(ended_at=self.at, stuck=stuck, contained=contained)
 
     def event(self, index: int, code: int, *, kind: str = XID, count: int = 1, text: str = "", **values: Any) -> None:
         """Add an error event of a GPU at the current time."""
@@ -223,9 +223,9 @@ class Ward:
         """Evaluate the checks once."""
         memory = self.report.internal
         history = memory.history.add(self._samples(), self.at)
-        links = replace(memory.links, snapshot=self._links, read_at=self.moment.uptime)
+        host = replace(memory.host, snapshot=self._links, read_at=self.moment.uptime)
         windows = time_window.advance(self.report.windows, self.moment, self.report.boot_id)
-        memory = replace(memory, history=history, links=links)
+        memory = replace(memory, history=history, host=host)
         self.report = replace(self.report, internal=memory, windows=windows)
         self.report = health_reducer.evaluate(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)

@@ -1,4 +1,4 @@
-"""Main functions of the sampler and the links child, without the parts that need a separate process."""
+"""Main functions of the sampler and the host child, without the parts that need a separate process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from benchmarks.truth.host import Main, VirtualProcess
 from gpumon import __version__
-from gpumon.collectors.links.__main__ import LinksChild, run, trees
+from gpumon.collectors.host.__main__ import HostChild, run, trees
 from gpumon.collectors.sampler.__main__ import Sampler
 from gpumon.collectors.sampler.node_reader import await_surroundings
 from gpumon.model import frame
-from gpumon.model.orders import LinksOrders, SamplerOrders
+from gpumon.model.orders import HostOrders, SamplerOrders
 from gpumon.model.snapshot import ChildMessage, Hello
 
 
@@ -29,10 +29,10 @@ def sampler(process: VirtualProcess) -> int:
     return Sampler(orders, send, await_surroundings(orders, send), process.requests).run()
 
 
-def links(process: VirtualProcess) -> int:
-    orders = replace(LinksOrders.decode(process.orders), page=process.page)
+def host(process: VirtualProcess) -> int:
+    orders = replace(HostOrders.decode(process.orders), page=process.page)
     _send_hello(process)
-    run(LinksChild(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
+    run(HostChild(orders, trees(orders)), lambda message: process.write(frame.encode(message)))
     return 0
 
 
@@ -40,4 +40,4 @@ def _send_hello(process: VirtualProcess) -> None:
     process.write(frame.encode(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid())))
 
 
-MAINS: Mapping[str, Main] = {"gpumon.collectors.sampler": sampler, "gpumon.collectors.links": links}
+MAINS: Mapping[str, Main] = {"gpumon.collectors.sampler": sampler, "gpumon.collectors.host": host}

@@ -14,7 +14,7 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
 from gpumon.cli.live_view import in_color
 from gpumon.clock import boot_clock
-from gpumon.config.component_settings import initial_report, links_orders, reducer_settings, sampler_orders
+from gpumon.config.component_settings import host_orders, initial_report, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.model.error_event import ErrorObservation
@@ -23,7 +23,7 @@ from gpumon.model.snapshot import (
     ChildMessage,
     DriverStatus,
     Hello,
-    LinksSnapshot,
+    HostSnapshot,
     Logged,
     Snapshot,
     TrialResult,
@@ -36,7 +36,7 @@ from gpumon.state.messages import SamplerStatus
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.supervisor.gpu_quarantine import CRASHES_PER_GPU
-from gpumon.supervisor.links_supervisor import LinksSupervisor
+from gpumon.supervisor.host_supervisor import HostSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
@@ -86,20 +86,20 @@ class SingleReading:
             on_message=self._take,
             on_state=self._supervise,
         )
-        self._links = LinksSupervisor(
+        self._host = HostSupervisor(
             self._loop,
-            lambda page: links_orders(settings, page, epoch),
-            on_snapshot=self._take_links,
+            lambda page: host_orders(settings, page, epoch),
+            on_snapshot=self._take_host,
             on_state=self._monitor.take,
         )
 
     def run(self) -> Report:
         self._loop.call_after(DEADLINE_SECONDS, self._loop.stop)
         self._samplers.start()
-        self._links.start()
+        self._host.start()
         self._loop.run()
         self._samplers.stop()
-        self._links.stop()
+        self._host.stop()
         return self._monitor.latest
 
     def document(self) -> Document:
@@ -123,7 +123,7 @@ class SingleReading:
         if crashes > CRASHES_PER_GPU * (1 + len(state.quarantined)):
             self._end(f"the sampler ended {crashes} times before it had read a GPU; its messages are above")
 
-    def _take_links(self, snapshot: LinksSnapshot) -> None:
+    def _take_host(self, snapshot: HostSnapshot) -> None:
         self._monitor.take(snapshot)
         self._linked = True
         if self.failure is None:

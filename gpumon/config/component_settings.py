@@ -16,7 +16,7 @@ from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.checks.probe_limits import BUSBW
 from gpumon.health.policy import Policy
 from gpumon.model.node import Build
-from gpumon.model.orders import LinksOrders, SamplerOrders, Simulation
+from gpumon.model.orders import HostOrders, SamplerOrders, Simulation
 from gpumon.model.port_patterns import PortPatterns
 from gpumon.model.time_window import WindowKind
 from gpumon.probe.core.baseline import Floors
@@ -118,13 +118,13 @@ def sampler_orders(configuration: Configuration, page: int, epoch: float) -> Sam
     )
 
 
-def links_orders(configuration: Configuration, page: int, epoch: float) -> LinksOrders:
-    """Return the configuration (orders) with which the links child process is started.
+def host_orders(configuration: Configuration, page: int, epoch: float) -> HostOrders:
+    """Return the configuration (orders) with which the host child process is started.
 
     `page`: descriptor of the shared memory in which the child shows its current file read. `epoch`: boot clock, in
     seconds, at which the scenario of a simulated node began.
     """
-    return LinksOrders(
+    return HostOrders(
         page=page,
         parent=os.getpid(),
         exclude=configuration.links.exclude,

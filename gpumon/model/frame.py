@@ -22,7 +22,7 @@ from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import ChildMessage
 
-SCHEMA = 9
+SCHEMA = 10
 """Version of the messages. Increase it with each change of a message, so that daemons and children of different
 versions do not exchange messages.
 """
@@ -40,7 +40,7 @@ _KINDS: dict[str, type[Any]] = {
         snapshot.Snapshot,
         ErrorObservation,
         snapshot.TrialResult,
-        snapshot.LinksSnapshot,
+        snapshot.HostSnapshot,
     )
 }
 
@@ -107,7 +107,7 @@ class Decoder:
             kind = _KINDS[values.pop("frame")]
             if kind is snapshot.Snapshot:
                 return self._snapshot(values)
-            if kind is snapshot.LinksSnapshot:
+            if kind is snapshot.HostSnapshot:
                 return _links(values)
             return kind(**_with_tuples(values))  # type: ignore[no-any-return]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -182,11 +182,11 @@ def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
     return values | {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
 
 
-def _links(values: dict[str, Any]) -> snapshot.LinksSnapshot:
+def _links(values: dict[str, Any]) -> snapshot.HostSnapshot:
     values["ports"] = [_port(port) for port in values["ports"]]
     if "stuck" in values:
         values["stuck"] = [snapshot.StuckProcess(**_with_tuples(process)) for process in values["stuck"]]
-    return snapshot.LinksSnapshot(**_with_tuples(values))
+    return snapshot.HostSnapshot(**_with_tuples(values))
 
 
 def _port(values: dict[str, Any]) -> snapshot.PortReading:

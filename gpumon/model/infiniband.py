@@ -1,4 +1,4 @@
-"""Metric tables of an InfiniBand or RoCE port, read from sysfs by the links child."""
+"""Metric tables of an InfiniBand or RoCE port, read from sysfs by the host child."""
 
 from __future__ import annotations
 

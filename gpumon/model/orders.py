@@ -100,8 +100,8 @@ class SamplerOrders(Orders):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksOrders(Orders):
-    """Orders for a links child, which reads ports, services, processes and schedulers."""
+class HostOrders(Orders):
+    """Orders for a host child, which reads ports, services, processes and schedulers."""
 
     quarantined: tuple[str, ...] = ()
     """Names of the devices and collectors that are not read, because an earlier read of their files blocked."""

@@ -200,7 +200,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Sysfs:
-    """Source: files of sysfs, which the links child reads without a driver call.
+    """Source: files of sysfs, which the host child reads without a driver call.
 
     A labelled reading has one file for each label value. Other readings combine the files or use the first that exists.
     """

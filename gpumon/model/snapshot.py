@@ -183,8 +183,8 @@ class StuckProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksSnapshot:
-    """Result of one poll of the links child: ports, services, blocked processes and schedulers."""
+class HostSnapshot:
+    """Result of one poll of the host child: ports, services, blocked processes and schedulers."""
 
     ended_at: float
     ports: tuple[PortReading, ...] = ()
@@ -210,7 +210,7 @@ class LinksSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """First frame of a sampler, trial or links child: its version, the schema of its frames, and its process id."""
+    """First frame of a sampler, trial or host child: its version, the schema of its frames, and its process id."""
 
     version: str
     schema: int
@@ -232,4 +232,4 @@ class Logged:
     """Number of log messages by level."""
 
 
-ChildMessage = Hello | Logged | PciBus | DriverStatus | Snapshot | ErrorObservation | TrialResult | LinksSnapshot
+ChildMessage = Hello | Logged | PciBus | DriverStatus | Snapshot | ErrorObservation | TrialResult | HostSnapshot

@@ -14,7 +14,7 @@ from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import SANDBOX, PortReading
 from gpumon.model.time_window import TimeWindow, WindowKind, in_force
-from gpumon.state import links_status
+from gpumon.state import host_status
 from gpumon.state.derive import NOT_READ
 from gpumon.state.gpu_inventory import Removal
 from gpumon.state.port_inventory import Records
@@ -197,11 +197,11 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 
 def _denied_processes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line if the links child is denied to read the processes of other users, and was not denied it before.
+    """Yield a line if the host child is denied to read the processes of other users, and was not denied it before.
 
     The level is info, because the packaged systemd unit runs without that permission.
     """
-    was, now = (links_status.PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
+    was, now = (host_status.PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
         message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
         remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"

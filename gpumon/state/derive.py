@@ -15,7 +15,7 @@ from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
 from gpumon.model.snapshot import SANDBOX
 from gpumon.model.time_window import NODE, WindowKind, Windows, last_to_end, released_scopes
-from gpumon.state import error_counters, gpu_inventory, links_status, port_inventory
+from gpumon.state import error_counters, gpu_inventory, host_status, port_inventory
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.limit_series import limit_series
 from gpumon.state.reducer_settings import ReducerSettings
@@ -39,8 +39,8 @@ def derive(report: Report, now: Now, settings: ReducerSettings) -> Report:
     alive = status is not None and status.up and NODE not in away
     expected = gpu_inventory.gpu_expectation(inventory, settings.expected)
     node = _released_rows(_node(report, expected, down, fresh=fresh), report.windows, away)
-    node = replace(node, **links_status.node_rows(internal.links, node.collector_denied, now))
-    readable = links_status.current(internal.links, now) is not None
+    node = replace(node, **host_status.node_rows(internal.host, node.collector_denied, now))
+    readable = host_status.current(internal.host, now) is not None
     derived = {
         gpu.bus_id: _derive_gpu(gpu, report, down, now, settings, released=gpu.bus_id in away)
         for gpu in inventory.gpus.values()
@@ -81,7 +81,7 @@ def _reuse_if_equal(before: _T, after: _T) -> _T:
 def _notices(report: Report, node: Node, down: str | None, now: Now) -> Mapping[str, str]:
     derived = {
         "driver": None if node.nvml_up is None else down,
-        "links": links_status.notice(report.internal.links, now),
+        "links": host_status.notice(report.internal.host, now),
     }
     others = {subject: text for subject, text in report.notices.items() if subject not in derived}
     return _reuse_if_equal(report.notices, {subject: text for subject, text in derived.items() if text} | others)
@@ -253,7 +253,7 @@ def _node(report: Report, expected: Expectation, down: str | None, *, fresh: boo
         gpus_on_pci_bus=None if inventory.pci.place == SANDBOX else _count_by_driver(bus),
         maintenance_end_timestamp_seconds=_maintenance_end(report),
         sampler_restarts_total=dict(samplers.restarts),
-        abandoned_children=float(len(samplers.abandoned) + len(internal.links.child.abandoned)),
+        abandoned_children=float(len(samplers.abandoned) + len(internal.host.child.abandoned)),
         driver_calls_total=samplers.driver_calls,
         nvswitch_errors_total=error_counters.nvswitch_errors(internal),
         dropped_series_total={**(report.node.dropped_series_total or {}), "ports": left_out},

@@ -10,7 +10,7 @@ from gpumon.health.free_node import free_since
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.now import Now
 from gpumon.model.time_window import WindowKind, in_force, of_kind
-from gpumon.state import gpu_inventory, links_status, port_inventory
+from gpumon.state import gpu_inventory, host_status, port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
@@ -36,7 +36,7 @@ def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
 def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     """Return the facts that checks may read at this time."""
     internal, bus = report.internal, report.internal.inventory.bus
-    links = links_status.current(internal.links, now)
+    links = host_status.current(internal.host, now)
     read = Facts(
         now=now,
         boot_id=report.boot_id,
@@ -47,7 +47,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         ports=(*report.ports, *(gone.port for gone in report.gone_ports)),
         gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},
         known_ports=port_inventory.by_name(internal.ports),
-        ports_listed=bool(report.ports) and links is not None and links_status.lists_all_ports(internal.links),
+        ports_listed=bool(report.ports) and links is not None and host_status.lists_all_ports(internal.host),
         recalled=internal.restored,
         lost_to=internal.lost_to,
         started=report.started,

@@ -12,7 +12,7 @@ from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogP
 from gpumon.model.notified_alert import NotifiedAlert
 from gpumon.model.port_record import PortRecord
 from gpumon.model.request_result import DeviceHolder
-from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
+from gpumon.model.snapshot import DriverStatus, HostSnapshot, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
@@ -49,15 +49,15 @@ class SamplerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksStatus:
-    """State of the links child, sent by the service that supervises the child."""
+class HostStatus:
+    """State of the host child, sent by the service that supervises the child."""
 
     quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
     """Quarantined devices and collectors by name. Their files are not read, because a read of them blocked."""
     abandoned: tuple[str, ...] = ()
     """Names of the child processes that SIGKILL did not end."""
     trouble: str = ""
-    """Reason why no links child runs; empty if one runs."""
+    """Reason why no host child runs; empty if one runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +188,8 @@ Message = (
     Snapshot
     | PciBus
     | DriverStatus
-    | LinksSnapshot
-    | LinksStatus
+    | HostSnapshot
+    | HostStatus
     | SamplerStatus
     | ReleaseHolders
     | ErrorChanges

@@ -15,7 +15,7 @@ from gpumon.model.now import Now
 from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.port_record import PortRecord
 from gpumon.model.reading import rows
-from gpumon.model.snapshot import LinksSnapshot, PortReading
+from gpumon.model.snapshot import HostSnapshot, PortReading
 from gpumon.state.counters import Counts, advance, raw_values, totals
 from gpumon.state.port_roles import with_roles
 
@@ -68,13 +68,13 @@ NO_PATTERNS = PortPatterns()
 
 def read(
     inventory: PortInventory,
-    snapshot: LinksSnapshot,
+    snapshot: HostSnapshot,
     now: Now,
     *,
     complete: bool,
     patterns: PortPatterns = NO_PATTERNS,
 ) -> PortInventory:
-    """Return the inventory after a snapshot of the links child.
+    """Return the inventory after a snapshot of the host child.
 
     `complete` is True if the snapshot lists every port, so that an expected port that it does not list is missing.
     """

@@ -9,14 +9,14 @@ from dataclasses import replace
 from gpumon.health.alert import RESOLVED, Alert, update_alerts
 from gpumon.model import time_window
 from gpumon.model.now import Now
-from gpumon.model.snapshot import DriverStatus, LinksSnapshot, PciBus, Snapshot
+from gpumon.model.snapshot import DriverStatus, HostSnapshot, PciBus, Snapshot
 from gpumon.model.time_window import TimeWindow, WindowsEnded, released_scopes
 from gpumon.probe.core import state as probe_state
 from gpumon.state import (
     error_counters,
     gpu_inventory,
     health_reducer,
-    links_status,
+    host_status,
     port_inventory,
     released_gpus,
 )
@@ -25,7 +25,7 @@ from gpumon.state.messages import (
     Acceptance,
     AgentStatus,
     ErrorChanges,
-    LinksStatus,
+    HostStatus,
     Message,
     ProbeEnded,
     ProbeProgressed,
@@ -55,10 +55,10 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
             report = _pci_bus(report, message)
         case SamplerStatus():
             report = _sampler_status(report, message)
-        case LinksSnapshot():
-            report = _links_snapshot(report, message, now, settings)
-        case LinksStatus():
-            report = _with(report, links=replace(report.internal.links, child=message))
+        case HostSnapshot():
+            report = _host_snapshot(report, message, now, settings)
+        case HostStatus():
+            report = _with(report, host=replace(report.internal.host, child=message))
         case ErrorChanges():
             report = error_counters.take(report, message)
         case VerdictTransitions():
@@ -161,15 +161,15 @@ def _sampler_status(report: Report, status: SamplerStatus) -> Report:
     return health_reducer.expect_unnamed(replace(report, internal=internal))
 
 
-# The links, the store, the operator, the agent itself
+# The host child, the store, the operator, the agent itself
 
 
-def _links_snapshot(report: Report, snapshot: LinksSnapshot, now: Now, settings: ReducerSettings) -> Report:
+def _host_snapshot(report: Report, snapshot: HostSnapshot, now: Now, settings: ReducerSettings) -> Report:
     internal = report.internal
-    links = links_status.read(internal.links, snapshot, now)
-    complete = links_status.lists_all_ports(links)
+    host = host_status.read(internal.host, snapshot, now)
+    complete = host_status.lists_all_ports(host)
     ports = port_inventory.read(internal.ports, snapshot, now, complete=complete, patterns=settings.ports)
-    return replace(report, internal=replace(internal, links=links, ports=ports))
+    return replace(report, internal=replace(internal, host=host, ports=ports))
 
 
 def _stored_state(report: Report, stored: StoredState, now: Now) -> Report:

@@ -28,7 +28,7 @@ from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_en
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.gpu_record import GpuRecord
-from gpumon.state.links_status import LinksState
+from gpumon.state.host_status import HostState
 from gpumon.state.messages import SamplerStatus
 from gpumon.state.port_inventory import MissingPort, PortInventory
 
@@ -73,7 +73,7 @@ class InternalState:
     time, as Now.uptime, from which the release no longer explains why a GPU is not read.
     """
     ports: PortInventory = PortInventory()
-    links: LinksState = LinksState()
+    host: HostState = HostState()
     polled_at: float | None = None
     """Time at which the last Snapshot arrived, as Now.uptime; None before the first."""
     restored: bool = False

@@ -1,4 +1,4 @@
-"""Ambient capabilities: the systemd unit grants them to the daemon, and only the links child may inherit them.
+"""Ambient capabilities: the systemd unit grants them to the daemon, and only the host child may inherit them.
 
 Other programs must not have them. A rank of a probe runs torch, perhaps from a network file system, and the scheduler
 gate runs an operator's program. With CAP_DAC_READ_SEARCH they could read every file of the host. Programs of root have

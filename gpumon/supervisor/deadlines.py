@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines and intervals, in seconds, of sampler, trials and links child. `kill` applies to other children too."""
+    """Deadlines and intervals, in seconds, of sampler, trials and host child. `kill` applies to other children too."""
 
     poll: float = 0.5
     """Interval at which a supervisor inspects its children."""
@@ -53,8 +53,8 @@ class SamplerDeadlines(Deadlines):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksDeadlines(Deadlines):
-    """Deadlines and intervals, in seconds, of the links child, which reads files of sysfs, procfs and systemd."""
+class HostDeadlines(Deadlines):
+    """Deadlines and intervals, in seconds, of the host child, which reads files of sysfs, procfs and systemd."""
 
     read: float = 10.0
     """Maximum time to read one file. A read may query a device's firmware, for which the kernel itself allows 60 s."""
@@ -65,4 +65,4 @@ class LinksDeadlines(Deadlines):
 
 
 SAMPLER_DEADLINES = SamplerDeadlines()
-LINKS_DEADLINES = LinksDeadlines()
+HOST_DEADLINES = HostDeadlines()

@@ -80,7 +80,7 @@ class FileTree:
 
 
 class SimulatedTree(FileTree):
-    """The simulated files of a node, by path below /sys or below the host's root, for the agent's links child.
+    """The simulated files of a node, by path below /sys or below the host's root, for the agent's host child.
 
     Processes with the same inputs read the same content at the same time. `epoch`: start of the simulation on `clock`.
     """

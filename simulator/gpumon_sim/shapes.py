@@ -179,7 +179,7 @@ def by_key(key: Shape, inner: Shape) -> Shape:
 def functions(value: Any, path: Path) -> str:
     """Validate an fnmatch pattern that matches the name of at least one function of the simulated library.
 
-    In a process that does not load the simulated library, such as the links child, accept any pattern.
+    In a process that does not load the simulated library, such as the host child, accept any pattern.
     """
     if not isinstance(value, str) or (EXPORTS and not any(fnmatchcase(name, value) for name in EXPORTS)):
         raise ShapeError(path, f"{value!r} matches no function that the simulated library has")

@@ -181,7 +181,7 @@ def test_an_unknown_profile_is_an_error_that_lists_the_profiles() -> None:
 
 def test_a_real_host_loads_no_module_of_the_simulation() -> None:
     """The daemon and its children import nothing of gpumon_sim unless they simulate."""
-    modules = "gpumon.cli.serve, gpumon.daemon, gpumon.collectors.sampler.__main__, gpumon.collectors.links.__main__"
+    modules = "gpumon.cli.serve, gpumon.daemon, gpumon.collectors.sampler.__main__, gpumon.collectors.host.__main__"
     script = f"import sys, {modules}; print(*(name for name in sys.modules if name.startswith('gpumon_sim')))"
     assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout.split() == []
 

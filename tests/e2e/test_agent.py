@@ -419,7 +419,7 @@ def test_a_second_agent_on_the_same_address_exits(agent: AgentProcess) -> None:
 
 
 def test_log_messages_of_the_children_are_counted(agent: AgentProcess) -> None:
-    """A warning of the sampler and one of the links child are in the log and in the counter of log messages."""
+    """A warning of the sampler and one of the host child are in the log and in the counter of log messages."""
 
     def warnings() -> float:
         return agent.metrics().value("gpumon_log_messages_total", level="warning") or 0.0

@@ -24,7 +24,7 @@ from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
-from gpumon.model.snapshot import LinksSnapshot
+from gpumon.model.snapshot import HostSnapshot
 from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
@@ -38,7 +38,7 @@ from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.gpu_record import GpuRecord
-from gpumon.state.links_status import LinksState
+from gpumon.state.host_status import HostState
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
 from gpumon.state.report import InternalState, Report
 from gpumon.supervisor.loop import Loop
@@ -81,12 +81,12 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
 
 def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False) -> Report:
     """Return a Report that is never old and shows all processes of the host, each pid on its own GPU."""
-    links = LinksState(snapshot=LinksSnapshot(ended_at=0.0, contained=contained))
+    host = HostState(snapshot=HostSnapshot(ended_at=0.0, contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(own)) for state, own in zip(report.gpus, held, strict=True))
     polled_node = replace(report.node, snapshot_timestamp_seconds=1.0)
     return with_pids_read_at(
-        replace(report, gpus=gpus, node=polled_node, internal=replace(report.internal, links=links)), 4e9
+        replace(report, gpus=gpus, node=polled_node, internal=replace(report.internal, host=host)), 4e9
     )
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
 def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
     """The reset of a GPU makes one run due before its scheduled time."""
     polled_report = on_host(node(0.0, 0.0, simulated=False))
-    links = replace(polled_report.internal.links, snapshot=LinksSnapshot(ended_at=0.0, contained=False, schedulers=()))
+    host = replace(polled_report.internal.host, snapshot=HostSnapshot(ended_at=0.0, contained=False, schedulers=()))
     before = ProbeResult(
         id="r0",
         probe="allreduce",
@@ -187,7 +187,7 @@ def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
     )
     unrepaired = replace(
         polled_report,
-        internal=replace(polled_report.internal, links=links),
+        internal=replace(polled_report.internal, host=host),
         probe=ProbeState(last=before, ran=(before,)),
     )
     bench.report = unrepaired
@@ -435,11 +435,11 @@ def test_shared_memory_of_an_interrupted_run_is_deleted(bench: Bench, tmp_path: 
 
 def with_schedulers(report: Report, *schedulers: str) -> Report:
     """Return the Report of a polled host with these schedulers."""
-    links = LinksState(snapshot=LinksSnapshot(ended_at=0.0, contained=False, schedulers=schedulers))
+    host = HostState(snapshot=HostSnapshot(ended_at=0.0, contained=False, schedulers=schedulers))
     return replace(
         report,
         node=replace(report.node, snapshot_timestamp_seconds=1.0),
-        internal=replace(report.internal, links=links),
+        internal=replace(report.internal, host=host),
     )
 
 

@@ -12,10 +12,10 @@ from reduced_reports import UP, gpu_reading, log_lines, reduce_all, snapshot
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.port_record import PortRecord
-from gpumon.model.snapshot import LinksSnapshot, PciBus, PortReading
+from gpumon.model.snapshot import HostSnapshot, PciBus, PortReading
 from gpumon.state import port_inventory
 from gpumon.state.acceptance import acceptance, refusal
-from gpumon.state.messages import LinksStatus, Message, StoredState
+from gpumon.state.messages import HostStatus, Message, StoredState
 from gpumon.state.port_inventory import MAX_RECORDS, SETTLING_SECONDS
 from gpumon.state.report import Report
 
@@ -39,8 +39,8 @@ def card(number: int, place: int | None = None, device: int | None = None, *, up
     )
 
 
-def links(*cards: PortReading, **more: object) -> LinksSnapshot:
-    return LinksSnapshot(ended_at=0.0, ports=cards, **more)  # type: ignore[arg-type]
+def links(*cards: PortReading, **more: object) -> HostSnapshot:
+    return HostSnapshot(ended_at=0.0, ports=cards, **more)  # type: ignore[arg-type]
 
 
 def report_after(*arrivals: Message, report: Report | None = None, at: float = 100.0) -> Report:
@@ -53,7 +53,7 @@ def port_records(report: Report) -> tuple[PortRecord, ...]:
 
 def after_reboot(report: Report, *cards: PortReading) -> Report:
     """Return the report after a reboot, after one poll at the start and one when all drivers are loaded."""
-    at = report.internal.links.read_at + 1000.0
+    at = report.internal.host.read_at + 1000.0
     after = report_after(StoredState(ports=port_records(report)), links(*cards), at=at)
     return report_after(links(*cards), report=after, at=at + LATER)
 
@@ -92,7 +92,7 @@ def test_no_card_is_missing_while_the_list_fails() -> None:
     """A poll whose list of devices fails makes no card missing."""
     before = StoredState(ports=port_records(report_after(links(*ALL))))
     assert missing(report_after(before, links(ALL[0], errors={"infiniband": "class/infiniband: denied"}))) == []
-    assert missing(report_after(before, LinksStatus(trouble="no child"), links(ALL[0]))) == []
+    assert missing(report_after(before, HostStatus(trouble="no child"), links(ALL[0]))) == []
 
 
 def test_only_ports_that_were_up_are_expected() -> None:
@@ -186,7 +186,7 @@ def test_a_slower_port_keeps_its_faster_speed_until_acceptance() -> None:
     gpus = (PciBus(functions={}), UP, snapshot(gpu_reading(0)))
     slow = tuple(at_speed(reading, 12.5e9) for reading in ALL[:2])
     report = after_reboot(report_after(links(*ALL)), *slow, *ALL[2:])
-    at = report.internal.links.read_at
+    at = report.internal.host.read_at
     report = report_after(*gpus, report=report, at=at)
     assert set(speeds(report).values()) == {50e9}
 

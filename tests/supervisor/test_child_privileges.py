@@ -48,7 +48,7 @@ def test_commands_import_nothing_from_the_working_directory(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("hostile_folder")
 def test_the_agent_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
-    """Sampler, links child, scheduler gate and the ranks of a probe start in its working directory."""
+    """Sampler, host child, scheduler gate and the ranks of a probe start in its working directory."""
     agent = AgentProcess(tmp_path, profile="h100pciex2", environment={"GPUMON_PROBE__SCHEDULER_GATE": '["/bin/true"]'})
     agent.launcher = [GPUMON]
     agent.simulate({"idle": True})
@@ -59,14 +59,14 @@ def test_the_agent_imports_nothing_from_the_working_directory(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="grants capabilities")
 def test_only_the_links_child_inherits_capabilities(tmp_path: Path) -> None:
-    """The daemon keeps those of its unit, the links child gets them, and the sampler has none."""
+    """The daemon keeps those of its unit, the host child gets them, and the sampler has none."""
     agent = AgentProcess(tmp_path, profile="t4x1")
     grant = ["setpriv", "--securebits=+noroot", "--inh-caps=-all,+syslog", "--ambient-caps=-all,+syslog"]
     agent.launcher = [*grant, *agent.launcher]
     with running(agent):
-        children = eventually(lambda: [agent.children(f"gpumon.collectors.{name}") for name in ("sampler", "links")])
-        sampler, links = (min(pids) for pids in children)
-        assert {capabilities(agent.process.pid), capabilities(links)} == {CAP_SYSLOG}
+        children = eventually(lambda: [agent.children(f"gpumon.collectors.{name}") for name in ("sampler", "host")])
+        sampler, host = (min(pids) for pids in children)
+        assert {capabilities(agent.process.pid), capabilities(host)} == {CAP_SYSLOG}
         assert capabilities(sampler) == 0
 
 

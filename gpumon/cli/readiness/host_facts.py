@@ -23,9 +23,9 @@ from gpumon.cli.client import Client, ClientError
 from gpumon.cli.config_arguments import local_socket, web_problem
 from gpumon.cli.once import SingleReading
 from gpumon.cli.readiness.bounded_child import run_bounded
+from gpumon.collectors.host.files import Tree
+from gpumon.collectors.host.schedulers import SchedulerReader
 from gpumon.collectors.kernel_log.reader import KernelLog
-from gpumon.collectors.links.files import Tree
-from gpumon.collectors.links.schedulers import SchedulerReader
 from gpumon.config.component_settings import kernel_log_path, probe_settings
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact_text

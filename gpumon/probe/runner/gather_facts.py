@@ -30,10 +30,8 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
 
     `at`: now, on the boot clock. `own`: processes that do not count as use of the GPUs.
     """
-    links, loaded = report.internal.links.snapshot, report.probe.own_load(at)
-    foreign = foreign_processes(
-        report.gpus, own or OwnProcesses(), contained=None if links is None else links.contained
-    )
+    host, loaded = report.internal.host.snapshot, report.probe.own_load(at)
+    foreign = foreign_processes(report.gpus, own or OwnProcesses(), contained=None if host is None else host.contained)
     return PreflightFacts(
         gpus=tuple(
             _use(state, foreign[state.uuid], at, own=state.uuid in loaded, simulated=report.simulated is not None)
@@ -47,7 +45,7 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
         store_read=report.internal.restored,
         store_error=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
-        schedulers=None if links is None else links.schedulers,
+        schedulers=None if host is None else host.schedulers,
         poll_seconds=sum((report.node.poll_duration_seconds or {}).get(tier, 0.0) for tier in ("fast", "slow")),
     )
 

@@ -171,7 +171,7 @@ def test_links_train_after_a_boot() -> None:
 
 
 def test_ports_that_cannot_be_read_keep_their_verdicts() -> None:
-    """While the links child is silent, no verdict is raised and none is cleared."""
+    """While the host child is silent, no verdict is raised and none is cleared."""
     ward = node().go_on(30)
     down(ward)
     ward.go_on(300)

@@ -53,7 +53,7 @@ def test_failed_links_are_reported_everywhere_and_recover(agent: AgentProcess) -
     assert node["notices"][0]["message"].startswith("mlx5_5 is quarantined: reading class/infiniband/mlx5_5/")
 
     agent.simulate(CALM)
-    (child,) = agent.children("gpumon.collectors.links")
+    (child,) = agent.children("gpumon.collectors.host")
     os.kill(child, signal.SIGKILL)
     eventually(lambda: up(agent.metrics()).get("mlx5_3") == 1)
     eventually(lambda: agent.metrics().value("gpumon_fabric_manager_up") == 1)

@@ -1,4 +1,4 @@
-"""Run the links child: read ports, services, processes and schedulers periodically, and send them to the daemon."""
+"""Run the host child: read ports, services, processes and schedulers periodically, and send them to the daemon."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from pathlib import Path
 
 from gpumon import __version__, log
 from gpumon.clock import boot_clock
+from gpumon.collectors.host.files import Files, NotedTree, Reach, Tree
+from gpumon.collectors.host.infiniband import COLLECTOR as INFINIBAND
+from gpumon.collectors.host.infiniband import PortReader
+from gpumon.collectors.host.processes import COLLECTOR as PROCESSES
+from gpumon.collectors.host.processes import ProcessReader, mask_pids
+from gpumon.collectors.host.schedulers import COLLECTOR as SCHEDULERS
+from gpumon.collectors.host.schedulers import SchedulerReader
+from gpumon.collectors.host.services import COLLECTOR as SERVICES
+from gpumon.collectors.host.services import ServiceReader
 from gpumon.collectors.lifecycle import reserve_stdout, tie_to_parent
-from gpumon.collectors.links.files import Files, NotedTree, Reach, Tree
-from gpumon.collectors.links.infiniband import COLLECTOR as INFINIBAND
-from gpumon.collectors.links.infiniband import PortReader
-from gpumon.collectors.links.processes import COLLECTOR as PROCESSES
-from gpumon.collectors.links.processes import ProcessReader, mask_pids
-from gpumon.collectors.links.schedulers import COLLECTOR as SCHEDULERS
-from gpumon.collectors.links.schedulers import SchedulerReader
-from gpumon.collectors.links.services import COLLECTOR as SERVICES
-from gpumon.collectors.links.services import ServiceReader
 from gpumon.collectors.node_source import node_source
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
-from gpumon.model.orders import LinksOrders, SimulationError
+from gpumon.model.orders import HostOrders, SimulationError
 from gpumon.model.reading import SLOW, STATE
-from gpumon.model.snapshot import ChildMessage, Hello, LinksSnapshot, Logged, StuckProcess
+from gpumon.model.snapshot import ChildMessage, Hello, HostSnapshot, Logged, StuckProcess
 
 AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The file trees that the links child reads: sysfs, and the root directory of the host."""
+    """The file trees that the host child reads: sysfs, and the root directory of the host."""
 
     sysfs: Files
     root: Files
 
 
-class LinksChild:
-    """The readers of the links child: for ports, services, processes and schedulers. They keep data between polls."""
+class HostChild:
+    """The readers of the host child: for ports, services, processes and schedulers. They keep data between polls."""
 
-    def __init__(self, orders: LinksOrders, trees: Trees) -> None:
+    def __init__(self, orders: HostOrders, trees: Trees) -> None:
         page = Writer(orders.page)
 
         def reach(files: Files, shown: Callable[[str], str] = str) -> Reach:
@@ -56,7 +56,7 @@ class LinksChild:
         self._stuck: tuple[StuckProcess, ...] | None = None
         self._count_at = 0.0
 
-    def poll(self) -> LinksSnapshot:
+    def poll(self) -> HostSnapshot:
         """Read everything that is due, and return it with the last values of the rest.
 
         Read port and service states at every poll, port counters and processes at the interval of the slow tier (15 s),
@@ -76,7 +76,7 @@ class LinksChild:
             SCHEDULERS: self._schedulers.read_errors,
         }
         denied = {collector for collector, of_collector in read_errors.items() if of_collector.denied}
-        return LinksSnapshot(
+        return HostSnapshot(
             ended_at=boot_clock(),
             ports=ports,
             services=services,
@@ -92,7 +92,7 @@ class LinksChild:
         )
 
 
-def run(links: LinksChild, send: Callable[[ChildMessage], None]) -> None:
+def run(links: HostChild, send: Callable[[ChildMessage], None]) -> None:
     """Poll at the interval of STATE, and pass each snapshot to `send`. Raise BrokenPipeError if the daemon ended."""
     due = boot_clock()
     while True:
@@ -101,7 +101,7 @@ def run(links: LinksChild, send: Callable[[ChildMessage], None]) -> None:
         time.sleep(max(0.0, due - boot_clock()))
 
 
-def trees(orders: LinksOrders) -> Trees:
+def trees(orders: HostOrders) -> Trees:
     """Return the file trees of the host or, if the orders request a simulation, of the simulated node.
 
     While the profile or scenario of a simulation is invalid, try again.
@@ -118,7 +118,7 @@ def trees(orders: LinksOrders) -> Trees:
 
 def main() -> int:
     """Read the orders (the configuration) from standard input, then poll until the daemon ends. Return exit code 0."""
-    orders = LinksOrders.decode(sys.stdin.buffer.readline())
+    orders = HostOrders.decode(sys.stdin.buffer.readline())
     write = reserve_stdout()
     tie_to_parent(orders.parent)
     log.configure(level=orders.log_level, format=orders.log_format)
@@ -130,9 +130,9 @@ def main() -> int:
 
     send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
-        run(LinksChild(orders, trees(orders)), send)
+        run(HostChild(orders, trees(orders)), send)
     except BrokenPipeError:
-        logging.getLogger("gpumon.collectors.links").info("the daemon has ended")
+        logging.getLogger("gpumon.collectors.host").info("the daemon has ended")
     return 0
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from each_case import each_case
 
-from gpumon.collectors.links.files import Tree
-from gpumon.collectors.links.schedulers import COLLECTOR, LOOK_SECONDS, SchedulerReader
+from gpumon.collectors.host.files import Tree
+from gpumon.collectors.host.schedulers import COLLECTOR, LOOK_SECONDS, SchedulerReader
 
 
 class SchedulerHost:

@@ -1,4 +1,4 @@
-"""State of the links child, and its last snapshot: services and read errors, but not ports. Pure."""
+"""State of the host child, and its last snapshot: services and read errors, but not ports. Pure."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Any
 from gpumon.model.node import UNITS
 from gpumon.model.now import Now
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import LinksSnapshot
-from gpumon.state.messages import LinksStatus
+from gpumon.model.snapshot import HostSnapshot
+from gpumon.state.messages import HostStatus
 
 STALE_SECONDS = 3 * SLOW.value
-"""Age in seconds above which the last snapshot of the links child is no longer used."""
+"""Age in seconds above which the last snapshot of the host child is no longer used."""
 INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes", "schedulers")
-"""Names of the collectors of the links child."""
+"""Names of the collectors of the host child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinksState:
-    """State of the links child, the last snapshot from it, and the number of service stops."""
+class HostState:
+    """State of the host child, the last snapshot from it, and the number of service stops."""
 
-    child: LinksStatus = LinksStatus()
-    snapshot: LinksSnapshot | None = None
+    child: HostStatus = HostStatus()
+    snapshot: HostSnapshot | None = None
     read_at: float = 0.0
     """Time at which the snapshot arrived, as Now.uptime."""
     stops: Mapping[str, float] = field(default_factory=dict)
     """Number of stops and restarts by systemd unit name, since the start of the agent."""
 
 
-def read(state: LinksState, snapshot: LinksSnapshot, now: Now) -> LinksState:
-    """Return the state after a snapshot of the links child."""
+def read(state: HostState, snapshot: HostSnapshot, now: Now) -> HostState:
+    """Return the state after a snapshot of the host child."""
     stops = state.stops
     if snapshot.ended:
         stops = {**stops} | {unit: stops.get(unit, 0.0) + 1 for unit in snapshot.ended}
     return replace(state, snapshot=snapshot, read_at=now.uptime, stops=stops)
 
 
-def current(state: LinksState, now: Now) -> LinksSnapshot | None:
+def current(state: HostState, now: Now) -> HostSnapshot | None:
     """Return the last snapshot; None before the first, or if the last one is older than STALE_SECONDS."""
     return state.snapshot if state.snapshot is not None and now.uptime - state.read_at <= STALE_SECONDS else None
 
 
-def lists_all_ports(state: LinksState) -> bool:
+def lists_all_ports(state: HostState) -> bool:
     """Return True if the last snapshot lists every port, so that a port that it does not list is missing."""
     snapshot, child = state.snapshot, state.child
     if snapshot is None or INFINIBAND in snapshot.errors or snapshot.left_out:
@@ -51,8 +51,8 @@ def lists_all_ports(state: LinksState) -> bool:
     return not (child.quarantined or child.trouble)
 
 
-def node_rows(state: LinksState, denied: Mapping[str, float] | None, now: Now) -> dict[str, Any]:
-    """Return the rows of Node that the links child provides, by name.
+def node_rows(state: HostState, denied: Mapping[str, float] | None, now: Now) -> dict[str, Any]:
+    """Return the rows of Node that the host child provides, by name.
 
     `denied` is the current row `collector_denied`.
     """
@@ -67,7 +67,7 @@ def node_rows(state: LinksState, denied: Mapping[str, float] | None, now: Now) -
     }
 
 
-def _service_stops(state: LinksState) -> dict[str, float] | None:
+def _service_stops(state: HostState) -> dict[str, float] | None:
     """Return how often each installed service has stopped, by service name; None if no service is in a snapshot."""
     if state.snapshot is None:
         return None
@@ -75,12 +75,12 @@ def _service_stops(state: LinksState) -> dict[str, float] | None:
     return {names[unit]: state.stops.get(unit, 0.0) for unit in {**state.snapshot.services, **state.stops}} or None
 
 
-def notice(state: LinksState, now: Now) -> str | None:
-    """Return a notice that lists what the links child cannot read; None if it can read everything."""
+def notice(state: HostState, now: Now) -> str | None:
+    """Return a notice that lists what the host child cannot read; None if it can read everything."""
     return "; ".join(_problems(state, now)) or None
 
 
-def _problems(state: LinksState, now: Now) -> Iterator[str]:
+def _problems(state: HostState, now: Now) -> Iterator[str]:
     for subject, entry in state.child.quarantined.items():
         yield f"{subject} is quarantined: {entry.detail}"
     if state.child.trouble:

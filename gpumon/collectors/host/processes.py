@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.files import UNSUPPORTED, Reach, ReadErrors, list_names, read_link, read_text
+from gpumon.collectors.host.files import UNSUPPORTED, Reach, ReadErrors, list_names, read_link, read_text
 from gpumon.model.snapshot import StuckProcess
 
 COLLECTOR = "processes"

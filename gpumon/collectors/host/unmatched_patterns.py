@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from gpumon.model.port_patterns import matches
 
-log = logging.getLogger("gpumon.collectors.links")
+log = logging.getLogger("gpumon.collectors.host")
 
 AFTER_POLLS = 5
 """Number of polls, 15 s apart, after which the patterns are compared with the adapters. By then all adapters are

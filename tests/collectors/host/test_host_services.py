@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.collectors.links.files import Tree
-from gpumon.collectors.links.services import COLLECTOR, ServiceReader
+from gpumon.collectors.host.files import Tree
+from gpumon.collectors.host.services import COLLECTOR, ServiceReader
 
 UNIT = "nvidia-fabricmanager.service"
 

@@ -7,9 +7,9 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 
-from gpumon.collectors.links.files import Files, Reach, ReadErrors, list_names, read_text
-from gpumon.collectors.links.topology import Topology
-from gpumon.collectors.links.unmatched_patterns import UnmatchedPatterns
+from gpumon.collectors.host.files import Files, Reach, ReadErrors, list_names, read_text
+from gpumon.collectors.host.topology import Topology
+from gpumon.collectors.host.unmatched_patterns import UnmatchedPatterns
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import (
     DATA_BITS,
@@ -26,7 +26,7 @@ from gpumon.model.port_patterns import matches
 from gpumon.model.series_limits import MAX_SERIES
 from gpumon.model.snapshot import PortReading
 
-log = logging.getLogger("gpumon.collectors.links")
+log = logging.getLogger("gpumon.collectors.host")
 
 CLASS = "class/infiniband"
 COLLECTOR = "infiniband"

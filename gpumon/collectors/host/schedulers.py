@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.links.files import Reach, ReadErrors, list_names, read_link, read_text
-from gpumon.collectors.links.processes import MAX_PROCESSES
-from gpumon.collectors.links.services import UNIT_FOLDERS
+from gpumon.collectors.host.files import Reach, ReadErrors, list_names, read_link, read_text
+from gpumon.collectors.host.processes import MAX_PROCESSES
+from gpumon.collectors.host.services import UNIT_FOLDERS
 
 COLLECTOR = "schedulers"
 LOOK_SECONDS = 60.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from gpumon_sim.infiniband import FileTree, open_tree
 
-from gpumon.collectors.links.files import Tree
-from gpumon.collectors.links.processes import COLLECTOR, MAX_PROCESSES, ProcessReader
+from gpumon.collectors.host.files import Tree
+from gpumon.collectors.host.processes import COLLECTOR, MAX_PROCESSES, ProcessReader
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import StuckProcess
 
@@ -315,7 +315,7 @@ def test_a_read_error_names_no_process(host: ProcHost) -> None:
 
 def test_too_many_processes_are_an_error(host: ProcHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the maximum number of processes the reader reports an error."""
-    monkeypatch.setattr("gpumon.collectors.links.processes.MAX_PROCESSES", 1)
+    monkeypatch.setattr("gpumon.collectors.host.processes.MAX_PROCESSES", 1)
     assert host.poll() == ()
     assert host.processes.read_errors.words == "proc: has more than 1 processes"
     assert MAX_PROCESSES > 10_000

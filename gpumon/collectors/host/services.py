@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpumon.collectors.links.files import UNSUPPORTED, Files, Reach, ReadErrors, list_names
+from gpumon.collectors.host.files import UNSUPPORTED, Files, Reach, ReadErrors, list_names
 from gpumon.model.node import UNITS
 
 COLLECTOR = "services"

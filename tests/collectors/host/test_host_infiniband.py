@@ -11,8 +11,8 @@ from gpumon_sim.infiniband import SimulatedTree, open_tree
 from gpumon_sim.scenario import ScenarioFile
 from sysfs import add_port, write
 
-from gpumon.collectors.links.files import ReadErrors, Tree
-from gpumon.collectors.links.infiniband import COLLECTOR, MAX_PORTS, PortReader
+from gpumon.collectors.host.files import ReadErrors, Tree
+from gpumon.collectors.host.infiniband import COLLECTOR, MAX_PORTS, PortReader
 from gpumon.model.infiniband import BOND, SWITCH
 from gpumon.model.snapshot import PortReading
 
@@ -132,7 +132,7 @@ def test_a_saturated_counter_is_absent_and_logged_once(tmp_path: Path, caplog: p
     folder = add_port(tmp_path, counters=full)
     port_reader = reader(tmp_path)
 
-    with caplog.at_level(logging.INFO, "gpumon.collectors.links"):
+    with caplog.at_level(logging.INFO, "gpumon.collectors.host"):
         (port,) = port_reader.poll(counting=True)
         assert port.counts.link_downs_total == 255.0
         (port,) = port_reader.poll(counting=True)

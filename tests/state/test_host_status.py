@@ -1,4 +1,4 @@
-"""Messages of the links child become ports, node rows and notices."""
+"""Messages of the host child become ports, node rows and notices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from reduced_reports import gpu_reading, healthy, log_lines, reduce_all, snapshot
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
-from gpumon.model.snapshot import LinksSnapshot, PortReading
+from gpumon.model.snapshot import HostSnapshot, PortReading
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.change_log import changes
-from gpumon.state.links_status import STALE_SECONDS
-from gpumon.state.messages import LinksStatus, Quarantine, Tick
+from gpumon.state.host_status import STALE_SECONDS
+from gpumon.state.messages import HostStatus, Quarantine, Tick
 from gpumon.state.port_inventory import MAX_RECORDS
 from gpumon.state.report import Report
 
@@ -30,8 +30,8 @@ def port(number: int = 0, *, up: float | None = 1.0, received: float = 1000.0, d
     )
 
 
-def links(*ports: PortReading, **more: object) -> LinksSnapshot:
-    return LinksSnapshot(ended_at=0.0, ports=ports, **more)  # type: ignore[arg-type]
+def links(*ports: PortReading, **more: object) -> HostSnapshot:
+    return HostSnapshot(ended_at=0.0, ports=ports, **more)  # type: ignore[arg-type]
 
 
 def total_received(report: Report, number: int = 0) -> float | None:
@@ -93,13 +93,13 @@ def test_read_errors_are_a_notice_until_the_next_success() -> None:
     """The notice contains the child's errors and the quarantined device."""
     quarantined = {"mlx5_3": Quarantine(fault="stuck", detail="reading state does not return", wall=1e9)}
     report = reduce_all(
-        links(port(), errors={"infiniband": "state: Input/output error"}), LinksStatus(quarantined=quarantined)
+        links(port(), errors={"infiniband": "state: Input/output error"}), HostStatus(quarantined=quarantined)
     )
     assert report.notices == {
         "links": "mlx5_3 is quarantined: reading state does not return; infiniband: state: Input/output error"
     }
 
-    assert reduce_all(links(port()), LinksStatus(), report=report).notices == {}
+    assert reduce_all(links(port()), HostStatus(), report=report).notices == {}
 
 
 def test_missing_permission_is_a_series_until_it_is_granted() -> None:
@@ -112,7 +112,7 @@ def test_missing_permission_is_a_series_until_it_is_granted() -> None:
 
 def test_children_that_cannot_be_ended_are_counted_together() -> None:
     """Children that cannot be ended are counted for all supervisors together."""
-    report = reduce_all(LinksStatus(abandoned=("links 7 in class/infiniband",)), report=healthy())
+    report = reduce_all(HostStatus(abandoned=("host 7 in class/infiniband",)), report=healthy())
     assert report.node.abandoned_children == 1.0
 
 
@@ -200,7 +200,7 @@ def test_ports_that_cannot_be_listed_are_not_gone() -> None:
         gone_devices(reduce_all(links(port(0), errors={"infiniband": "class/infiniband: denied"}), report=report)) == []
     )
     assert gone_devices(reduce_all(links(port(0), left_out=1), report=report)) == []
-    quarantined = LinksStatus(quarantined={"mlx5_1": Quarantine(fault="stuck", detail="state", wall=0.0)})
+    quarantined = HostStatus(quarantined={"mlx5_1": Quarantine(fault="stuck", detail="state", wall=0.0)})
     assert gone_devices(reduce_all(quarantined, links(port(0)), report=report)) == []
 
 

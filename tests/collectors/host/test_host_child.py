@@ -1,4 +1,4 @@
-"""The links child as a separate process: it sends frames, ends with its parent, and reads the same simulated node."""
+"""The host child as a separate process: it sends frames, ends with its parent, and reads the same simulated node."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sysfs import add_port
 
 from gpumon.clock import boot_clock
 from gpumon.model import call_progress, frame
-from gpumon.model.orders import LinksOrders, Simulation
-from gpumon.model.snapshot import Hello, LinksSnapshot
+from gpumon.model.orders import HostOrders, Simulation
+from gpumon.model.snapshot import Hello, HostSnapshot
 
 EPOCH = boot_clock() - 600
 
@@ -22,9 +22,9 @@ EPOCH = boot_clock() - 600
 @contextmanager
 def child(**orders: object) -> Iterator[subprocess.Popen[bytes]]:
     with call_progress.page_descriptor() as page:
-        orders_frame = LinksOrders(page=page, parent=os.getpid(), **orders)  # type: ignore[arg-type]
+        orders_frame = HostOrders(page=page, parent=os.getpid(), **orders)  # type: ignore[arg-type]
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpumon.collectors.links"],
+            [sys.executable, "-m", "gpumon.collectors.host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(page,),
@@ -39,11 +39,11 @@ def child(**orders: object) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def first_snapshot(process: subprocess.Popen[bytes]) -> LinksSnapshot:
+def first_snapshot(process: subprocess.Popen[bytes]) -> HostSnapshot:
     assert process.stdout is not None
     assert isinstance(frame.decode(process.stdout.readline()), Hello)
     snapshot = frame.decode(process.stdout.readline())
-    assert isinstance(snapshot, LinksSnapshot)
+    assert isinstance(snapshot, HostSnapshot)
     return snapshot
 
 
@@ -76,7 +76,7 @@ def test_traffic_continues_in_the_next_child() -> None:
 
 
 def test_scenario_faults_of_the_driver_are_valid(tmp_path: Path) -> None:
-    """The links child accepts a scenario that names functions of the driver."""
+    """The host child accepts a scenario that names functions of the driver."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("hang: ['nvmlInit*']\nports: {mlx5_3: {state: down}}\n")
     with child(simulation=Simulation(profile="h100x8", epoch=EPOCH, scenario=str(scenario))) as process:

@@ -1,4 +1,4 @@
-"""Keeps one links child running. A device whose files cannot be read in time is quarantined and later retried."""
+"""Keeps one host child running. A device whose files cannot be read in time is quarantined and later retried."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
-from gpumon.model.orders import LinksOrders
-from gpumon.model.snapshot import ChildMessage, LinksSnapshot
-from gpumon.state.messages import LinksStatus, Quarantine
-from gpumon.supervisor.deadlines import LINKS_DEADLINES, LinksDeadlines
+from gpumon.model.orders import HostOrders
+from gpumon.model.snapshot import ChildMessage, HostSnapshot
+from gpumon.state.messages import HostStatus, Quarantine
+from gpumon.supervisor.deadlines import HOST_DEADLINES, HostDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.restart_timer import RestartTimer
@@ -19,7 +19,7 @@ from gpumon.supervisor.restart_timer import RestartTimer
 log = logging.getLogger("gpumon.supervisor")
 
 MAX_ABANDONED = 2
-"""While this many links children are abandoned, no other is started, because it might have to be abandoned too."""
+"""While this many host children are abandoned, no other is started, because it might have to be abandoned too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class _QuarantinedDevice:
     """False while a child retries the device; True while the device waits for its next retry."""
 
 
-class LinksSupervisor:
-    """Keeps the links child running, which reads ports, services, processes and schedulers.
+class HostSupervisor:
+    """Keeps the host child running, which reads ports, services, processes and schedulers.
 
     A device or collector whose files block the child is quarantined and retried later. `orders` gets the descriptor of
     a child's call page and returns its orders. Use this class only from the loop's thread.
@@ -41,11 +41,11 @@ class LinksSupervisor:
     def __init__(
         self,
         loop: Loop,
-        orders: Callable[[int], LinksOrders],
+        orders: Callable[[int], HostOrders],
         *,
-        on_snapshot: Callable[[LinksSnapshot], None],
-        on_state: Callable[[LinksStatus], None],
-        deadlines: LinksDeadlines = LINKS_DEADLINES,
+        on_snapshot: Callable[[HostSnapshot], None],
+        on_state: Callable[[HostStatus], None],
+        deadlines: HostDeadlines = HOST_DEADLINES,
     ) -> None:
         self._loop = loop
         self._orders = orders
@@ -58,7 +58,7 @@ class LinksSupervisor:
         """Quarantined devices and collectors by name."""
         self._restart_timer = RestartTimer(loop, deadlines, self._start)
         self._trouble = ""
-        self._state = LinksStatus()
+        self._state = HostStatus()
         self._stopping = False
 
     def start(self) -> None:
@@ -72,8 +72,8 @@ class LinksSupervisor:
         if self._child is not None:
             self._child.kill("stop")
 
-    def apply(self, orders: Callable[[int], LinksOrders]) -> None:
-        """Use the function `orders` to create the orders (configuration) of all links children that start later.
+    def apply(self, orders: Callable[[int], HostOrders]) -> None:
+        """Use the function `orders` to create the orders (configuration) of all host children that start later.
 
         The running child keeps its orders.
         """
@@ -92,7 +92,7 @@ class LinksSupervisor:
             if child.is_late():
                 self._replace_late(child)
             elif child.is_silent():
-                log.error("links child sends nothing; replacing it", extra={"child": child.name})
+                log.error("host child sends nothing; replacing it", extra={"child": child.name})
                 child.kill("silence")
             elif self._retry_is_due():
                 child.kill("readmit")
@@ -125,7 +125,7 @@ class LinksSupervisor:
 
         The quarantine ends, because a child sends a snapshot only after its reads have returned.
         """
-        if isinstance(message, LinksSnapshot):
+        if isinstance(message, HostSnapshot):
             self._trouble = ""
             for subject in [subject for subject, device in self._quarantine.items() if not device.waiting]:
                 log.info("the files of the device answer again", extra={"subject": subject})
@@ -147,8 +147,8 @@ class LinksSupervisor:
             self._restart_timer.schedule(0.0)
             return
         delay = self._restart_timer.next_crash_delay()
-        log.error("links child ended", extra={"code": code, "restart_in": delay})
-        self._trouble = "the links child has ended; the log has the reason"
+        log.error("host child ended", extra={"code": code, "restart_in": delay})
+        self._trouble = "the host child has ended; the log has the reason"
         self._restart_timer.schedule(delay)
 
     def _take_abandoned_end(self, child: FramedChild) -> None:
@@ -164,7 +164,7 @@ class LinksSupervisor:
         if len(self._abandoned) < MAX_ABANDONED:
             self._restart_timer.schedule(0.0)
         else:
-            self._trouble = "no links child is started, because SIGKILL does not end earlier ones: reboot the node"
+            self._trouble = "no host child is started, because SIGKILL does not end earlier ones: reboot the node"
         self._publish_state()
 
     # Starts of children
@@ -179,7 +179,7 @@ class LinksSupervisor:
         except OSError as error:  # no process, memory or interpreter, which may be temporary
             self._trouble = f"no child can be started: {error}"
             delay = self._restart_timer.next_crash_delay()
-            log.error("cannot start a links child; retrying", extra={"error": str(error), "retry_in": delay})  # noqa: TRY400
+            log.error("cannot start a host child; retrying", extra={"error": str(error), "retry_in": delay})  # noqa: TRY400
             self._restart_timer.schedule(delay)
 
     def _mark_due_retries(self) -> None:
@@ -192,8 +192,8 @@ class LinksSupervisor:
         child = FramedChild(
             self._loop,
             lambda page: ChildProgram(
-                name="links",
-                module="gpumon.collectors.links",
+                name="host",
+                module="gpumon.collectors.host",
                 capable=True,  # it reads files of other users, to find the processes that hold GPUs
                 orders=replace(self._orders(page), quarantined=quarantined).encode(),
                 deadline=lambda _: self._deadlines.read,
@@ -206,7 +206,7 @@ class LinksSupervisor:
         return child
 
     def _publish_state(self) -> None:
-        state = LinksStatus(
+        state = HostStatus(
             quarantined={subject: device.quarantine for subject, device in self._quarantine.items()},
             abandoned=tuple(child.name for child in self._abandoned),
             trouble=self._trouble,
