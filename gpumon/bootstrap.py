@@ -29,6 +29,7 @@ from gpumon.model.error_event import ErrorObservation
 from gpumon.model.reading import Page
 from gpumon.model.snapshot import ChildMessage
 from gpumon.model.time_window import WindowKind
+from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.runner.killed_ranks import KilledRanks
@@ -322,7 +323,10 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
     return Sources(
         host=platform.node(),
         latest=latest,
-        exposition={page: Renderer(latest, page).exposition for page in Page},
+        exposition={
+            Page.METRICS: Renderer(latest, Page.METRICS, daemon_process).exposition,
+            Page.LINKS: Renderer(latest, Page.LINKS).exposition,
+        },
         dcgm=DcgmPage(
             host=platform.node(),
             canonical=configuration.metrics.dcgm_names == "canonical",

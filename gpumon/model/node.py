@@ -115,7 +115,7 @@ class Node:
     abandoned_children: float | None = agent("Number of child processes that SIGKILL did not end.")
     driver_calls_total: float | None = agent("NVML calls since the start of the agent.")
     store_up: float | None = agent("1 if events and results can be written to disk.")
-    exposed_series: float | None = agent("Number of series on /metrics.")
+    exposed_series: float | None = agent("Number of series of gpumon_ metrics on /metrics.")
     resident_memory_bytes: dict[str, float] | None = agent(
         "Resident memory of the agent: of its daemon, and of all its child processes.",
         label="process",

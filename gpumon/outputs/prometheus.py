@@ -77,8 +77,11 @@ class Exposition:
 class Renderer:
     """Renders one page. It caches the latest page, the name and labels of series, and the lines of CACHED tables."""
 
-    def __init__(self, latest: Callable[[], Report], page: Page = METRICS) -> None:
-        self._latest, self._path = latest, page
+    def __init__(
+        self, latest: Callable[[], Report], page: Page = METRICS, other_families: Callable[[], bytes] = bytes
+    ) -> None:
+        """Create the renderer. `other_families` returns rendered families that are not of the Report."""
+        self._latest, self._path, self._other_families = latest, page, other_families
         self._tables = frozenset(table for table in TABLES if _families(table, page))
         self._prefixes: dict[_Place, dict[str, dict[str, str]]] = {}
         self._cached_lines: dict[_Place, tuple[Table, Mapping[str, list[str]]]] = {}
@@ -89,7 +92,7 @@ class Renderer:
         """Return the page of the latest Report. Render it only if the cached page is of an earlier Report."""
         report = self._latest()
         if report is not self._report:
-            raw = self.render(report).encode()
+            raw = self.render(report).encode() + self._other_families()
             self._page, self._report = Exposition(raw, gzip.compress(raw, GZIP_LEVEL, mtime=0)), report
         return self._page
 

@@ -25,6 +25,9 @@ GPU, the driver or the permissions of the agent do not provide is an absent seri
 `/metrics/links` has the series of each NVLink and the errors of each port by kind, always with all label values.
 `/metrics` has their sums and counts per GPU: scrape `/metrics/links` less often, or not at all.
 
+`/metrics` also has the `process_*`, `python_info` and `python_gc_*` metrics that every exporter in Python has, of the
+daemon without its child processes (16 series). `gpumon_resident_memory_bytes` has the memory of both.
+
 A metric is a counter if its name ends in `_total`, else a gauge. The suffix names the base unit; a `_timestamp_seconds`
 is Unix time, a ratio is 0 to 1 unless it compares with an expected value. `gpu` is the index at which the GPU was first
 read since the boot; `nvidia-smi` may show another one: join on `uuid`.

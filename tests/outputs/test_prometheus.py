@@ -21,6 +21,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import Page, count_series, metric_type
 from gpumon.model.reading import samples as samples_of
+from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.metric_catalogue import catalogue
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.gpu_record import GpuRecord, readings
@@ -212,3 +213,17 @@ def test_importing_the_renderer_loads_no_driver_and_no_server() -> None:
     answer = subprocess.run([sys.executable, "-c", question], capture_output=True, check=True, timeout=60)
 
     assert answer.stdout == b"set()\n"
+
+
+def test_page_has_the_usual_families_of_a_python_process() -> None:
+    """Their names are those of prometheus_client, and the page of /metrics ends with them."""
+    families = list(text_string_to_metric_families(daemon_process().decode()))
+
+    assert {family.name.split("_")[0] for family in families} == {"process", "python"}
+    assert {"process_cpu_seconds", "process_resident_memory_bytes", "process_open_fds", "python_info"} <= {
+        family.name for family in families
+    }
+    report = report_of("t4x1")
+    page = Renderer(lambda: report, Page.METRICS, daemon_process).exposition()
+    assert page.raw.startswith(Renderer(lambda: report).exposition().raw)
+    assert b"\nprocess_open_fds " in gzip.decompress(page.gzipped)
