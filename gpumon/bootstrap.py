@@ -229,11 +229,11 @@ def _host(core: _Core) -> HostSupervisor:
 def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRanks) -> EventRecorder:
     def note_xid(bus_id: str, xid: int) -> None:
         """Report an Xid from the kernel log to the sampler supervisor if the GPU is in the agent's inventory."""
-        if bus_id in core.latest().internal.inventory.gpus:
+        if bus_id in core.latest().inventory.gpus:
             samplers.note_xid(bus_id, xid)
 
     def is_own(observation: ErrorObservation) -> bool:
-        host = core.latest().internal.host.snapshot
+        host = core.latest().host.snapshot
         return killed.has_caused(observation, same_pids=host is None or not host.contained)
 
     log = kernel_log_path(core.configuration)

@@ -33,6 +33,7 @@ from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.sections import tables
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9
@@ -55,7 +56,7 @@ def rows_by_profile() -> Mapping[str, frozenset[Row]]:
 
 
 def _rows_with_value(report: Report) -> Iterator[Row]:
-    for table, labels in report.tables():
+    for table, labels in tables(report):
         if dict(labels).get("gpu") == "0":
             yield from ((type(table), name) for name in rows(type(table)) if getattr(table, name) is not None)
 
@@ -101,7 +102,8 @@ def _with_verdicts(report: Report, now: Now, terms: ReducerSettings) -> Report:
     for arrival in (StoredState(), Tick()):
         report = reduce(report, arrival, now, terms)
     report = reduce(report, VerdictTransitions(transitions=report.health.due), now, terms)
-    return replace(report, node=replace(report.node, exposed_series=None, alerts=None))
+    node = replace(report.node, exposed_series=None, alerts=None)
+    return replace(report, agent=replace(report.agent, node=node))
 
 
 def _links_snapshot(profile: str, scenario: Path | None, now: float) -> HostSnapshot:

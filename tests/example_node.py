@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from changed_report import changed, new_report
 from example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
 
 from gpumon.health.alert import FIRING, Alert
@@ -143,7 +144,7 @@ def _measurement(size: int, peak: float, algorithm: str = "default") -> Measurem
 def report() -> Report:
     last = run()
     ladder = {f"{last.backend},{one.algorithm},{one.bytes}": one for one in last.measurements}
-    return Report(
+    return new_report(
         started=WALL - 7200,
         boot_id=BOOT_ID,
         build=Build(version="0.1.0", python="3.11.2", revision=""),
@@ -278,10 +279,10 @@ def node_with_inventory() -> Report:
         speed=50e9,
         expected=True,
     )
-    ports = replace(node.internal.ports, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
-    return replace(
+    ports = replace(node.host.inventory, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
+    return changed(
         node,
         gpus=(replace(one, stored=board),),
         expectation=Expectation(count=1),
-        internal=replace(node.internal, ports=ports),
+        host=replace(node.host, inventory=ports),
     )

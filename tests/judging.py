@@ -8,6 +8,7 @@ from typing import Any
 
 import example_node as example
 import example_parts
+from changed_report import changed, with_transitions
 from sample_windows import MAINTENANCE, RELEASE, window
 from typing_extensions import Self
 
@@ -26,9 +27,9 @@ from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
 from gpumon.model.snapshot import HostSnapshot, StuckProcess
 from gpumon.model.time_window import WindowsEnded
-from gpumon.state import health_reducer
-from gpumon.state.messages import VerdictTransitions
+from gpumon.state import health_section
 from gpumon.state.reducer_settings import ReducerSettings
+from gpumon.state.sections import tables
 
 WALL = 1.8e9
 LOOK = 5.0
@@ -43,7 +44,7 @@ class Ward:
 
     def __init__(self, *, gpus: int = 4, ports: int = 2, policy: Policy | None = None, uptime: float = 86400.0) -> None:
         base = example.report()
-        self.report = replace(
+        self.report = changed(
             base,
             boot_id="boot-1",
             gpus=tuple(example_parts.gpu(index) for index in range(gpus)),
@@ -52,7 +53,8 @@ class Ward:
             events=(),
             alerts=(),
             health=type(base.health)(),
-            internal=replace(base.internal, restored=True, history=SampleHistory(windows=WINDOWS)),
+            restored=True,
+            samples=SampleHistory(windows=WINDOWS),
         )
         self.terms = ReducerSettings(policy=policy or Policy())
         self.at = uptime
@@ -86,19 +88,19 @@ class Ward:
         self.gpu(index, state={"links": {**links, str(link): replace(links.get(str(link), Nvlink()), **readings)}})
 
     def node(self, **rows: Any) -> None:
-        self.report = replace(self.report, node=replace(self.report.node, **rows))
+        self.report = changed(self.report, node=replace(self.report.node, **rows))
 
     def notice(self, subject: str, words: str | None) -> None:
         """Set a problem of the agent itself; None ends it."""
         others = {name: text for name, text in self.report.notices.items() if name != subject}
-        self.report = replace(self.report, notices=others | ({subject: words} if words else {}))
+        self.report = changed(self.report, notices=others | ({subject: words} if words else {}))
 
     def port(self, number: int, *, link: Mapping[str, Any] | None = None, **counts: Any) -> None:
         """Set link readings and counters of one port."""
         ports = list(self.report.ports)
         one = ports[number]
         ports[number] = replace(one, link=replace(one.link, **dict(link or {})), counts=replace(one.counts, **counts))
-        self.report = replace(self.report, ports=tuple(ports))
+        self.report = changed(self.report, ports=tuple(ports))
 
     def processes(self, *, stuck: tuple[StuckProcess, ...] | None = (), contained: bool | None = False) -> None:
         """Set what the host child reports about processes; by default no problem."""
@@ -125,7 +127,7 @@ class Ward:
                 **values,
             },
         )
-        self.report = replace(self.report, events=(*self.report.events, event))
+        self.report = changed(self.report, events=(*self.report.events, event))
 
     def ecc(self, index: int, **errors: float) -> None:
         """Increase ECC counters by severity and location: corrected_dram, uncorrected_sram, ..."""
@@ -146,10 +148,7 @@ class Ward:
         """Reboot the node; the boot clock restarts."""
         wall = self.wall
         self.report = replace(self.report, boot_id=boot_id)
-        self.report = replace(
-            self.report,
-            internal=replace(self.report.internal, history=SampleHistory(windows=WINDOWS)),
-        )
+        self.report = replace(self.report, samples=SampleHistory(windows=WINDOWS))
         self.at = 0.0
         self.restart(waiting=())
         self._booted = wall
@@ -198,8 +197,9 @@ class Ward:
             replace(gpu, reset_at=None, gpu=replace(gpu.gpu, ecc_errors_total=dict(gpu.ecc_volatile or {}) or None))
             for gpu in self.report.gpus
         )
-        memory = replace(self.report.internal, history=SampleHistory(windows=WINDOWS))
-        self.report = replace(self.report, health=replace(health, open=known), gpus=gpus, internal=memory)
+        self.report = changed(
+            self.report, health=replace(health, open=known), gpus=gpus, samples=SampleHistory(windows=WINDOWS)
+        )
         self._idle = self.at
         resumed_ = restore_pending(waiting, self.moment, self.report.boot_id)
         self.report = replace(self.report, health=replace(self.report.health, pending=resumed_))
@@ -207,7 +207,7 @@ class Ward:
     def _change(self, index: int, change: Any) -> None:
         gpus: list[GpuState] = list(self.report.gpus)
         gpus[index] = change(gpus[index])
-        self.report = replace(self.report, gpus=tuple(gpus))
+        self.report = changed(self.report, gpus=tuple(gpus))
 
     # Results
 
@@ -221,20 +221,18 @@ class Ward:
 
     def look(self) -> Self:
         """Evaluate the checks once."""
-        memory = self.report.internal
-        history = memory.history.add(self._samples(), self.at)
-        host = replace(memory.host, snapshot=self._links, read_at=self.moment.uptime)
+        history = self.report.samples.add(self._samples(), self.at)
+        host = replace(self.report.host, snapshot=self._links, read_at=self.moment.uptime, is_current=True)
         windows = time_window.advance(self.report.windows, self.moment, self.report.boot_id)
-        memory = replace(memory, history=history, host=host)
-        self.report = replace(self.report, internal=memory, windows=windows)
-        self.report = health_reducer.evaluate(self.report, self.moment, self.terms)
+        self.report = replace(self.report, samples=history, host=host, windows=windows)
+        self.report = health_section.evaluate(self.report, self.moment, self.terms)
         self.rule(self.report.health.due)
         return self
 
     def _samples(self) -> Iterator[Sample]:
         """Yield the samples for the windows of checks. Unchanged readings are not computed again."""
         before, self._made = self._made, {}
-        for one, labels in self.report.tables():
+        for one, labels in tables(self.report):
             known = before.get((id(one), labels))
             if known is None:
                 found = samples(one, labels, detailed=self.report.detailed)
@@ -244,7 +242,7 @@ class Ward:
 
     def rule(self, due: tuple[VerdictTransition, ...]) -> None:
         """Apply the due transitions, as after they were stored."""
-        self.report = health_reducer.take(self.report, VerdictTransitions(transitions=due))
+        self.report = with_transitions(self.report, due)
 
     @property
     def verdicts(self) -> dict[tuple[str, str], Verdict]:

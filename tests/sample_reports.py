@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import example_node as example
 import example_parts
+from changed_report import changed, new_report, with_transitions
 
 from gpumon.health import table
 from gpumon.health.alert import Alert
@@ -28,10 +29,10 @@ from gpumon.outputs.responses.probes import RunResponse
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
-from gpumon.state import health_reducer as judging
-from gpumon.state.messages import VerdictTransitions
+from gpumon.state import health_section as judging
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.sections import samples
 
 STAMP: HostTime = example.STAMP
 MINUTE = 60.0
@@ -56,7 +57,7 @@ def healthy(count: int = 8) -> Report:
     """Return a node whose GPUs all answer, without problems, with an hourly probe run for a day."""
     base = example.report()
     history = tuple(example.run(hours, peak=478e9 - 3e9 * (hours % 4)) for hours in reversed(range(RUNS)))
-    return replace(
+    return changed(
         base,
         node=replace(base.node, gpus_expected=float(count), gpus_visible=float(count), alerts={}),
         gpus=tuple(example_parts.gpu(index) for index in range(count)),
@@ -70,7 +71,7 @@ def healthy(count: int = 8) -> Report:
 
 def simulated_report() -> Report:
     report = healthy()
-    return replace(report, simulated="h100x8", node=replace(report.node, simulated=1.0))
+    return changed(report, simulated="h100x8", node=replace(report.node, simulated=1.0))
 
 
 def lost(index: int = 3) -> Report:
@@ -78,7 +79,7 @@ def lost(index: int = 3) -> Report:
     report = with_fault(healthy(), index, "lost", "NVML: GPU is lost")
     event = replace(example.event(), bus_id=example_parts.bus_id(index), uuid=example_parts.uuid(index))
     fired = alert("GpuLost", index, f"GPU {index} is lost.")
-    return with_verdicts(replace(report, events=(event,), alerts=(fired,)))
+    return with_verdicts(changed(report, events=(event,), alerts=(fired,)))
 
 
 def idle(index: int) -> Report:
@@ -106,13 +107,13 @@ def stuck(index: int = 5) -> Report:
 def with_verdicts(report: Report) -> Report:
     """Return the same with the verdicts after ten minutes."""
     history = SampleHistory(windows=table.recorded_windows())
-    report = replace(report, internal=replace(report.internal, restored=True, history=history))
+    report = changed(report, restored=True, samples=history)
     for ago in (20 * MINUTE, 10 * MINUTE, 0.0):
         now = Now(STAMP.boot - ago, STAMP.wall - ago, STAMP.boot - ago)
-        past = report.internal.history.add(report.samples(), now.at)
-        report = replace(report, internal=replace(report.internal, history=past))
+        past = report.samples.add(samples(report), now.at)
+        report = replace(report, samples=past)
         report = judging.evaluate(report, now, ReducerSettings())
-        report = judging.take(report, VerdictTransitions(transitions=report.health.due))
+        report = with_transitions(report, report.health.due)
     return report
 
 
@@ -148,7 +149,7 @@ def troubled_node() -> Report:
     )
     last = replace(history[-1], wrong_elements=128, hint="Find the GPU that corrupts: run the probe on pairs.")
     return with_verdicts(
-        replace(
+        changed(
             report,
             gpus=gpus,
             events=(*some_events(), *report.events),
@@ -179,7 +180,7 @@ def partitioned_node() -> Report:
         else gpu
         for gpu in report.gpus
     )
-    return replace(report, gpus=gpus)
+    return changed(report, gpus=gpus)
 
 
 def _mig(gpu: int, number: int, profile: str) -> MigReading:
@@ -206,7 +207,7 @@ def grace() -> Report:
         )
         for gpu in report.gpus
     )
-    return replace(report, gpus=gpus, ports=tuple(replace(port, link_layer="Ethernet") for port in report.ports))
+    return changed(report, gpus=gpus, ports=tuple(replace(port, link_layer="Ethernet") for port in report.ports))
 
 
 def disconnected_node() -> Report:
@@ -219,7 +220,7 @@ def disconnected_node() -> Report:
     }
     gpus = tuple(replace(gpu, fabric=fabrics.get(gpu.index, gpu.fabric)) for gpu in report.gpus)
     down = replace(report.ports[3], link=replace(report.ports[3].link, port_up=0.0))
-    return replace(report, gpus=gpus, ports=(*report.ports[:3], down, *report.ports[4:]))
+    return changed(report, gpus=gpus, ports=(*report.ports[:3], down, *report.ports[4:]))
 
 
 def some_events() -> tuple[ErrorEvent, ...]:
@@ -241,12 +242,12 @@ def excluding(index: int) -> Report:
     """Return a node with one of eight GPUs excluded by the configuration: NVML counts it, and it is not opened."""
     report = healthy()
     gpus = tuple(gpu for gpu in report.gpus if gpu.index != index)
-    return replace(report, gpus=gpus, excluded=(example_parts.bus_id(index),))
+    return changed(report, gpus=gpus, excluded=(example_parts.bus_id(index),))
 
 
 def without_driver() -> Report:
     """Return a host whose driver does not load: no GPU is known, and the agent reports what is missing."""
-    return Report(
+    return new_report(
         started=STAMP.wall - 30,
         build=example.report().build,
         node=Node(simulated=0.0, nvml_up=0.0, gpus_expected=8.0, gpus_on_pci_bus={"none": 8.0}),
@@ -256,7 +257,7 @@ def without_driver() -> Report:
 
 def without_gpus() -> Report:
     """Return a healthy host that has no NVIDIA GPU and expects none."""
-    return Report(
+    return new_report(
         started=STAMP.wall - 30,
         build=example.report().build,
         driver=Driver(),
@@ -272,7 +273,7 @@ def before_any_run(report: Report) -> Report:
 def with_fault(report: Report, index: int, fault: str, detail: str) -> Report:
     """Return the report with one GPU that does not answer: identity, up, fault and Xid counters remain."""
     gpus = tuple(_state_with_fault(gpu, fault, detail) if gpu.index == index else gpu for gpu in report.gpus)
-    return replace(report, gpus=gpus)
+    return changed(report, gpus=gpus)
 
 
 def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Alert:

@@ -25,6 +25,7 @@ from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
+from gpumon.state.agent_section import AgentState
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.version import revision
@@ -47,7 +48,9 @@ def initial_report(configuration: Configuration, boot: str = "", began_at: float
     return Report(
         started=started,
         boot_id=boot,
-        agent_runs=(AgentRun(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),),
+        agent=AgentState(
+            runs=(AgentRun(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),)
+        ),
         simulated=profile_name(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),

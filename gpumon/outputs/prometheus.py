@@ -31,6 +31,7 @@ from gpumon.model.reading import (
 )
 from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.state.report import Report
+from gpumon.state.sections import tables as tables_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TABLES: tuple[type[Table], ...] = (
@@ -99,7 +100,7 @@ class Renderer:
     def render(self, report: Report) -> str:
         """Return the page of a Report as text."""
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table, self._path)}
-        tables = [(table, own, (type(table), own)) for table, own in report.tables() if type(table) in self._tables]
+        tables = [(table, own, (type(table), own)) for table, own in tables_of(report) if type(table) in self._tables]
         detailed = report.detailed or self._path is LINKS
         self._forget({place for _, _, place in tables})
         for table, own, place in tables:

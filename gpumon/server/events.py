@@ -100,9 +100,7 @@ def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
 
     The address is None for a GPU that was removed. `text` is the uuid, index or PCI address in the request.
     """
-    if text in {board.uuid for board in latest.internal.inventory.stored.values()} - {
-        state.uuid for state in latest.gpus
-    }:
+    if text in {board.uuid for board in latest.inventory.stored.values()} - {state.uuid for state in latest.gpus}:
         return None, text
     state = parameters.gpu(latest, text)
     return state.bus_id, state.uuid

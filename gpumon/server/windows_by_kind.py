@@ -195,7 +195,7 @@ async def end_hold(request: Request, chosen: Annotated[OwnerFilter, Query()]) ->
 def _releases(request: Request) -> ReleaseResponse:
     report = sources(request).latest()
     response = ReleaseResponse.from_report(report, host_time(request))
-    names = [holder.description for holder in report.release_holders]
+    names = [holder.description for holder in report.inventory.release_holders]
     return response.model_copy(update={"holders": names}) if is_authorized(request) else response
 
 

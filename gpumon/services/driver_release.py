@@ -101,7 +101,9 @@ class DriverRelease:
     @property
     def notice(self) -> str | None:
         """Return which processes prevent a release, else why the marker file cannot be used; None without a problem."""
-        held = [holder.description for holder in self._latest().release_holders if holder.pid in self._reported]
+        held = [
+            holder.description for holder in self._latest().inventory.release_holders if holder.pid in self._reported
+        ]
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
     def follow(self) -> None:
@@ -121,7 +123,7 @@ class DriverRelease:
         self._closed = not holders or (self._closed and scopes == self._scopes)
         self._scopes = scopes
         self._log_errors(holders)
-        if holders != self._latest().release_holders:
+        if holders != self._latest().inventory.release_holders:
             self._publish(ReleaseHolders(holders=holders))
         marked = any(window.by == MARKER for window in in_force(windows, WindowKind.RELEASE))
         self._done.update(done=marked and not holders)
@@ -144,7 +146,7 @@ class DriverRelease:
     def _start_samplers(self, start_by: float) -> None:
         if self._stopping:
             return
-        if self._latest().internal.restored or self._store_failed() or boot_clock() >= start_by:
+        if self._latest().agent.restored or self._store_failed() or boot_clock() >= start_by:
             self.follow()
             self._samplers.start()
             self._loop.every(FOLLOW_SECONDS, self.follow)

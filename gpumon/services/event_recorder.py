@@ -200,7 +200,7 @@ class EventRecorder:
         """
         for key, (observation, since) in tuple(self._unconfirmed.items()):
             latest = self._latest()
-            gpu = latest.internal.inventory.gpus.get(observation.bus_id)
+            gpu = latest.inventory.gpus.get(observation.bus_id)
             is_unlisted = gpu is None and observation.bus_id in latest.expectation.unlisted
             if is_unlisted or (gpu is not None and gpu.fault not in (None, "no_permission")):
                 del self._unconfirmed[key]
@@ -231,7 +231,7 @@ class EventRecorder:
         """
         if observation.kind != XID or observation.uuid is not None:
             return observation
-        inventory = self._latest().internal.inventory
+        inventory = self._latest().inventory
         gpu, stored = inventory.gpus.get(observation.bus_id), inventory.stored.get(observation.bus_id)
         if gpu is not None and not gpu.uuid.startswith(UNNAMED):
             return replace(observation, uuid=gpu.uuid)

@@ -131,7 +131,7 @@ class HealthFile:
     def update(self) -> None:
         """Write the file if verdicts or windows changed or checks were evaluated again, and no earlier write runs."""
         report = self._latest()
-        sources = (report.health, report.windows, report.internal.restored)
+        sources = (report.health, report.windows, report.agent.restored)
         unchanged = len(self._written) == len(sources) and all(map(operator.is_, sources, self._written))
         if not unchanged and not self._writing.is_alive():
             self._written = sources
@@ -139,7 +139,7 @@ class HealthFile:
 
     def _write(self, *, running: bool) -> None:
         report = self._latest()
-        restored = report.internal.restored
+        restored = report.agent.restored
         if not (restored or report.health.evaluated) or self._writing.is_alive():
             return  # keep the previous agent's file: it may have a failure that is not read from the store yet
         agent = AgentIdentity(

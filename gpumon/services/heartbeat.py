@@ -40,5 +40,5 @@ class Heartbeat:
     def _put(self, stopped: float | None) -> None:
         report = self._latest()
         planned = report.maintenance is not None
-        agent_run = replace(report.agent_runs[-1], last=time.time(), stopped=stopped, planned=planned)
+        agent_run = replace(report.agent.runs[-1], last=time.time(), stopped=stopped, planned=planned)
         self._writes.put(agent_runs.TABLE, [agent_run])

@@ -73,7 +73,7 @@ class Notifier:
         """
         report = self._latest()
         failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
-        if report.health.evaluated and (report.internal.restored or failed) and not report.hides_verdicts:
+        if report.health.evaluated and (report.agent.restored or failed) and not report.hides_verdicts:
             before = self._fired
             if report.maintenance is None:
                 self._fired = {alert.identity for alert in report.alerts if alert.state == FIRING}

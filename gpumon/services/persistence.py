@@ -144,7 +144,7 @@ class Persistence:
         report, writes = self._latest(), self.writes
         writes.put(gpus.TABLE, _gpu_rows(report, writes.rows(gpus.TABLE)), everything=everything)
         writes.put(windows.TABLE, window_rows(report))
-        if report.internal.restored:  # before, the Report lacks the times at which the ports were first read
+        if report.agent.restored:  # before, the Report lacks the times at which the ports were first read
             rows = _port_rows(report)
             # A new port may replace another. After a restart the times of all ports show which, so all are stored.
             new = any(port.identity not in writes.rows(ports.TABLE) for port in rows)
@@ -180,14 +180,14 @@ def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[
     for state in report.gpus:
         if state.stored is not None:
             yield state.stored
-    for uuid, gone in report.internal.inventory.removed.items():
+    for uuid, gone in report.inventory.removed.items():
         if gone.why in _NOT_EXPECTED and uuid in stored:
             yield replace(stored[uuid], expected=False)
 
 
 def _port_rows(report: Report) -> tuple[PortRecord, ...]:
     """Return the ports to store: those with a PCI address or a GUID, which identify them after a restart."""
-    return tuple(port for port in report.internal.ports.records.values() if port.bus_id or port.guid)
+    return tuple(port for port in report.host.inventory.records.values() if port.bus_id or port.guid)
 
 
 def window_rows(report: Report) -> tuple[TimeWindow, ...]:

@@ -13,7 +13,7 @@ from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import SXID, XID, ErrorCounter
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
-from gpumon.state.error_counters import MAX_EVENTS
+from gpumon.state.error_section import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
 from gpumon.store import agent_runs, error_events, gpus, notified, ports, probe_runs, verdicts, windows
@@ -72,8 +72,8 @@ def write(
     history = (*report.health.cleared.values(), *report.health.history)
     verdicts.restore(connection, report.health.open.values(), history)
     probe_runs.restore(connection, probe, report.probe.results, _probe_counters(report))
-    if report.internal.inventory.accepted:
-        gpus.accept(connection, report.internal.inventory.learned, ())
+    if report.inventory.accepted:
+        gpus.accept(connection, report.inventory.learned, ())
 
 
 def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
@@ -89,7 +89,7 @@ def _identity(transition: VerdictTransition) -> tuple[object, ...]:
 
 
 def _error_counters(report: Report) -> list[ErrorCounter]:
-    counted = {XID: report.internal.xids, SXID: report.internal.sxids}
+    counted = {XID: report.errors.xids, SXID: report.errors.sxids}
     return [
         ErrorCounter(kind=kind, device=device, code=int(code), count=int(count), last_wall=last)
         for kind, devices in counted.items()

@@ -168,7 +168,7 @@ class TimeWindows:
 
     def _end(self, selection: WindowSelection, end_by: float, future: Future[RequestResult]) -> None:
         report = self._latest()
-        if not report.internal.restored and boot_clock() < end_by:  # a stored window cannot be ended before it is read
+        if not report.agent.restored and boot_clock() < end_by:  # a stored window cannot be ended before it is read
             self._loop.call_after(POLL_SECONDS, lambda: self._end(selection, end_by, future))
             return
         ended = [window for window in in_force(report.windows) if selection.matches(window)]

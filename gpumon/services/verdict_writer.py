@@ -55,7 +55,7 @@ class VerdictWriter:
     def put_pending(self) -> None:
         """Store the pending verdicts. Do nothing before the stored state has been read."""
         report = self._latest()
-        if report.internal.restored:
+        if report.agent.restored:
             self._writes.put(verdicts.PENDING, [tuple(pending_to_store(report.health, report.boot_id))])
 
     def record_due(self) -> None:

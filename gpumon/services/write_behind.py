@@ -185,7 +185,7 @@ class WriteBehind:
         the store may have data that the Report still lacks.
         """
         report = self._latest()
-        if self.complete or self._in_flight or not report.internal.restored:
+        if self.complete or self._in_flight or not report.agent.restored:
             return
         self.complete = True
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}

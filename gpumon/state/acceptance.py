@@ -42,7 +42,7 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
     An acceptance is refused while the store has not been read or the GPUs cannot be counted, and if a name in `parts`
     is not that of a missing GPU, a GPU with fewer lanes, or a missing, down or slower port.
     """
-    if not report.internal.restored:
+    if not report.agent.restored:
         return RequestResult(refused="The store has not been read yet.", remedy="Retry in a few seconds.")
     if report.node.gpus_visible is None:
         why = report.notices.get("driver", "they are released, or have not been read yet").rstrip(".")
@@ -86,7 +86,7 @@ def _dead_ports(report: Report) -> Iterator[tuple[str, Names]]:
     """
     for gone in report.gone_ports:
         yield gone.identity, frozenset({gone.identity, f"{gone.port.device}/{gone.port.port}"})
-    records = port_inventory.by_name(report.internal.ports)
+    records = port_inventory.by_name(report.host.inventory)
     for port in report.ports:
         name = f"{port.device}/{port.port}"
         record = records.get(name)
@@ -96,7 +96,7 @@ def _dead_ports(report: Report) -> Iterator[tuple[str, Names]]:
 
 def _slow_ports(report: Report) -> Iterator[tuple[str, tuple[float, Names]]]:
     """Yield the identity of each port that is up but slower than before, its speed in bytes/s, and its names."""
-    records = port_inventory.by_name(report.internal.ports)
+    records = port_inventory.by_name(report.host.inventory)
     for port in report.ports:
         name, speed = f"{port.device}/{port.port}", port.link.port_speed_bytes_per_second
         record = records.get(name)

@@ -14,9 +14,9 @@ from gpumon.model.error_event import SXID, XID
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import SANDBOX, PortReading
 from gpumon.model.time_window import TimeWindow, WindowKind, in_force
-from gpumon.state import host_status
-from gpumon.state.derive import NOT_READ
 from gpumon.state.gpu_inventory import Removal
+from gpumon.state.gpu_section import NOT_READ
+from gpumon.state.host_section import PROCESSES
 from gpumon.state.port_inventory import Records
 from gpumon.state.report import Report
 
@@ -35,28 +35,25 @@ _LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), s
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the log lines for what changed on the node from the Report `before` to the Report `after`."""
-    if before.internal.status != after.internal.status:
+    if before.inventory.status != after.inventory.status:
         yield from _driver(after)
-    if after.internal.inventory.pci.place == SANDBOX != before.internal.inventory.pci.place:
+    if after.inventory.pci.place == SANDBOX != before.inventory.pci.place:
         yield LogLine(logging.WARNING, "sysfs shows no NVIDIA GPU; monitoring those that the driver lists", {})
     if before.gpus is not after.gpus:
         previous = {state.bus_id: state for state in before.gpus}
         for state in after.gpus:
             yield from _gpu(previous.get(state.bus_id), state)
             yield from _nvlinks(previous.get(state.bus_id), state)
-    if (
-        before.internal.inventory.removed is not after.internal.inventory.removed
-        and before.internal.restored is after.internal.restored
-    ):
+    if before.inventory.removed is not after.inventory.removed and before.agent.restored is after.agent.restored:
         yield from _gone_gpus(before, after)
-    if before.internal.ports is not after.internal.ports:
-        yield from _ports(before.internal.ports.ports, after.internal.ports.ports)
-        yield from _removed_ports(before.internal.ports.records, after.internal.ports.records)
+    if before.host.inventory is not after.host.inventory:
+        yield from _ports(before.host.inventory.ports, after.host.inventory.ports)
+        yield from _removed_ports(before.host.inventory.records, after.host.inventory.records)
     yield from _links_notice(before.notices.get("links"), after.notices.get("links"))
     yield from _denied_processes(before, after)
-    if before.events is not after.events and before.internal.restored is after.internal.restored:
+    if before.events is not after.events and before.agent.restored is after.agent.restored:
         yield from _errors(before, after)
-    if before.health.history is not after.health.history and before.internal.restored is after.internal.restored:
+    if before.health.history is not after.health.history and before.agent.restored is after.agent.restored:
         yield from _transitions(before, after)
     yield from _broken_checks(before, after)
     yield from _windows(before, after)
@@ -76,7 +73,7 @@ def _windows(before: Report, after: Report) -> Iterator[LogLine]:
     if before.windows is after.windows:
         return
     old, new = ({window.slot: window for window in in_force(report.windows)} for report in (before, after))
-    verb = "started" if before.internal.restored is after.internal.restored else "continues"
+    verb = "started" if before.agent.restored is after.agent.restored else "continues"
     for slot, window in new.items():
         if slot not in old:
             message = f"{window.kind} {verb}: {_INHIBITED[window.kind]}"
@@ -103,7 +100,7 @@ def _moment(wall: float) -> str:
 
 
 def _driver(report: Report) -> Iterator[LogLine]:
-    status = report.internal.status
+    status = report.inventory.status
     if status is not None and status.up:
         yield LogLine(logging.INFO, "the driver answers", {"driver": status.driver, "nvml": status.nvml})
     elif status is not None:
@@ -139,8 +136,8 @@ _REMOVED = {
 
 def _gone_gpus(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield a line for each GPU that stopped being expected, or for which the reason for that changed."""
-    for uuid, gone in after.internal.inventory.removed.items():
-        if before.internal.inventory.removed.get(uuid) != gone:
+    for uuid, gone in after.inventory.removed.items():
+        if before.inventory.removed.get(uuid) != gone:
             yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
 
 
@@ -201,7 +198,7 @@ def _denied_processes(before: Report, after: Report) -> Iterator[LogLine]:
 
     The level is info, because the packaged systemd unit runs without that permission.
     """
-    was, now = (host_status.PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
+    was, now = (PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
         message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
         remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"

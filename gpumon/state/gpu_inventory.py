@@ -9,8 +9,11 @@ from typing import NamedTuple
 from gpumon.health.expectation import Expectation, expectation
 from gpumon.health.products import Neighbours, board_size
 from gpumon.model.error_event import UNNAMED
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.node import Driver
 from gpumon.model.now import Now
-from gpumon.model.snapshot import CONTAINER, SANDBOX, PciBus, Snapshot
+from gpumon.model.request_result import DeviceHolder
+from gpumon.model.snapshot import CONTAINER, SANDBOX, DriverStatus, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.str_enum import StrEnum
 from gpumon.state.gpu_identity import (
@@ -23,7 +26,8 @@ from gpumon.state.gpu_identity import (
     unidentified_record,
 )
 from gpumon.state.gpu_record import GpuRecord, fail, read
-from gpumon.state.messages import Acceptance, Quarantine, StoredState
+from gpumon.state.gpu_view import GpuView
+from gpumon.state.messages import Acceptance, Quarantine, SamplerStatus, StoredState
 
 NVIDIA_DRIVERS = frozenset({"", "nvidia", "nouveau"})
 """Drivers of GPUs that belong to this host. A GPU with any other driver is passed through to a virtual machine."""
@@ -51,7 +55,7 @@ class RemovedGpu(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInventory:
-    """The GPUs of the node, the GPUs on the PCI bus, stored GPUs, and the number of GPUs that was learned."""
+    """The GPUs of the node, their driver, the GPUs on the PCI bus, stored GPUs, and how many GPUs are expected."""
 
     gpus: Records = field(default_factory=dict)
     """Records of the GPUs of the node by bus id, absent GPUs included."""
@@ -65,6 +69,37 @@ class GpuInventory:
     """True if the operator accepted the number of GPUs. `learned` then started again at the accepted number."""
     removed: Mapping[str, RemovedGpu] = field(default_factory=dict)
     """GPUs that are no longer expected, by uuid."""
+    status: DriverStatus | None = None
+    """Result of the last attempt to initialise the driver; None before the first."""
+    samplers: SamplerStatus = SamplerStatus()
+    polled_at: float | None = None
+    """Time at which the last Snapshot arrived, as Now.uptime; None before the first."""
+    released: frozenset[str] = frozenset()
+    """Scopes of the releases in force: bus ids, or NODE for all GPUs."""
+    resuming: Mapping[str, float] = field(default_factory=dict)
+    """GPUs that have not been read since the end of their release, by bus id (NODE for the driver). The value is the
+    time, as Now.uptime, from which the release no longer explains why a GPU is not read.
+    """
+    release_holders: tuple[DeviceHolder, ...] = ()
+    """Processes of the agent that still have a released GPU open."""
+
+    # derived from the above after each message
+
+    fresh: bool = False
+    """True if the last poll is recent."""
+    unwatched: Collection[str] = frozenset()
+    """Bus ids of the GPUs that are not read because of a release. NODE is among them if no GPU of the node is read."""
+    down: str | None = None
+    """Reason why no GPU of the node can be read now; None if there is none."""
+    views: Mapping[str, GpuView] = field(default_factory=dict)
+    """The last GpuState of each GPU, with its inputs, by bus id."""
+    states: tuple[GpuState, ...] = ()
+    """The GPUs as outputs and checks read them, sorted by index, with a limited number of series."""
+    dropped: Mapping[str, float] = field(default_factory=dict)
+    """Number of series that `states` lacks because of a limit, by reason."""
+    driver: Driver = Driver()
+    expectation: Expectation = Expectation()
+    """Expected number of GPUs, with the basis of that number."""
 
     @property
     def pci(self) -> PciBus:
@@ -223,6 +258,8 @@ def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInve
 
     Stored verdicts name these GPUs by PCI address. With a record they have an index before the first poll.
     """
+    if not bus_ids:
+        return inventory
     records = _with_released(inventory.gpus, set(bus_ids) - inventory.gpus.keys(), inventory.drivers)
     owned = _owned_records(records, inventory)
     return inventory if owned is inventory.gpus else replace(inventory, gpus=owned)

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from typing import TypeVar
 
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.node import Node
 from gpumon.model.reading import Page, Table, count_series
 from gpumon.model.series_limits import MAX_SERIES
-from gpumon.state.report import Report
 
 _Table = TypeVar("_Table", bound=Table)
 
 
-def limit_series(report: Report) -> Report:
-    """Return the Report without the series beyond MAX_SERIES.
-
-    `dropped_series_total` is, by reason, the highest number of series that were dropped at one time.
-    """
+def limit_gpus(states: Iterable[GpuState]) -> tuple[tuple[GpuState, ...], Counter[str]]:
+    """Return the GPUs without the series beyond MAX_SERIES, and the number of series that were dropped, by reason."""
     cut: Counter[str] = Counter()
-    gpus = tuple(_gpu(state, cut) for state in report.gpus)
-    node = report.node
-    before = node.dropped_series_total or {}
+    return tuple(_gpu(state, cut) for state in states), cut
+
+
+def limit_node(node: Node, dropped: Mapping[str, float]) -> Node:
+    """Return the metrics of the node without the series beyond MAX_SERIES.
+
+    `dropped_series_total` is, by reason, the highest number of series that were dropped at one time. `dropped`: those
+    of the GPUs now.
+    """
+    cut, before = Counter(dropped), node.dropped_series_total or {}
     node = replace(
         node,
         nvswitch_errors_total=_largest_values(node.nvswitch_errors_total, "sxids", cut),
         poll_errors_total=_largest_values(node.poll_errors_total, "poll_errors", cut),
     )
-    dropped = {reason: max(float(cut[reason]), before.get(reason, 0.0)) for reason in MAX_SERIES}
-    return replace(report, gpus=gpus, node=replace(node, dropped_series_total=dropped))
+    return replace(
+        node,
+        dropped_series_total={reason: max(float(cut[reason]), before.get(reason, 0.0)) for reason in MAX_SERIES},
+    )
 
 
 def _gpu(state: GpuState, cut: Counter[str]) -> GpuState:

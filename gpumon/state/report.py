@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from gpumon.health.agent_runs import AgentRun
 from gpumon.health.alert import Alert
-from gpumon.health.catalogue import SHIPPED, Catalogue
+from gpumon.health.catalogue import Catalogue
 from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
 from gpumon.health.remediation import action_sentence, performed_repair
@@ -21,113 +18,97 @@ from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
-from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series, labels_of, samples
-from gpumon.model.request_result import DeviceHolder
-from gpumon.model.snapshot import DriverStatus, PortReading
+from gpumon.model.reading import Labels, labels_of
+from gpumon.model.snapshot import PortReading
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
 from gpumon.probe.core.state import ProbeState
+from gpumon.state.agent_section import AgentState
+from gpumon.state.error_section import Errors
 from gpumon.state.gpu_inventory import GpuInventory
-from gpumon.state.gpu_record import GpuRecord
-from gpumon.state.host_status import HostState
-from gpumon.state.messages import SamplerStatus
-from gpumon.state.port_inventory import MissingPort, PortInventory
-
-Counted = Mapping[str, Mapping[str, tuple[float, float]]]
-"""Number of errors, and wall time of the last one, by device and then by error code."""
-
-
-class GpuInputs(NamedTuple):
-    """The values from which the GpuState of one GPU is derived."""
-
-    record: GpuRecord
-    xids: Mapping[str, tuple[float, float]] | None
-    catalogue: Catalogue
-    fault: str | None
-    detail: str
-    since: float | None
-    health: float
-    released: bool
-    port_above: str | None
-    slot_lanes: int | None
-
-    def same(self, other: GpuInputs) -> bool:
-        """Return True if `other` gives the same GpuState.
-
-        Objects are compared by identity, plain values by equality.
-        """
-        return all(map(operator.is_, self[:3], other[:3])) and self[3:] == other[3:]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InternalState:
-    """State from which `reduce` computes the next Report. Outputs do not show it."""
-
-    samplers: SamplerStatus = SamplerStatus()
-    status: DriverStatus | None = None
-    """Result of the last attempt to initialise the driver; None before the first."""
-    inventory: GpuInventory = GpuInventory()
-    derived: Mapping[str, tuple[GpuInputs, GpuState]] = field(default_factory=dict)
-    """For each GPU, by bus id: the last GpuState that was derived, preceded by its inputs."""
-    resuming: Mapping[str, float] = field(default_factory=dict)
-    """GPUs that have not been read since the end of their release, by bus id (NODE for the driver). The value is the
-    time, as Now.uptime, from which the release no longer explains why a GPU is not read.
-    """
-    ports: PortInventory = PortInventory()
-    host: HostState = HostState()
-    polled_at: float | None = None
-    """Time at which the last Snapshot arrived, as Now.uptime; None before the first."""
-    restored: bool = False
-    """True after the store has been read."""
-    lost_to: str = ""
-    """Path to which a damaged store was moved when an empty store replaced it; empty if the store was intact."""
-    xids: Counted = field(default_factory=dict)
-    sxids: Counted = field(default_factory=dict)
-    history: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
-    """Samples of metrics in the recent past, which checks read."""
+from gpumon.state.host_section import HostState
+from gpumon.state.port_inventory import MissingPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole state of the agent at one time."""
+    """The whole state of the agent at one time: a few constants, and the state of each section.
+
+    The properties below are what outputs read of the sections. `state.reduce` has the table of the sections.
+    """
 
     started: float
     """Wall time in seconds at which the agent started."""
     boot_id: str = ""
     """Id of the host's current boot."""
-    agent_runs: tuple[AgentRun, ...] = ()
-    """Runs of the agent, the current run last."""
-    windows: Windows = ()
-    """Releases, holds and maintenances in force, and the last windows that have ended. The newest window is last."""
-    release_holders: tuple[DeviceHolder, ...] = ()
-    """Processes of the agent that still have a released GPU open."""
     simulated: str | None = None
     """Name of the simulated profile; None on a real node."""
     detailed: bool = False
     """True if /metrics also exports detailed metrics."""
     build: Build = Build()
-    driver: Driver = Driver()
-    node: Node = Node()
-    expectation: Expectation = Expectation()
-    """Expected number of GPUs, with the basis of that number."""
-    gpus: tuple[GpuState, ...] = ()
-    ports: tuple[PortReading, ...] = ()
-    """InfiniBand and RoCE ports that are present, with counters as exported."""
-    gone_ports: tuple[MissingPort, ...] = ()
-    """Ports that are expected but not present."""
-    excluded: tuple[str, ...] = ()
-    """Bus ids of GPUs that the configuration excludes. NVML counts them, but the agent never opens them."""
-    events: tuple[ErrorEvent, ...] = ()
-    """Error events, the newest last, at most MAX_EVENTS."""
-    catalogue: Catalogue = SHIPPED
-    """Meaning of each Xid code on this host."""
+
+    windows: Windows = ()
+    """Releases, holds and maintenances in force, and the last windows that have ended. The newest window is last."""
+    errors: Errors = Errors()
     health: Health = Health()
     """Verdicts about GPUs, ports and the node."""
-    alerts: tuple[Alert, ...] = ()
+    inventory: GpuInventory = GpuInventory()
+    """The GPUs, their driver and the sampler child."""
+    host: HostState = HostState()
+    """Ports, services, processes and schedulers, and the host child."""
+    agent: AgentState = AgentState()
+    """The agent itself, and the metrics of the node."""
     probe: ProbeState = ProbeState()
-    notices: Mapping[str, str] = field(default_factory=dict)
-    """Problems of the agent itself, by subject such as driver, store or configuration."""
+    samples: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
+    """Samples of metrics in the recent past, which checks read."""
+    alerts: tuple[Alert, ...] = ()
 
-    internal: InternalState = InternalState()
+    @property
+    def gpus(self) -> tuple[GpuState, ...]:
+        """Return the GPUs of the node, sorted by index."""
+        return self.inventory.states
+
+    @property
+    def driver(self) -> Driver:
+        return self.inventory.driver
+
+    @property
+    def expectation(self) -> Expectation:
+        """Return the expected number of GPUs, with the basis of that number."""
+        return self.inventory.expectation
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Return the bus ids of GPUs that the configuration excludes. NVML counts them, but the agent opens none."""
+        return self.inventory.pci.excluded
+
+    @property
+    def ports(self) -> tuple[PortReading, ...]:
+        """Return the InfiniBand and RoCE ports that are present, with counters as exported."""
+        return self.host.inventory.ports if self.host.is_current else ()
+
+    @property
+    def gone_ports(self) -> tuple[MissingPort, ...]:
+        """Return the ports that are expected but not present."""
+        return self.host.inventory.missing if self.host.is_current else ()
+
+    @property
+    def events(self) -> tuple[ErrorEvent, ...]:
+        """Return the last error events, the newest last."""
+        return self.errors.events
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Return the meaning of each Xid code on this host."""
+        return self.errors.catalogue
+
+    @property
+    def node(self) -> Node:
+        return self.agent.node
+
+    @property
+    def notices(self) -> Mapping[str, str]:
+        """Return the problems of the agent itself, by subject such as driver, store or configuration."""
+        return self.agent.notices
 
     @property
     def maintenance(self) -> TimeWindow | None:
@@ -152,8 +133,8 @@ class Report:
 
         Return False nevertheless if the driver was tried, and the host has no GPU and expects none, or is released.
         """
-        internal = self.internal
-        return not self.gpus and internal.polled_at is None and (internal.status is None or self.node.nvml_up == 0)
+        inventory = self.inventory
+        return not self.gpus and inventory.polled_at is None and (inventory.status is None or self.node.nvml_up == 0)
 
     def _placed_verdicts(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
         """Yield the label values, joined by commas, and the verdict itself, for each verdict that may be exported."""
@@ -162,7 +143,8 @@ class Report:
             if verdict.device in places or not self._may_be_renamed(verdict.device):
                 yield f"{verdict.check},{_place(verdict.device, places)}", verdict
 
-    def _verdict_infos(self) -> Iterator[tuple[VerdictInfo, Labels]]:
+    def verdict_infos(self) -> Iterator[tuple[VerdictInfo, Labels]]:
+        """Yield the metric table of each exported verdict, with the labels of its check and device."""
         reasons = self.health.stated_reasons if self.health.open else {}
         for place, verdict in self._placed_verdicts(self.health.primary):
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
@@ -190,44 +172,14 @@ class Report:
         cleared, verdict = self.health.cleared.get(key), self.health.open.get(key)
         if verdict is not None:
             return LOST_TO in verdict.evidence
-        return bool(self.internal.lost_to) and (cleared is None or cleared.wall < self.started)
+        return bool(self.agent.lost_to) and (cleared is None or cleared.wall < self.started)
 
     def _may_be_renamed(self, device: str) -> bool:
         """Return True if the device is a GPU without a uuid that may still get an index, when the PCI bus is read.
 
         If a verdict were exported before that, the index would cause another series and a second alert.
         """
-        return device.startswith(UNNAMED) and self.internal.inventory.bus is None
-
-    def samples(self, names: frozenset[str] | None = None) -> Iterator[Sample]:
-        """Yield every value of the metric tables, including 0, but detailed metrics only if `Report.detailed` is True.
-
-        If `names` is given, yield only these metrics.
-        """
-        for table, labels in self.tables():
-            yield from samples(table, labels, detailed=self.detailed, names=names)
-
-    def count_series(self) -> int:
-        """Return the number of series on /metrics."""
-        return sum(count_series(table, METRICS, detailed=self.detailed) for table, _ in self.tables())
-
-    def tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield every metric table, with the labels that all series of the table have."""
-        yield self.build, ()
-        yield self.driver, ()
-        yield self.node, ()
-        yield self.health_metrics(), ()
-        yield from self._verdict_infos()
-        for state in self.gpus:
-            yield from state.tables()
-        for state in self.gpus:
-            yield from state.link_tables()
-        for port in self.ports:
-            named = (("device", port.device), ("port", port.port))
-            yield self.port_info(port), named
-            yield port.link, (*named, ("link_layer", port.link_layer))
-            yield port.counts, named
-        yield self.probe.metrics, ()
+        return device.startswith(UNNAMED) and self.inventory.bus is None
 
 
 def _place(device: str, gpus: Mapping[str, str]) -> str:

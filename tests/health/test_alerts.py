@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from changed_report import changed
 from judging import Ward
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, update_alerts
@@ -17,6 +18,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import VerdictInfo
 from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.verdicts import VerdictResponse
+from gpumon.state.sections import tables
 
 
 def labels_of_rule(name: str) -> Iterable[tuple[str, str]]:
@@ -176,7 +178,7 @@ def test_the_operators_own_action_for_an_xid_is_in_the_verdict_and_on_the_page()
     """A text of xids.file replaces "inspect the hardware" in alerts, and in the API, from which status prints."""
     ward = Ward(gpus=2, ports=0)
     row = replace(XIDS[79], action="page the hardware team", ordered=frozenset({"action"}))
-    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({79: row}))
+    ward.report = changed(ward.report, catalogue=SHIPPED.with_rows({79: row}))
     ward.event(1, 79)
     alerts = Alerts(ward).go_on(30)
     verdict = ward.verdict("gpu_xid_critical", 1)
@@ -190,7 +192,7 @@ def test_the_operators_own_action_for_an_inhibited_xid_follows_that_of_its_cause
     """The alert, status, API and metrics of a lost GPU show both actions."""
     ward = Ward(gpus=2, ports=0)
     row = replace(XIDS[79], action="page the hardware team", ordered=frozenset({"action"}))
-    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({79: row}))
+    ward.report = changed(ward.report, catalogue=SHIPPED.with_rows({79: row}))
     ward.event(1, 79)
     ward.fault(1, "lost")
     alerts = Alerts(ward).go_on(30)
@@ -200,7 +202,7 @@ def test_the_operators_own_action_for_an_inhibited_xid_follows_that_of_its_cause
     assert VerdictResponse.from_verdict(verdict, ward.report).action_text == actions
     assert alerts.alert("GpuLost").action.startswith(f"{actions.capitalize()}. ")
     assert problems(ward.report)[0].action.startswith(f"{actions.capitalize()}.")
-    (info,) = (info for info, _ in ward.report.tables() if isinstance(info, VerdictInfo))
+    (info,) = (info for info, _ in tables(ward.report) if isinstance(info, VerdictInfo))
     assert info.action_text == f"{actions.capitalize()}."
 
 
@@ -208,7 +210,7 @@ def test_a_shipped_action_in_the_operators_row_has_the_text_of_the_verdicts_acti
     """The row changes which action it is, not its words."""
     ward = Ward(gpus=2, ports=0)
     row = replace(XIDS[79], action=RESET, ordered=frozenset({"action"}))
-    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({79: row}))
+    ward.report = changed(ward.report, catalogue=SHIPPED.with_rows({79: row}))
     ward.event(1, 79)
     verdict = ward.go_on(30).verdict("gpu_xid_critical", 1)
     assert verdict is not None

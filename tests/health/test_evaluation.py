@@ -12,7 +12,7 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.evaluation import evaluate
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.verdict import Action, Clearance, Finding, Level, fail
-from gpumon.state import health_reducer
+from gpumon.state import health_section
 from gpumon.state.change_log import changes
 
 
@@ -121,7 +121,7 @@ def evaluate_with(ward: Ward, row: Check) -> list[tuple[int, str]]:
     """Evaluate once with this check first and return the logged lines about checks."""
     ward.at += LOOK
     before = ward.report
-    health = evaluate(before.health, health_reducer.facts(before, ward.moment, ward.terms), (row, *CHECKS))
+    health = evaluate(before.health, health_section.facts(before, ward.moment, ward.terms), (row, *CHECKS))
     ward.report = replace(before, health=health)
     lines = [(change.level, change.message) for change in changes(before, ward.report) if "check" in change.message]
     ward.rule(health.due)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from changed_report import changed, with_transitions
 from judging import Ward
 
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.check_row import DAY, HOUR, MINUTE
 from gpumon.health.checks.history import repairs
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Level, Verdict, VerdictChange, VerdictTransition
-from gpumon.state.health_reducer import facts, take
-from gpumon.state.messages import VerdictTransitions
+from gpumon.state.health_section import facts
 
 
 class NodeWithLives(Ward):
@@ -27,13 +27,13 @@ class NodeWithLives(Ward):
         agent_run = AgentRun(
             boot_id=self.report.boot_id, version=version, began=self.wall, began_at=self.at, last=self.wall
         )
-        self.report = replace(self.report, agent_runs=(*self.report.agent_runs, agent_run))
+        self.report = changed(self.report, agent_runs=(*self.report.agent.runs, agent_run))
 
     def end(self, *, stopped: bool = False, planned: bool = False) -> None:
         """End the current run of the agent."""
-        *former, last = self.report.agent_runs
+        *former, last = self.report.agent.runs
         last = replace(last, last=self.wall, stopped=self.wall if stopped else None, planned=planned)
-        self.report = replace(self.report, agent_runs=(*former, last))
+        self.report = changed(self.report, agent_runs=(*former, last))
 
     def crash(self, *, stopped: bool = False, version: str = "1.0") -> None:
         """The agent ends, and is started again."""
@@ -148,10 +148,8 @@ def record_repair(
     raised = VerdictTransition(
         verdict=one, change=VerdictChange.RAISED, wall=ward.wall, at=ward.at, boot_id=ward.report.boot_id
     )
-    ward.report = take(
-        ward.report,
-        VerdictTransitions(transitions=(raised, raised._replace(change=VerdictChange.CLEARED, cleared_by=cleared_by))),
-    )
+    cleared = raised._replace(change=VerdictChange.CLEARED, cleared_by=cleared_by)
+    ward.report = with_transitions(ward.report, (raised, cleared))
 
 
 def test_a_gpu_repaired_three_times_is_to_be_replaced() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from changed_report import with_transitions
 from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +14,10 @@ from gpumon.health.device_case import device_cases
 from gpumon.health.node_health import Health, apply_transitions
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import Action, Clearance, Key, Level, Verdict, VerdictChange, VerdictTransition
-from gpumon.state import health_reducer
-from gpumon.state.messages import VerdictTransitions
+from gpumon.state import health_section
 
 WARD = Ward(gpus=3, ports=1)
-FACTS = health_reducer.facts(WARD.report, WARD.moment, WARD.terms)
+FACTS = health_section.facts(WARD.report, WARD.moment, WARD.terms)
 NOW = FACTS.now
 
 
@@ -185,7 +185,7 @@ def test_an_inhibited_verdict_is_primary_as_soon_as_its_cause_clears() -> None:
         wall=ward.wall,
         cleared_by=Clearance.OPERATOR,
     )
-    ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(over,)))
+    ward.report = with_transitions(ward.report, (over,))
     assert [each.check for each in ward.report.health.primary] == ["gpu_xid_critical"]
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed_report import with_transitions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging import Ward
@@ -18,8 +19,9 @@ from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Key, VerdictChange, VerdictTransition
-from gpumon.state import health_reducer
-from gpumon.state.messages import StoredState, VerdictTransitions
+from gpumon.state import health_section
+from gpumon.state.messages import StoredState
+from gpumon.state.section import Step
 from gpumon.store import verdicts
 from gpumon.store.store import Store
 
@@ -56,7 +58,7 @@ class NodeWithStore(Ward):
             self.kill()
             self.check(self.rows())
             return
-        self.report = health_reducer.take(self.report, VerdictTransitions(transitions=due))
+        self.report = with_transitions(self.report, due)
         self.seen_open = set(self.verdicts)
 
     def kill(self) -> None:
@@ -71,7 +73,9 @@ class NodeWithStore(Ward):
             cleared=read(self._store, verdicts.read_last_cleared),
             pending=read(self._store, verdicts.read_pending),
         )
-        self.report = health_reducer.restore(self.report, remembered, self.moment)
+        step = Step(message=remembered, now=self.moment, settings=self.terms, report=self.report)
+        health = health_section.apply(self.report.health, step)
+        self.report = replace(self.report, health=health)
 
     def clear(self) -> None:
         health = self.report.health

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from changed_report import changed
 from judging import Ward, clear
 
 from gpumon.health.check_row import DAY, HOUR
@@ -303,7 +304,7 @@ def test_verdicts_of_a_gpu_that_is_no_longer_expected_are_cleared() -> None:
     """The verdicts of a GPU are cleared ten minutes after it leaves the inventory."""
     ward = with_critical_xid(Ward(gpus=6, ports=0))
     gpus = ward.report.gpus
-    ward.report = replace(ward.report, gpus=(*gpus[:2], *gpus[3:]))
+    ward.report = changed(ward.report, gpus=(*gpus[:2], *gpus[3:]))
     ward.go_on(300)
     assert ward.active_checks() == ["gpu_xid_critical"]
     ward.go_on(400)
@@ -319,9 +320,9 @@ def test_a_pending_verdict_keeps_its_time_over_a_restart() -> None:
     ports = ward.report.ports
     ward.pause(20)
     ward.restart()
-    ward.report = replace(ward.report, ports=())
+    ward.report = changed(ward.report, ports=())
     ward.go_on(10)
-    ward.report = replace(ward.report, ports=ports)
+    ward.report = changed(ward.report, ports=ports)
     assert not ward.go_on(30).verdicts, "the time without the agent does not count"
     assert ward.go_on(30).active_checks() == ["ib_port_down"]
 

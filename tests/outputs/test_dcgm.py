@@ -8,6 +8,7 @@ from typing import Any
 
 import example_parts
 import sample_reports as samples
+from changed_report import changed
 from each_case import each_case
 from prometheus_client.parser import text_string_to_metric_families
 from sample_events import error_event
@@ -47,7 +48,7 @@ def first(text: str, name: str) -> float | None:
 def with_gpu(report: Report, **readings: Any) -> Report:
     """Return the Report with other readings of GPU 0."""
     state = report.gpus[0]
-    return replace(report, gpus=(replace(state, gpu=replace(state.gpu, **readings)), *report.gpus[1:]))
+    return changed(report, gpus=(replace(state, gpu=replace(state.gpu, **readings)), *report.gpus[1:]))
 
 
 def test_a_hopper_has_all_default_metrics() -> None:
@@ -104,7 +105,7 @@ def test_nvlink_traffic_is_a_rate_in_both_directions() -> None:
     """It is the traffic between two polls without that of PCIe, in MB/s; PROF has each direction in B/s."""
     rates = {"nvlink_receive_bytes_total": 4e6, "nvlink_transmit_bytes_total": 2e6, "pcie_receive_bytes_total": 3e6}
     report = samples.healthy()
-    page = LEGACY.render(replace(report, gpus=(replace(report.gpus[0], link_rates=rates),)))
+    page = LEGACY.render(changed(report, gpus=(replace(report.gpus[0], link_rates=rates),)))
     assert first(page, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL") == 6
     assert (first(page, "DCGM_FI_PROF_NVLINK_RX_BYTES"), first(page, "DCGM_FI_PROF_NVLINK_TX_BYTES")) == (4e6, 2e6)
 
@@ -132,9 +133,9 @@ def test_names_of_custom_csv_files_have_series() -> None:
 def test_an_unknown_value_has_no_series() -> None:
     """A GPU without readings keeps its Xids and its verdicts; it never has a 0 for a missing reading."""
     report = with_gpu(samples.healthy(), **dict.fromkeys(rows(Gpu)))
-    page = LEGACY.render(replace(report, gpus=(replace(report.gpus[0], ecc_volatile=None),)))
+    page = LEGACY.render(changed(report, gpus=(replace(report.gpus[0], ecc_volatile=None),)))
     assert {line.partition("{")[0] for line in page.splitlines() if "{" in line} == {"DCGM_EXP_GPU_HEALTH_STATUS"}
-    lost = replace(samples.lost(3), driver=replace(samples.lost(3).driver, driver=None))
+    lost = changed(samples.lost(3), driver=replace(samples.lost(3).driver, driver=None))
     page = LEGACY.render(lost)
     assert {labels["gpu"] for labels, _ in series(page, "DCGM_FI_DEV_GPU_TEMP")} == set("0124567")
     assert "DRIVER_VERSION" not in page
@@ -156,7 +157,7 @@ def test_the_last_xid_is_that_of_this_boot(code: int | None, boot: str, expected
         samples.healthy(), xid_critical_errors_total=0.0, xid_last_timestamp_seconds=times if code else None
     )
     event = error_event(9, code or 0, uuid, boot_id=report.boot_id if boot == "now" else "earlier")
-    page = LEGACY.render(replace(report, events=(event,) if code else ()))
+    page = LEGACY.render(changed(report, events=(event,) if code else ()))
     labels, value = series(page, "DCGM_FI_DEV_XID_ERRORS")[0]
     assert (labels["err_code"], labels["err_msg"], value) == (*expected, float(expected[0]))
 
@@ -167,7 +168,7 @@ def test_recent_xids_are_those_of_five_minutes() -> None:
     now = report.node.snapshot_timestamp_seconds
     assert now is not None
     events = (error_event(1, 31, uuid, last_wall=now - 301), error_event(2, 79, uuid, last_wall=now - 299, nvml=4))
-    found = series(LEGACY.render(replace(report, events=events)), "DCGM_EXP_XID_ERRORS_COUNT")
+    found = series(LEGACY.render(changed(report, events=events)), "DCGM_EXP_XID_ERRORS_COUNT")
     assert [(labels["gpu"], labels["xid"], value) for labels, value in found] == [("0", "79", 4.0)]
 
 
@@ -207,7 +208,7 @@ def test_mig_instances_have_their_labels() -> None:
     report = samples.partitioned_node()
     state = report.gpus[1]
     shared = tuple(replace(mig, gpu_instance_id=1) for mig in state.migs)
-    page = LEGACY.render(replace(report, gpus=(replace(state, migs=shared),)))
+    page = LEGACY.render(changed(report, gpus=(replace(state, migs=shared),)))
     assert [one["GPU_I_ID"] for one, _ in series(page, "DCGM_FI_DEV_FB_USED") if "GPU_I_ID" in one] == ["1"]
 
 

@@ -10,6 +10,7 @@ import example_node as example
 import example_parts
 import pytest
 import sample_reports as samples
+from changed_report import changed
 from each_case import each_case
 from sample_reports import gpu_document, report_document
 
@@ -36,6 +37,7 @@ from gpumon.outputs.responses.verdicts import HealthResponse
 from gpumon.probe.core.probe_metrics import AllReduce
 from gpumon.probe.core.state import ProbeState, end_run
 from gpumon.state.report import Report
+from gpumon.state.sections import tables
 
 STAMP = samples.STAMP
 
@@ -109,7 +111,7 @@ def test_every_series_is_in_the_documents(name: str) -> None:
     report = replace(getattr(samples, name)(), detailed=True)
     documents = whole(report)
     seen = 0
-    for table, labels in report.tables():
+    for table, labels in tables(report):
         for sample in readings(table, labels):
             assert document_value(documents, type(table), sample) == pytest.approx(sample.value, rel=1e-12), sample
             seen += 1
@@ -274,7 +276,7 @@ def test_a_page_has_the_action_that_the_status_shows(report: Report) -> None:
     now = Now(STAMP.boot, STAMP.wall, STAMP.boot)
     alerts = update_alerts((), report.health, report.gpus, now, boot_id=report.boot_id, in_maintenance=False)
     assert [alert.action for alert in alerts] == [problem.action]
-    (info,) = (table for table, _ in report.tables() if isinstance(table, VerdictInfo))
+    (info,) = (table for table, _ in tables(report) if isinstance(table, VerdictInfo))
     (verdict,) = report.health.primary
     assert f"{info.action_text} {BY_NAME[verdict.check].advice}".strip() == problem.action
 
@@ -320,7 +322,7 @@ def test_fault_without_a_verdict_is_a_problem() -> None:
 
 def test_latched_verdict_shows_how_to_clear_it() -> None:
     """The problem names the command that clears it."""
-    (problem, *_) = problems(samples.with_verdicts(replace(samples.lost(3), gpus=samples.healthy().gpus)))
+    (problem, *_) = problems(samples.with_verdicts(changed(samples.lost(3), gpus=samples.healthy().gpus)))
     assert problem.title == "GPU 3: The GPU fell off the bus"
     assert "`gpumon clear gpu_lost --gpu 3` clears it" in problem.detail
 
@@ -332,9 +334,9 @@ def test_missing_driver_is_one_problem() -> None:
         for gpu in samples.healthy().gpus
     )
     base = samples.without_driver()
-    (early,) = problems(replace(base, gpus=gone))
+    (early,) = problems(changed(base, gpus=gone))
     assert (early.title, early.severity) == ("The NVIDIA driver cannot be used", "critical")
-    (problem,) = problems(samples.with_verdicts(replace(base, gpus=gone)))
+    (problem,) = problems(samples.with_verdicts(changed(base, gpus=gone)))
     assert problem.title.startswith("The NVIDIA driver does not respond")
     assert "Consequences: GPU 0: " in problem.detail
     assert problem.detail.endswith("and 4 more.")

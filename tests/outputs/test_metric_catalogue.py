@@ -9,6 +9,7 @@ from gpumon.model.reading import rows
 from gpumon.outputs.metric_catalogue import catalogue, document, text
 from gpumon.outputs.prometheus import TABLES
 from gpumon.state.report import Report
+from gpumon.state.sections import samples
 from scripts.docs.metrics_page import metrics_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -28,7 +29,7 @@ def test_every_row_has_its_entry() -> None:
 def test_every_series_of_a_report_is_in_the_catalogue() -> None:
     """Each series that the agent exports from the start is in the catalogue with its labels."""
     labels = {entry.name: entry.labels for entry in catalogue()}
-    for sample in Report(started=0.0).samples():
+    for sample in samples(Report(started=0.0)):
         assert labels[sample.name] == tuple(name for name, _ in sample.labels)
 
 

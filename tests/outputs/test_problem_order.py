@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from changed_report import changed
 from judging import Ward
 
 from gpumon.model.gpu import Gpu
@@ -20,7 +21,7 @@ def hot_before_the_outage() -> Ward:
     assert "Last observed" not in problems(ward.report)[0].detail
     ward.node(nvml_up=0.0)
     unread = [replace(state, fault="unknown", gpu=Gpu(name=state.gpu.name)) for state in ward.report.gpus]
-    ward.report = replace(ward.report, gpus=tuple(unread))
+    ward.report = changed(ward.report, gpus=tuple(unread))
     return ward.go_on(420)
 
 

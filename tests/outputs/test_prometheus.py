@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+from changed_report import new_report
 from each_case import each_case
 from gpumon_sim.profiles import PROFILES
 from hypothesis import given
@@ -26,6 +27,7 @@ from gpumon.outputs.metric_catalogue import catalogue
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.gpu_record import GpuRecord, readings
 from gpumon.state.report import Report
+from gpumon.state.sections import samples, series_count
 from scripts.simulated_reports import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -63,7 +65,7 @@ def test_the_client_library_reads_every_family() -> None:
     report = report_of("h100x8")
     page = "".join(render_pages(replace(report, detailed=True)).values())
     expected: Families = defaultdict(dict)
-    for sample in replace(report, detailed=True).samples():
+    for sample in samples(replace(report, detailed=True)):
         if sample.value or sample.name not in SPARSE:
             expected[sample.name][frozenset(sample.labels)] = sample.value
 
@@ -91,7 +93,7 @@ def test_promtool_accepts_the_page() -> None:
 def test_any_label_value_survives_a_round_trip(name: str, serial: str) -> None:
     """Quotes, backslashes, newlines and other characters are escaped."""
     name, serial = name.replace("\r", ""), serial.replace("\r", "")
-    report = Report(started=0.0, gpus=(GpuState(bus_id="", uuid="GPU-0", index=0, gpu=Gpu(name=name, serial=serial)),))
+    report = new_report(gpus=(GpuState(bus_id="", uuid="GPU-0", index=0, gpu=Gpu(name=name, serial=serial)),))
     page = Renderer(lambda: report).render(report)
 
     infos = [
@@ -105,7 +107,7 @@ def test_any_label_value_survives_a_round_trip(name: str, serial: str) -> None:
 @given(st.floats(allow_nan=True, allow_infinity=True))
 def test_any_number_survives_a_round_trip(value: float) -> None:
     """All digits, infinities and NaN are preserved."""
-    report = Report(started=0.0, gpus=(GpuState(bus_id="", uuid="u", index=0, gpu=Gpu(temperature_celsius=value)),))
+    report = new_report(gpus=(GpuState(bus_id="", uuid="u", index=0, gpu=Gpu(temperature_celsius=value)),))
     page = Renderer(lambda: report).render(report)
     (family,) = (f for f in text_string_to_metric_families(page) if f.name == "gpumon_gpu_temperature_celsius")
 
@@ -128,8 +130,8 @@ def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
     """Series that never disappear stay; all others are absent, not 0."""
     known = GpuRecord(bus_id="b", uuid="GPU-0", index=0, identity={"name": "NVIDIA H100"})
     gpu = readings(known, {"79": (1.0, 5.0)}, "lost")
-    report = Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu, fault="lost"),))
-    names = {sample.name for sample in report.samples() if sample.name.startswith("gpumon_gpu_")}
+    report = new_report(gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu, fault="lost"),))
+    names = {sample.name for sample in samples(report) if sample.name.startswith("gpumon_gpu_")}
 
     assert names == {
         f"gpumon_gpu_{name}"
@@ -144,13 +146,13 @@ def test_details_are_exported_only_if_configured() -> None:
     """Detailed rows and label values need metrics.detailed; otherwise they do not count as series either."""
     clocks = {"graphics": 1.98e9, "sm": 1.98e9, "memory": 2.6e9}
     gpu = GpuState(bus_id="", uuid="u", index=0, gpu=Gpu(bar1_used_bytes=1.0, clock_hertz=clocks))
-    plain = Report(started=0.0, gpus=(gpu,))
+    plain = new_report(gpus=(gpu,))
     detailed = replace(plain, detailed=True)
     pages = [Renderer(lambda: plain).render(report) for report in (plain, detailed)]
 
     assert [page.count("bar1_used_bytes{") for page in pages] == [0, 1]
     assert [page.count("clock_hertz{") for page in pages] == [2, 3]
-    assert detailed.count_series() == plain.count_series() + 2
+    assert series_count(detailed) == series_count(plain) + 2
 
 
 def test_caches_do_not_grow() -> None:
@@ -159,7 +161,7 @@ def test_caches_do_not_grow() -> None:
     for number in range(200):
         gpu = Gpu(process_memory_bytes={f"{number}{each},python": 1.0 for each in range(8)})
         state = GpuState(bus_id="", uuid=f"u{number // 100}", index=0, gpu=gpu)
-        page = renderer.render(Report(started=0.0, gpus=(state,)))
+        page = renderer.render(new_report(gpus=(state,)))
 
         assert page.count("process_memory_bytes{") == 8
     remembered = [len(known) for rows in renderer._prefixes.values() for known in rows.values()]
@@ -180,7 +182,7 @@ def test_metrics_stay_within_the_series_budget(profile: str) -> None:
     report = report_of(profile)
     series = series_of(render_pages(report)[Page.METRICS])
     assert series + RESERVE <= BUDGETS.get(profile, BUDGET)
-    assert series == report.count_series()
+    assert series == series_count(report)
 
 
 def test_each_link_is_on_its_page_and_its_sum_on_metrics() -> None:
@@ -202,7 +204,7 @@ def test_an_xid_that_did_not_occur_has_no_series() -> None:
     known = GpuRecord(bus_id="b", uuid="GPU-0", index=0)
     counts = {"79": (0.0, 0.0), "48": (2.0, 5.0), "13": (1.0, 5.0)}
     gpu = readings(known, counts, None, critical=frozenset({79, 48}))
-    page = render_pages(Report(started=0.0, gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu),)))[Page.METRICS]
+    page = render_pages(new_report(gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu),)))[Page.METRICS]
     shown = [line for line in page.splitlines() if line.startswith("gpumon_gpu_xid_") and "timestamp" not in line]
     assert [line.split("GPU-0")[1] for line in shown] == ['",xid="48"} 2', '",xid="13"} 1', '"} 2']
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import example_node as example
 import example_parts
 import sample_reports as samples
+from changed_report import changed
 from each_case import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,12 +62,12 @@ def test_status_of_a_healthy_node() -> None:
 def test_status_shows_missing_gpus_before_the_verdict() -> None:
     """After a boot it shows how many GPUs are missing; a missing GPU of the inventory is named."""
     whole = samples.healthy()
-    seven = replace(whole, gpus=whole.gpus[:7], node=replace(whole.node, gpus_visible=7.0))
-    seven = replace(seven, expectation=Expectation(count=8, basis=Basis.PRODUCT))
+    seven = changed(whole, gpus=whole.gpus[:7], node=replace(whole.node, gpus_visible=7.0))
+    seven = changed(seven, expectation=Expectation(count=8, basis=Basis.PRODUCT))
     assert "1 expected GPU not reported by the driver" in status(seven)
     assert "The driver counts 7; 8 are expected, as on other hosts with this product." in status(seven)
     assert "No problems." not in status(seven)
-    named = replace(seven, gpus=samples.with_fault(whole, 7, "missing", "not listed").gpus)
+    named = changed(seven, gpus=samples.with_fault(whole, 7, "missing", "not listed").gpus)
     assert "that should be here" not in status(named)
 
 
@@ -97,7 +98,7 @@ def test_missing_driver_is_named() -> None:
 def test_absent_reading_is_not_a_zero() -> None:
     """A GPU without a utilization reading is not idle."""
     report = samples.healthy(1)
-    bare = replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(name="A GPU", up=1.0)),))
+    bare = changed(report, gpus=(replace(report.gpus[0], gpu=Gpu(name="A GPU", up=1.0)),))
     (line,) = [line for line in table(bare).splitlines() if "A GPU" in line]
     assert "n/a" in line
     assert "0 %" not in line
@@ -138,7 +139,7 @@ def test_links_without_a_state_are_not_counted() -> None:
     dark = example_parts.gpu(0)
     dark = replace(dark, links={link: replace(one, up=None) for link, one in dark.links.items()})
     report = samples.healthy()
-    said = table(replace(report, gpus=(dark,), node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0)))
+    said = table(changed(report, gpus=(dark,), node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0)))
     assert "\nThe NVIDIA fabric manager is not running.\nNVLinks: 18, state unknown.\n" in said
     assert "IMEX" not in said
 
@@ -169,7 +170,7 @@ def test_escape_sequences_of_a_driver_stay_text() -> None:
         replace(gpu, gpu=replace(gpu.gpu, name=evil), detail=evil if gpu.fault else "", uuid=evil)
         for gpu in report.gpus
     )
-    text = status(replace(report, gpus=gpus, notices={"store": evil}), 400)
+    text = status(changed(report, gpus=gpus, notices={"store": evil}), 400)
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "\r" not in text
@@ -217,7 +218,7 @@ def test_recent_errors_are_shown() -> None:
         replace(event, id="over", code=163, cancelled_wall=samples.STAMP.wall),
         replace(event, id="old", code=62, first_wall=1e9, last_wall=1e9),
     )
-    text = status(replace(samples.healthy(), events=(*left_out, switch, event, often)))
+    text = status(changed(samples.healthy(), events=(*left_out, switch, event, often)))
 
     assert (
         "Errors of the last day, newest first:\n"
@@ -235,7 +236,7 @@ def test_recent_errors_are_shown() -> None:
 def test_only_the_newest_errors_are_shown() -> None:
     """The status names the URL of the others."""
     events = tuple(replace(example.event(), id=str(code), code=code) for code in range(8))
-    text = status(replace(samples.healthy(), events=events))
+    text = status(changed(samples.healthy(), events=events))
 
     assert text.count(" on GPU 0: ") == 5
     assert "3 more: /api/v1/events?since=1d" in text
@@ -267,7 +268,7 @@ def test_a_narrow_live_view_shows_each_action_and_no_bars() -> None:
     """In 80 columns and 24 lines an action is complete, however many links are listed, and there are no bars."""
     lost, disconnected = samples.lost(3), samples.disconnected_node()
     pairs = zip(lost.gpus, disconnected.gpus, strict=True)
-    lost = replace(
+    lost = changed(
         lost, gpus=tuple(replace(gpu, fabric=other.fabric) for gpu, other in pairs), ports=disconnected.ports
     )
     (problem,) = report_document(lost)["node"]["problems"]

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from changed_report import new_report
 from each_case import each_case
 
 from gpumon.model.gpu import Gpu
@@ -18,7 +19,6 @@ from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import GIB, KIB, MIB, PROBES
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
 from gpumon.probe.runner.assessment import make_judge
-from gpumon.state.report import Report
 
 ALL_REDUCE = PROBES["allreduce"]
 RUN = Run(id="one", trigger="request", started=1000.0)
@@ -237,7 +237,7 @@ def test_the_hint_of_a_first_run_reports_that_nvlink_sharp_may_be_lost(model: st
     """The hint compares default and ring at the largest size if the model has NVLink SHARP; the outcome is ok."""
     gpus = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=Gpu(name=model)) for n in range(8))
     plans = make_plans(ALL_REDUCE, [gpu.uuid for gpu in gpus], python="/opt/python")
-    report = Report(started=0.0, gpus=gpus)
+    report = new_report(gpus=gpus)
     judge = make_judge(ALL_REDUCE, plans[0], report, Floors(expected=0.0))
     passes = [Pass(plan=plan, steps=plan.measures, accounts=accounts(plan), ending=ENDING) for plan in plans]
     result = conclude(RUN, passes, judge, ENDING.duration)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import example_node as example
+from changed_report import changed, new_report
 from each_case import each_case
 
 from gpumon.health.node_health import Health
@@ -20,9 +21,9 @@ from gpumon.probe.runner.scheduler import (
     is_due_early,
     pause,
 )
-from gpumon.state.report import InternalState, Report
+from gpumon.state.report import Report
 
-POLLED = Report(started=0.0, node=Node(snapshot_timestamp_seconds=1.0), internal=InternalState(restored=True))
+POLLED = new_report(node=Node(snapshot_timestamp_seconds=1.0), restored=True)
 GPUS = tuple(GpuUse(index=n, uuid=f"GPU-{n}", processes=0.0, idle_seconds=480.0) for n in range(2))
 IDLE = PreflightFacts(gpus=GPUS, expected=2, scheduled=True, min_idle_seconds=480.0)
 SOON = replace(IDLE, min_idle_seconds=600.0)
@@ -32,8 +33,8 @@ SOON = replace(IDLE, min_idle_seconds=600.0)
     ("report", "now", "waited", "seconds"),
     [
         (POLLED, IDLE, 0.0, None),
-        (replace(POLLED, node=Node()), IDLE, 3600.0, START_INTERVAL),
-        (replace(POLLED, internal=InternalState()), IDLE, 0.0, START_INTERVAL),
+        (changed(POLLED, node=Node()), IDLE, 3600.0, START_INTERVAL),
+        (changed(POLLED, restored=False), IDLE, 0.0, START_INTERVAL),
         (POLLED, replace(IDLE, schedulers=None), 1.0, START_INTERVAL),
         (POLLED, replace(IDLE, schedulers=None), SCHEDULER_PATIENCE + 1, None),
         (POLLED, replace(IDLE, schedulers=None, gated=True), 0.0, None),
@@ -77,7 +78,7 @@ LOST = Verdict(
 def report_after_repair(*, begun: float | None = AT - 600.0, uuid: str = "GPU-1", **probe: object) -> Report:
     """Return a Report of a node whose second GPU was reset ten minutes ago, after its last run."""
     gpus = (gpu_state(0, "GPU-0", None), gpu_state(1, uuid, begun))
-    return replace(POLLED, gpus=gpus, probe=replace(ProbeState(last=RUN, ran=(RUN,)), **probe))  # type: ignore[arg-type]
+    return changed(POLLED, gpus=gpus, probe=replace(ProbeState(last=RUN, ran=(RUN,)), **probe))  # type: ignore[arg-type]
 
 
 def gpu_state(index: int, uuid: str, begun: float | None) -> GpuState:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from changed_report import new_report
 from each_case import each_case
 
 from gpumon.model.fabric import Fabric
@@ -378,7 +379,7 @@ def report(at: float, **gpu: Any) -> Report:
         )
         for n in range(2)
     ]
-    return Report(started=0.0, gpus=tuple(states), node=Node(snapshot_timestamp_seconds=at))
+    return new_report(gpus=tuple(states), node=Node(snapshot_timestamp_seconds=at))
 
 
 def test_the_recorder_groups_links_by_their_end() -> None:

@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from changed_report import new_report
 from each_case import each_case
 
 from gpumon.model.gpu import Gpu
@@ -12,7 +13,6 @@ from gpumon.probe.core.preflight import may_run
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
 from gpumon.state.gpu_idle import is_in_use
-from gpumon.state.report import Report
 
 OWN = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))
 NOT_YET_ON_GPUS = OwnProcesses(pids=frozenset({71, 72}))
@@ -62,7 +62,7 @@ def test_load_right_after_a_run_is_ignored() -> None:
         for n in range(2)
     )
     probe = ProbeState(loaded=("GPU-0",), loaded_until=103.0)
-    report = Report(started=0.0, gpus=gpus, probe=probe)
+    report = new_report(gpus=gpus, probe=probe)
 
     first, second = gather_facts(report, 102.0).gpus
     assert (first.utilization, first.traffic, first.memory_used) == (None, None, 2e9)
@@ -72,7 +72,7 @@ def test_load_right_after_a_run_is_ignored() -> None:
 
 def test_a_skip_for_an_unread_store_names_the_error() -> None:
     """A skip because of an unread store has the store's error and remedy as hint."""
-    unread = Report(started=0.0, notices={"store": "/gpumon.db: it is not a store of gpumon; move it away"})
+    unread = new_report(notices={"store": "/gpumon.db: it is not a store of gpumon; move it away"})
     skip = may_run(gather_facts(unread, 0.0))
     assert skip is not None
     assert (skip.reason, skip.hint.endswith("it is not a store of gpumon; move it away.")) == ("held", True)
@@ -83,7 +83,7 @@ def test_pages_of_the_kernel_on_grace_do_not_make_a_gpu_busy() -> None:
     for name, reason in [("NVIDIA GH200 480GB", None), ("NVIDIA H100 80GB HBM3", "busy")]:
         gpu = Gpu(name=name, processes=0.0, utilization_ratio=0.0, memory_used_bytes=9e9)
         states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
-        skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
+        skip = may_run(replace(gather_facts(new_report(gpus=states), 100.0), store_read=True))
         assert (skip and skip.reason) == reason, name
         assert is_in_use(gpu, None) is (reason is not None)
 
@@ -93,7 +93,7 @@ def test_a_latched_utilization_prevents_no_run() -> None:
     for architecture, reason in [("Blackwell", None), ("Hopper", "busy")]:
         gpu = Gpu(architecture=architecture, processes=0.0, utilization_ratio=1.0, memory_used_bytes=0.0)
         states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
-        skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
+        skip = may_run(replace(gather_facts(new_report(gpus=states), 100.0), store_read=True))
         assert (skip and skip.reason) == reason, architecture
 
 
@@ -102,7 +102,7 @@ def test_page_cache_on_grace_leaves_no_memory_free() -> None:
     for name, reason in [("NVIDIA GB200", None), ("NVIDIA B200", "low_memory")]:
         gpu = Gpu(name=name, processes=0.0, utilization_ratio=0.0, memory_free_bytes=2e9)
         states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
-        facts = gather_facts(Report(started=0.0, gpus=states), 100.0)
+        facts = gather_facts(new_report(gpus=states), 100.0)
         skip = may_run(replace(facts, store_read=True, memory_needed=8e9))
         assert (skip and skip.reason) == reason, name
 
@@ -112,6 +112,6 @@ def test_the_processes_that_hold_a_gpu_are_named() -> None:
     gpu = Gpu(processes=2.0, utilization_ratio=0.0, memory_used_bytes=0.0)
     pids = (os.getpid(), 2**22 + 1)
     states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=pids) for n in range(2))
-    skip = may_run(replace(gather_facts(Report(started=0.0, gpus=states), 100.0), store_read=True))
+    skip = may_run(replace(gather_facts(new_report(gpus=states), 100.0), store_read=True))
     assert skip is not None
     assert f"GPU 0 has 2 processes ({Path('/proc/self/comm').read_text().strip()}, pid {os.getpid()})" in skip.hint

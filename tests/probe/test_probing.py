@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from agents import unreaped_children
+from changed_report import changed, new_report
 from loops import turn_for, turn_until
 
 from gpumon.clock import boot_clock
@@ -38,9 +39,9 @@ from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.gpu_record import GpuRecord
-from gpumon.state.host_status import HostState
+from gpumon.state.host_section import HostState
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
-from gpumon.state.report import InternalState, Report
+from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
 HANG = """
@@ -75,8 +76,7 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
         for n, count in enumerate(processes)
     )
     expected = Node(gpus_expected=float(len(states)))
-    restored = InternalState(restored=True)
-    return Report(started=0.0, simulated="h100x8" if simulated else None, gpus=states, node=expected, internal=restored)
+    return new_report(simulated="h100x8" if simulated else None, gpus=states, node=expected, restored=True)
 
 
 def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False) -> Report:
@@ -85,14 +85,12 @@ def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(own)) for state, own in zip(report.gpus, held, strict=True))
     polled_node = replace(report.node, snapshot_timestamp_seconds=1.0)
-    return with_pids_read_at(
-        replace(report, gpus=gpus, node=polled_node, internal=replace(report.internal, host=host)), 4e9
-    )
+    return with_pids_read_at(changed(report, gpus=gpus, node=polled_node, host=host), 4e9)
 
 
 def with_pids_read_at(report: Report, at: float) -> Report:
     """Return the Report with processes that were read at this moment of the boot clock."""
-    return replace(report, gpus=tuple(replace(state, pids_at=at) for state in report.gpus))
+    return changed(report, gpus=tuple(replace(state, pids_at=at) for state in report.gpus))
 
 
 class Bench:
@@ -169,14 +167,14 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.results) == (False, [])
 
-    bench.report = replace(polled_report, node=replace(polled_report.node, snapshot_timestamp_seconds=1.0))
+    bench.report = changed(polled_report, node=replace(polled_report.node, snapshot_timestamp_seconds=1.0))
     bench.turn_until(lambda: bench.probing.running)
 
 
 def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
     """The reset of a GPU makes one run due before its scheduled time."""
     polled_report = on_host(node(0.0, 0.0, simulated=False))
-    host = replace(polled_report.internal.host, snapshot=HostSnapshot(ended_at=0.0, contained=False, schedulers=()))
+    host = replace(polled_report.host, snapshot=HostSnapshot(ended_at=0.0, contained=False, schedulers=()))
     before = ProbeResult(
         id="r0",
         probe="allreduce",
@@ -187,13 +185,13 @@ def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
     )
     unrepaired = replace(
         polled_report,
-        internal=replace(polled_report.internal, host=host),
+        host=host,
         probe=ProbeState(last=before, ran=(before,)),
     )
     bench.report = unrepaired
     assert not bench.scheduler.is_due_early()
     reset = replace(unrepaired.gpus[1], reset_at=boot_clock())
-    bench.report = replace(unrepaired, gpus=(unrepaired.gpus[0], reset))
+    bench.report = changed(unrepaired, gpus=(unrepaired.gpus[0], reset))
     assert bench.scheduler.is_due_early()
     bench.scheduler.run_due()
     bench.turn_until(lambda: bench.probing.running)
@@ -202,10 +200,10 @@ def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
 
 def test_excluded_gpus_are_not_missed(bench: Bench) -> None:
     """A GPU that the configuration excludes is expected but not polled, and no reason to skip."""
-    bench.report = replace(node(0.0, 0.0), node=Node(gpus_expected=3.0))
+    bench.report = changed(node(0.0, 0.0), node=Node(gpus_expected=3.0))
     refused = bench.request()
     assert (refused.reason, "1 of 3" in refused.hint) == ("busy", True)
-    bench.report = replace(bench.report, excluded=("00000000:61:00.0",))
+    bench.report = changed(bench.report, excluded=("00000000:61:00.0",))
     assert bench.request().accepted
 
 
@@ -295,8 +293,7 @@ def test_a_run_ends_if_the_processes_on_its_gpus_are_not_read(
         }
         records["1"] = replace(records["1"], read_at=records["1"].read_at if stays == "unknown" else 0.0)
         second = replace(free.gpus[1], gpu=replace(free.gpus[1].gpu, processes=processes))
-        internal = replace(free.internal, inventory=GpuInventory(gpus=records))
-        return replace(free, gpus=(free.gpus[0], second), internal=internal)
+        return changed(free, inventory=GpuInventory(gpus=records), gpus=(free.gpus[0], second))
 
     bench.report = polled_report(0.0)
     run = bench.run()
@@ -436,10 +433,10 @@ def test_shared_memory_of_an_interrupted_run_is_deleted(bench: Bench, tmp_path: 
 def with_schedulers(report: Report, *schedulers: str) -> Report:
     """Return the Report of a polled host with these schedulers."""
     host = HostState(snapshot=HostSnapshot(ended_at=0.0, contained=False, schedulers=schedulers))
-    return replace(
+    return changed(
         report,
         node=replace(report.node, snapshot_timestamp_seconds=1.0),
-        internal=replace(report.internal, host=host),
+        host=host,
     )
 
 
@@ -457,7 +454,7 @@ def test_a_scheduler_without_a_gate_prevents_scheduled_runs(bench: Bench) -> Non
 def test_a_due_run_waits_for_the_scheduler_detection(bench: Bench) -> None:
     """A due run starts only after the first detection of schedulers."""
     host = node(0.0, 0.0, simulated=False)
-    bench.report = replace(host, node=replace(host.node, snapshot_timestamp_seconds=1.0))
+    bench.report = changed(host, node=replace(host.node, snapshot_timestamp_seconds=1.0))
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.results) == (False, [])
@@ -580,7 +577,7 @@ def test_any_probe_runs_on_request(bench: Bench) -> None:
 def test_a_scheduled_run_waits_for_another_probe(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduled run starts when the run of another probe has ended."""
     monkeypatch.setattr(scheduler, "IDLE_INTERVAL", 0.1)
-    bench.report = replace(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
+    bench.report = changed(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
     other = bench.run("broadcast")
     bench.scheduler.run_due()
     turn_for(bench.loop, 2 * WATCH_SECONDS)
@@ -599,7 +596,7 @@ def test_a_scheduled_run_waits_for_another_probe(bench: Bench, monkeypatch: pyte
 def idle(report: Report, *seconds: float) -> Report:
     """Return the Report of a polled node whose GPUs have been idle for these seconds."""
     gpus = (replace(state, idle_since=boot_clock() - long) for state, long in zip(report.gpus, seconds, strict=True))
-    return replace(report, gpus=tuple(gpus), node=replace(report.node, snapshot_timestamp_seconds=1.0))
+    return changed(report, gpus=tuple(gpus), node=replace(report.node, snapshot_timestamp_seconds=1.0))
 
 
 @pytest.mark.slow
@@ -669,7 +666,7 @@ def test_a_run_without_an_expected_gpu_is_partial(bench: Bench) -> None:
     bench.worker.write_text(MEASURE)
     bench.probing.host.settings = replace(bench.probing.host.settings, partial=True)
     polled_report = on_host(node(0.0, 0.0, simulated=False))
-    bench.report = replace(polled_report, node=replace(polled_report.node, gpus_expected=3.0))
+    bench.report = changed(polled_report, node=replace(polled_report.node, gpus_expected=3.0))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.results))
     [result] = bench.results
@@ -693,7 +690,7 @@ def test_only_the_ring_is_measured_in_a_multi_node_fabric(bench: Bench) -> None:
     bench.worker.write_text(MEASURE)
     rack = on_host(node(0.0, 0.0, simulated=False))
     fabric = Fabric(cluster_uuid="1f0e", clique_id="1", state=3.0)
-    bench.report = replace(rack, gpus=tuple(replace(state, fabric=fabric) for state in rack.gpus))
+    bench.report = changed(rack, gpus=tuple(replace(state, fabric=fabric) for state in rack.gpus))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.results))
     assert {measurement.algorithm for measurement in bench.results[0].measurements} == {"ring"}
@@ -732,7 +729,7 @@ def test_a_slow_gpu_is_named_with_its_findings_in_the_reports(bench: Bench) -> N
     report = on_host(node(*[0.0] * 8, simulated=False))
     gpus = [replace(gpu, gpu=replace(gpu.gpu, name="NVIDIA H100 80GB HBM3")) for gpu in report.gpus]
     gpus[3] = replace(gpus[3], gpu=replace(gpus[3].gpu, clock_event_active={"hw_thermal": 1.0}))
-    bench.report = replace(report, gpus=tuple(gpus))
+    bench.report = changed(report, gpus=tuple(gpus))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.results))
     [result] = bench.results

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sample_reports as samples
+from changed_report import changed
 from chromium import chromium
 from serving import ServedNode, serving
 
@@ -110,7 +111,7 @@ def test_text_from_outside_is_not_executed(tmp_path: Path) -> None:
     evil = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
     report = samples.lost(3)
     gpus = tuple(replace(gpu, gpu=replace(gpu.gpu, name=evil)) for gpu in report.gpus)
-    seen = look(Changing(reports=[report, replace(report, gpus=gpus, notices={"store": evil})]), tmp_path)
+    seen = look(Changing(reports=[report, changed(report, gpus=gpus, notices={"store": evil})]), tmp_path)
     assert "onerror" in seen.html
     assert "<title>owned" not in seen.html
     assert (seen.console, seen.foreign) == ([], [])

@@ -8,6 +8,7 @@ from pathlib import Path
 import example_node as example
 import example_parts
 import sample_reports as samples
+from changed_report import changed
 from each_case import each_case
 from sample_reports import STAMP
 from serving import ServedNode, ask, is_problem
@@ -37,7 +38,7 @@ def event(number: int, ago: float) -> ErrorEvent:
 
 def many_events(count: int) -> Report:
     events = tuple(event(number, 60.0 * (count - number)) for number in range(count))
-    return replace(samples.healthy(), events=events)
+    return changed(samples.healthy(), events=events)
 
 
 def store(folder: Path, *events: ErrorEvent) -> Path:
@@ -81,7 +82,7 @@ def test_events_are_filtered(
 ) -> None:
     """By GPU, code, kind, severity, source, time and number together, in the store and in the Report."""
     report = many_events(120)
-    node.report = replace(report, events=()) if stored else report
+    node.report = changed(report, events=()) if stored else report
     node.store = store(tmp_path, *report.events) if stored else None
     answer = ask(port, f"/api/v1/events?{query}").document
     events = answer["events"]
@@ -95,7 +96,7 @@ def test_events_are_filtered(
 def test_events_of_store_and_report_are_merged(node: ServedNode, port: int, tmp_path: Path) -> None:
     """An event of both is listed once, as the Report has it."""
     old, both, unstored = event(1, 9000), event(2, 600), event(3, 60)
-    node.report = replace(samples.healthy(), events=(replace(both, nvml=9), unstored))
+    node.report = changed(samples.healthy(), events=(replace(both, nvml=9), unstored))
     node.store = store(tmp_path, old, both)
     answer = ask(port, "/api/v1/events").document
 
@@ -125,7 +126,7 @@ def test_event_has_meaning_and_action(node: ServedNode, port: int) -> None:
     """It has its times, sources and the text of the kernel log."""
     line = "NETIR_LINK_DOWN Fatal XC0 i0 Link 07 (0x00200011 0x00000000)"
     stored = replace(event(0, 100), code=149, nvml=2, kmsg=3, texts=(line,), text=line, first_wall=STAMP.wall - 160)
-    node.report = replace(samples.healthy(), events=(stored,))
+    node.report = changed(samples.healthy(), events=(stored,))
     (shown,) = ask(port, "/api/v1/events").document["events"]
 
     assert shown["severity"] == "critical"
@@ -143,7 +144,7 @@ def test_events_of_switches_and_of_the_log_have_no_gpu(node: ServedNode, port: i
     """Each has its own code, and no other."""
     switch = replace(event(1, 60), kind=SXID, code=12028, bus_id="00000000:C1:00.0", uuid=None, fatal=False)
     overrun = replace(event(2, 30), kind=OVERRUN, code=0, bus_id="", uuid=None)
-    node.report = replace(samples.healthy(), events=(switch, overrun))
+    node.report = changed(samples.healthy(), events=(switch, overrun))
     shown = ask(port, "/api/v1/events").document["events"]
 
     assert [(each["xid"], each["sxid"], each["gpu"], each["pci_bus_id"]) for each in shown] == [
@@ -159,9 +160,9 @@ def test_events_of_a_removed_gpu_are_found(node: ServedNode, port: int) -> None:
     """They are found by uuid; a uuid that was never here is an error."""
     gone = StoredGpu(uuid="GPU-gone", bus_id=example_parts.bus_id(0), serial="", name="", first_wall=0.0, last_wall=0.0)
     report = samples.healthy()
-    node.report = replace(
+    node.report = changed(
         report,
-        internal=replace(report.internal, inventory=replace(report.internal.inventory, stored={gone.bus_id: gone})),
+        inventory=replace(report.inventory, stored={gone.bus_id: gone}),
         events=(replace(event(0, 60), uuid=gone.uuid), event(4, 30)),
     )
 

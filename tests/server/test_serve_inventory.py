@@ -9,6 +9,7 @@ from pathlib import Path
 import example_parts
 import pytest
 import sample_reports as samples
+from changed_report import changed
 from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
@@ -46,18 +47,13 @@ def seven() -> Report:
     report = samples.healthy()
     gpus = [replace(gpu, stored=board(gpu.index)) for gpu in report.gpus]
     gpus[3] = replace(gpus[3], fault="missing", detail="no longer on the PCI bus", gpu=replace(gpus[3].gpu, up=0.0))
-    return replace(
+    removed = {"GPU-old": RemovedGpu(Removal.REPLACED, example_parts.bus_id(5))}
+    return changed(
         report,
+        inventory=replace(report.inventory, removed=removed),
         gpus=tuple(gpus),
         expectation=Expectation(count=8, basis=Basis.PRODUCT),
         node=replace(report.node, gpus_visible=7.0),
-        internal=replace(
-            report.internal,
-            inventory=replace(
-                report.internal.inventory,
-                removed={"GPU-old": RemovedGpu(Removal.REPLACED, example_parts.bus_id(5))},
-            ),
-        ),
     )
 
 
@@ -123,7 +119,7 @@ def test_one_part_can_be_accepted_alone(node: ServedNode, port: int, flags: list
 
 def test_the_inventory_of_a_guest_has_the_possible_count() -> None:
     """The inventory of a guest shows its own GPUs and how many the product has."""
-    report = replace(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
+    report = changed(samples.healthy(), expectation=Expectation(count=2, may=8, may_basis=Basis.PRODUCT, place=GUEST))
     shown = InventoryResponse.from_report(report).document()
     assert (shown["place"], shown["gpus_expected"], shown["gpus_possible"]) == ("guest", 2, 8)
 
@@ -144,7 +140,7 @@ def test_port_speeds_are_bytes_in_the_api_and_gigabits_in_the_table() -> None:
         expected=True,
     )
     report = samples.healthy()
-    ports = replace(report.internal.ports, records={"a/1": replace(record, speed=50e9), "b/1": record})
-    document = InventoryResponse.from_report(replace(report, internal=replace(report.internal, ports=ports))).document()
+    ports = replace(report.host.inventory, records={"a/1": replace(record, speed=50e9), "b/1": record})
+    document = InventoryResponse.from_report(replace(report, host=replace(report.host, inventory=ports))).document()
     assert [port["port_speed_bytes_per_second"] for port in document["ports"]] == [50_000_000_000, None]
     assert [line.split()[5] for line in render_inventory(document).splitlines()[-2:]] == ["400", "n/a"]

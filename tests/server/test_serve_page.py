@@ -10,6 +10,7 @@ import example_node as example
 import example_parts
 import pytest
 import sample_reports as samples
+from changed_report import changed
 from sample_reports import gpu_document, run_document
 from serving import ServedNode, ask, is_problem
 
@@ -56,7 +57,7 @@ def test_excluded_gpu_is_shown(node: ServedNode, port: int) -> None:
     shown = words(page(node, port, samples.excluding(3)))
     assert "GPUs up 7 of 7 all respond, 1 excluded" in shown
     assert f"GPU at {example_parts.bus_id(3)}: excluded by the configuration." in shown
-    none_left = replace(
+    none_left = changed(
         samples.excluding(0), gpus=(), excluded=tuple(example_parts.bus_id(index) for index in range(8))
     )
     assert "GPUs up none no GPU is expected, 8 excluded" in words(page(node, port, none_left))
@@ -71,7 +72,7 @@ def test_text_from_outside_is_escaped(node: ServedNode, port: int) -> None:
     )
     alerts = tuple(replace(alert, rule=EVIL, summary=EVIL, description=EVIL) for alert in report.alerts)
     last = replace(example.run(), outcome="failed", reason=EVIL, hint=EVIL, backend=EVIL)
-    evil = replace(
+    evil = changed(
         report,
         simulated=EVIL,
         gpus=gpus,
@@ -131,7 +132,7 @@ def test_information_is_not_a_fault(node: ServedNode, port: int) -> None:
 def test_absent_reading_is_not_a_zero(node: ServedNode, port: int) -> None:
     """A GPU without a utilization reading is not idle."""
     report = samples.healthy(1)
-    html = page(node, port, replace(report, gpus=(replace(report.gpus[0], gpu=Gpu(up=1.0), links={}),)))
+    html = page(node, port, changed(report, gpus=(replace(report.gpus[0], gpu=Gpu(up=1.0), links={}),)))
     assert not re.search(r"\b0 %", html)
     assert html.count("n/a") >= 5
     assert 'class="bar' not in html
@@ -149,7 +150,7 @@ def test_node_before_its_first_poll(node: ServedNode, port: int) -> None:
 def test_age_of_old_readings_is_shown(node: ServedNode, port: int) -> None:
     """A stopped sampler is visible in the heading."""
     report = samples.healthy()
-    stale = replace(report, node=replace(report.node, nvml_up=0.0, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
+    stale = changed(report, node=replace(report.node, nvml_up=0.0, snapshot_timestamp_seconds=samples.STAMP.wall - 95))
     assert "readings are 1 min old" in words(page(node, port, stale))
 
 
@@ -167,7 +168,7 @@ def test_every_link_is_a_cell(node: ServedNode, port: int) -> None:
 def test_node_without_links_has_no_matrix(node: ServedNode, port: int) -> None:
     """The section exists, so that links can appear without a reload."""
     report = samples.healthy(1)
-    html = page(node, port, replace(report, ports=(), gpus=(GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0)),)))
+    html = page(node, port, changed(report, ports=(), gpus=(GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0)),)))
     assert '<section id="links" aria-labelledby="links-title" hidden>' in html
     assert "NVLinks up" not in html
 
@@ -186,7 +187,7 @@ def test_activity_is_shown_if_it_is_measured(node: ServedNode, port: int) -> Non
     """SM, tensor cores and memory for GPUs with performance monitoring; nothing for others."""
     assert "97 % 1 process SM 88 % tensor 37 % DRAM 50 %" in words(page(node, port, samples.healthy(1)))
     bare = GpuState(bus_id="b", uuid="u", index=0, gpu=Gpu(up=1.0, utilization_ratio=0.5))
-    assert "tensor" not in words(page(node, port, replace(samples.healthy(1), gpus=(bare,))))
+    assert "tensor" not in words(page(node, port, changed(samples.healthy(1), gpus=(bare,))))
 
 
 def test_fabric_and_ports_are_shown(node: ServedNode, port: int) -> None:
@@ -219,7 +220,7 @@ def test_errors_are_shown(node: ServedNode, port: int) -> None:
 def test_links_without_any_state_are_not_drawn(node: ServedNode, port: int) -> None:
     """A guest that reports no link state has a sentence instead of a matrix."""
     report = samples.healthy(2)
-    dark = replace(report, gpus=tuple(replace(gpu, links=dict.fromkeys(gpu.links, Nvlink())) for gpu in report.gpus))
+    dark = changed(report, gpus=tuple(replace(gpu, links=dict.fromkeys(gpu.links, Nvlink())) for gpu in report.gpus))
     html = page(node, port, dark)
     assert "all GPUs: 18 NVLinks, state unknown; in the fabric" in words(html)
     assert 'class="matrix"' not in html
@@ -228,7 +229,7 @@ def test_links_without_any_state_are_not_drawn(node: ServedNode, port: int) -> N
 def test_link_services_are_shown(node: ServedNode, port: int) -> None:
     """Only installed services are shown; GB200 has no fabric manager."""
     report = samples.healthy()
-    stopped = replace(report, node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0))
+    stopped = changed(report, node=replace(report.node, fabric_manager_up=0.0, imex_up=1.0))
     assert "fabric manager not running IMEX running" in words(page(node, port, stopped))
     assert "fabric manager" not in page(node, port, report)
 
@@ -390,7 +391,7 @@ def test_the_gpu_that_does_not_answer_is_the_first_row(node: ServedNode, port: i
     """A broken GPU is not below seven healthy ones; GPUs with verdicts follow it."""
     report = samples.lost(3)
     gpus = [replace(state, gpu=replace(state.gpu, health=3.0)) if state.index == 5 else state for state in report.gpus]
-    html = page(node, port, replace(report, gpus=tuple(gpus)))
+    html = page(node, port, changed(report, gpus=tuple(gpus)))
     rows = [int(index) for index in re.findall(r'title="All readings of GPU (\d)"', html)]
     assert rows == [3, 5, 0, 1, 2, 4, 6, 7]
 
@@ -409,7 +410,7 @@ def test_a_link_that_is_down_without_a_verdict_is_a_pending_one() -> None:
     """The tile is no fault before the headline reports one."""
     report = samples.healthy()
     down = replace(report.gpus[2], links={**report.gpus[2].links, "4": Nvlink(up=0.0)})
-    report = replace(report, gpus=(*report.gpus[:2], down, *report.gpus[3:]))
+    report = changed(report, gpus=(*report.gpus[:2], down, *report.gpus[3:]))
     pending = samples.alert("NvlinkDown", 2, "A link is down.", state="pending")
     for alerts, tone in (((), "critical"), ((pending,), "warning")):
         document = samples.report_document(replace(report, alerts=alerts))

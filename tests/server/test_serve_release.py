@@ -9,6 +9,7 @@ from pathlib import Path
 import example_parts
 import pytest
 import sample_reports as samples
+from changed_report import changed
 from each_case import each_case
 from sample_reports import report_document
 from sample_windows import RELEASE, window
@@ -43,14 +44,14 @@ def end(bus_id: str | None, by: str = "api") -> tuple[WindowSelection]:
 def released_node(*windows: TimeWindow, holders: tuple[DeviceHolder, ...] = ()) -> Report:
     """Return the healthy node while these windows are in force."""
     report, scopes = (
-        replace(samples.healthy(), windows=windows, release_holders=holders),
+        changed(samples.healthy(), windows=windows, release_holders=holders),
         time_window.released_scopes(windows),
     )
     shown = Gpu(name="NVIDIA H100", released=1.0, fault=dict.fromkeys(FAULTS, 0.0))
     gpus = tuple(
         replace(gpu, released=True, gpu=shown, links={}) if scopes & {NODE, gpu.bus_id} else gpu for gpu in report.gpus
     )
-    return replace(report, gpus=gpus)
+    return changed(report, gpus=gpus)
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_a_gpu_is_named_by_index_uuid_or_address(node: ServedNode, port: int, na
 def test_the_release_of_a_removed_gpu_is_ended_by_its_address(node: ServedNode, port: int) -> None:
     """A GPU bound to another driver is not in the inventory, but its release can be ended by PCI address."""
     report = released_node(release(example_parts.bus_id(3)))
-    node.report = replace(report, gpus=tuple(gpu for gpu in report.gpus if gpu.index != 3))
+    node.report = changed(report, gpus=tuple(gpu for gpu in report.gpus if gpu.index != 3))
     assert is_problem(ask(port, f"{PATH}?gpu=3", "DELETE", BEARER), 404)
     assert ask(port, f"{PATH}?gpu=0000:30:00.0", "DELETE", BEARER).status == 200
     assert node.asked == [end(example_parts.bus_id(3))]

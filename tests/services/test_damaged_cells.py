@@ -178,7 +178,7 @@ def start(tmp_path: Path) -> Callable[[], tuple[Persistence, Monitor]]:
             latest=lambda: monitor.latest,
         )
         persistence.start()
-        turn_until(loop, lambda: monitor.latest.internal.restored)
+        turn_until(loop, lambda: monitor.latest.agent.restored)
         persistence.close()
         return persistence, monitor
 

@@ -161,7 +161,7 @@ def test_an_unkillable_sampler_is_named_in_the_answer(node: ReleasedNode, tmp_pa
         trial = node.release(40.0, BUS_3)
         assert [entry.pid for entry in trial.holders] == [sampler]
     node.simulate({})
-    node.until(lambda: not node.report.release_holders)
+    node.until(lambda: not node.report.inventory.release_holders)
     assert node.driver_release.notice is None
     assert node.release(50.0).holders == ()
     node.end()
@@ -290,14 +290,14 @@ def test_a_driver_mismatch_is_reported_after_the_release(node: ReleasedNode) -> 
 def test_a_release_continues_after_a_restart_of_the_agent(stopped_node: ReleasedNode) -> None:
     """The first sampler starts only after the stored windows have been read, and not during a node release."""
     stopped_node.start_store()
-    stopped_node.until(lambda: stopped_node.report.internal.restored)
+    stopped_node.until(lambda: stopped_node.report.agent.restored)
     assert stopped_node.release(50.0, by="command").stored
     (stored,) = stopped_node.releases()
     stopped_node.persistence.close()
 
     again = ReleasedNode(stopped_node.folder)
     again.start()
-    again.until(lambda: again.report.internal.restored)
+    again.until(lambda: again.report.agent.restored)
     turn_for(again.loop, 1.0)
     assert not again.sampler_pids()
     assert again.releases() == (stored,)
@@ -313,7 +313,7 @@ def test_samplers_start_if_the_store_cannot_be_read(
     monkeypatch.setattr(driver_release, "RECALL_SECONDS", 0.1)
     stopped_node.driver_release.start()
     stopped_node.until(lambda: stopped_node.up() == EVERY)
-    assert not stopped_node.report.internal.restored
+    assert not stopped_node.report.agent.restored
 
 
 def write_marker(node: ReleasedNode, text: str = "", *, age: float = 0.0) -> None:
@@ -430,7 +430,7 @@ def test_a_done_file_that_cannot_be_created_is_logged(node: ReleasedNode, caplog
     """A done file that cannot be created is logged as a warning."""
     node.done.mkdir()
     write_marker(node)
-    node.until(lambda: node.releases() and not node.report.release_holders)
+    node.until(lambda: node.releases() and not node.report.inventory.release_holders)
     node.until(lambda: NOT_REPORTED in caplog.text)
     [record] = (record for record in caplog.records if record.message == NOT_REPORTED)
     assert (record.levelno, vars(record)["path"]) == (logging.WARNING, str(node.done))

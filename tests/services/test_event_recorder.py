@@ -97,12 +97,12 @@ class EventRecorderOnly:
 
     def counts(self) -> dict[str, float]:
         report = self.monitor.latest
-        xids = {f"{code}": count for codes in report.internal.xids.values() for code, (count, _) in codes.items()}
+        xids = {f"{code}": count for codes in report.errors.xids.values() for code, (count, _) in codes.items()}
         return xids | dict(report.node.nvswitch_errors_total or {})
 
     def wait_for_counts(self, counts: dict[str, float]) -> None:
         """Wait until the Report has exactly these counts."""
-        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
+        turn_until(self.loop, lambda: self.monitor.latest.agent.restored)
         turn_until_equal(self.loop, self.counts, counts)
 
     def until(self, done: Callable[[], bool]) -> None:

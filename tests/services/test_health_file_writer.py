@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import sample_reports
+from changed_report import changed
 from sample_windows import MAINTENANCE, window
 
 from gpumon.services import health_file
 from gpumon.services.health_file import HealthFile, replace_file
-from gpumon.state.report import InternalState, Report
+from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 
 
@@ -78,12 +79,12 @@ def test_the_previous_file_remains_until_the_store_is_read(node: NodeWithHealthF
     node.path.write_text("{}")
     lost = sample_reports.lost()
     health = replace(lost.health, evaluated=False, evaluated_at=None, evaluated_wall=None)
-    node.report = replace(lost, health=health, internal=InternalState())
+    node.report = changed(lost, health=health, restored=False)
     restored: list[int] = []
     node.file.start(on_restored=lambda: restored.append(1))
     assert node.content() == {}
     assert not restored
-    node.report = replace(node.report, internal=InternalState(restored=True))
+    node.report = changed(node.report, restored=True)
     content = node.content()
     assert restored
     assert (content["level"], content["evaluated_boottime_seconds"]) == ("fail", None)
@@ -118,7 +119,7 @@ def test_a_hung_disk_does_not_block_the_loop(node: NodeWithHealthFile, monkeypat
 
     monkeypatch.setattr(health_file, "IN_MEMORY", Path("/run"))
     monkeypatch.setattr(health_file, "replace_file", replace_slowly)
-    node.report = replace(node.report, internal=InternalState(restored=True))
+    node.report = changed(node.report, restored=True)
     restored: list[int] = []
     node.file.start(on_restored=lambda: restored.append(1))
     node.report = sample_reports.lost()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changed_report import changed, new_report
 from loops import turn_for, turn_until
 from stores import read
 from unkillable import build, held
@@ -61,7 +62,7 @@ os.write(orders["result"], b'{"stage": "join"}\\n')
 time.sleep(60)
 """
 
-FIRST = Report(started=0.0, boot_id="a", simulated="h100x8", node=Node(snapshot_timestamp_seconds=1.0))
+FIRST = new_report(boot_id="a", simulated="h100x8", node=Node(snapshot_timestamp_seconds=1.0))
 
 
 class HoldingAgent:
@@ -105,7 +106,7 @@ class HoldingAgent:
             publish=self.monitor.take,
         )
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
+        turn_until(self.loop, lambda: self.monitor.latest.agent.restored)
 
     def latest(self) -> Report:
         return self.transform(self.monitor.latest)
@@ -205,7 +206,7 @@ def test_a_hold_survives_a_kill_of_the_agent(agent: HoldingAgent, store: Path, t
 
 def test_no_run_starts_before_the_store_is_read(agent: HoldingAgent) -> None:
     """No run starts until the store has been read, because a stored hold may be in force."""
-    agent.transform = lambda report: replace(report, internal=replace(report.internal, restored=False))
+    agent.transform = lambda report: replace(report, agent=replace(report.agent, restored=False))
     refused = agent.result_of(agent.probing.request())
     assert (refused.reason, "store" in refused.hint) == ("held", True)
 
@@ -288,7 +289,7 @@ def on_real_gpus(
     second = replace(
         first, bus_id="1", uuid="GPU-1", index=1, gpu=replace(first.gpu, memory_used_bytes=used), pids=rank
     )
-    return replace(report, simulated=None, gpus=(first, second), node=replace(report.node, gpus_expected=2.0))
+    return changed(report, simulated=None, gpus=(first, second), node=replace(report.node, gpus_expected=2.0))
 
 
 @pytest.mark.parametrize(("read_at", "pids"), [(1.0, ()), (4e9, None)])
@@ -320,11 +321,11 @@ def test_a_step_of_the_wall_clock_does_not_affect_the_answer(
     monkeypatch.setattr(time, "time", lambda: wall_clock() + step)
     before = boot_clock() - 60.0
     stepped = replace(FIRST.node, snapshot_timestamp_seconds=time.time())
-    agent.transform = lambda report: replace(on_real_gpus(report, read_at=before), node=stepped)
+    agent.transform = lambda report: changed(on_real_gpus(report, read_at=before), node=stepped)
     turn_for(agent.loop, 5 * time_windows.POLL_SECONDS)
     assert not waits.done()
     after = boot_clock()
-    agent.transform = lambda report: replace(on_real_gpus(report, read_at=after), node=stepped)
+    agent.transform = lambda report: changed(on_real_gpus(report, read_at=after), node=stepped)
     assert agent.result_of(waits) == RequestResult()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import sample_reports as reports
 from agents import eventually
+from changed_report import changed
 from receivers import Inbox, http_inbox
 from sample_windows import MAINTENANCE, window
 
@@ -30,7 +31,7 @@ def unread(report: Report, *, uptime: float) -> Report:
     """Return the report of an agent that could not read its store."""
     health = replace(report.health, evaluated_uptime=uptime)
     node = replace(report.node, store_up=0.0)
-    return replace(report, health=health, node=node, internal=replace(report.internal, restored=False))
+    return changed(report, health=health, node=node, restored=False)
 
 
 @contextlib.contextmanager

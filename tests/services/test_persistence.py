@@ -62,7 +62,7 @@ class PersistenceOnly:
         """Return the ids of results, the Xid counts, and the number of counted runs in the Report."""
         report = self.monitor.latest
         runs = report.probe.metrics.runs_total or {}
-        counts = {f"xid {xid}": count for codes in report.internal.xids.values() for xid, (count, _) in codes.items()}
+        counts = {f"xid {xid}": count for codes in report.errors.xids.values() for xid, (count, _) in codes.items()}
         return dict.fromkeys((run.id for run in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
 
     def wait_for(self, **expected: float) -> None:

@@ -74,7 +74,7 @@ class AgentWithDeletedStore:
             self.loop, path, Retention(), "allreduce", publish=self.monitor.take, latest=lambda: self.monitor.latest
         )
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
+        turn_until(self.loop, lambda: self.monitor.latest.agent.restored)
 
     def store_transition(self, transition: VerdictTransition) -> bool:
         """Return whether the transition is stored; it takes effect in any case."""

@@ -60,7 +60,7 @@ class TimeWindowsOnly:
         self.changes += 1
 
     def wait_until_restored(self) -> TimeWindowsOnly:
-        turn_until(self.loop, lambda: self.monitor.latest.internal.restored)
+        turn_until(self.loop, lambda: self.monitor.latest.agent.restored)
         return self
 
     def start(self, reason: str, seconds: float = 60.0, owner: str = "") -> RequestResult:
@@ -124,7 +124,7 @@ def test_a_window_is_stored_when_the_request_is_answered(agent: TimeWindowsOnly,
     agent.persistence.close()
 
     again = TimeWindowsOnly(path)
-    assert not again.monitor.latest.internal.restored
+    assert not again.monitor.latest.agent.restored
     assert again.end() == RequestResult()
     assert again.reported_windows() == [("first", False), ("second", False)]
     assert again.changes == 1

@@ -71,7 +71,7 @@ class VerdictWriterOnly:
         )
         self.verdict_writer = VerdictWriter(self.loop, self.persistence.writes, lambda: self.monitor.latest)
         self.persistence.start()
-        turn_until(self.loop, lambda: self.monitor.latest.internal.restored or self.persistence.error is not None)
+        turn_until(self.loop, lambda: self.monitor.latest.agent.restored or self.persistence.error is not None)
 
     @property
     def open(self) -> set[str]:

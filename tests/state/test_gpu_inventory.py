@@ -189,7 +189,7 @@ def test_a_replaced_gpu_is_no_longer_expected(place: int) -> None:
     assert len(after.gpus) == 8
     assert after.node.gpus_expected == 8.0
     assert [words for _, words in log_lines(before, after) if "replaced by another" in words]
-    assert after.internal.inventory.removed["GPU-3"].bus_id == address(3)
+    assert after.inventory.removed["GPU-3"].bus_id == address(3)
 
 
 def test_only_the_gpu_whose_slot_is_taken_is_replaced() -> None:
@@ -218,7 +218,7 @@ def test_a_gpu_of_a_virtual_machine_is_not_missing_after_a_restart() -> None:
 
     assert report_after(bus(in_place(without=[3])), seven, report=report).node.gpus_expected == 8.0
     back = report_after(bus(range(8)), complete_poll(in_place()), report=report)
-    assert (back.node.gpus_expected, len(back.gpus), dict(back.internal.inventory.removed)) == (8.0, 8, {})
+    assert (back.node.gpus_expected, len(back.gpus), dict(back.inventory.removed)) == (8.0, 8, {})
 
 
 def test_an_excluded_gpu_is_not_missing_after_a_restart() -> None:
@@ -266,10 +266,10 @@ def test_accepted_parts_are_no_longer_expected() -> None:
     restarted = report_after(seven, bus(range(8)), UP, complete_poll(in_place(without=[3])))
     assert not faults(restarted)
     assert restarted.expectation == after.expectation
-    assert restarted.internal.inventory.removed == {"GPU-3": RemovedGpu(Removal.ACCEPTED, address(3))}
+    assert restarted.inventory.removed == {"GPU-3": RemovedGpu(Removal.ACCEPTED, address(3))}
 
     back = report_after(complete_poll(in_place()), report=restarted)
-    assert (back.expectation.count, len(back.gpus), dict(back.internal.inventory.removed)) == (8, 8, {})
+    assert (back.expectation.count, len(back.gpus), dict(back.inventory.removed)) == (8, 8, {})
     assert faults(report_after(complete_poll(in_place(without=[3])), report=back)) == {"GPU-3": "missing"}
 
 

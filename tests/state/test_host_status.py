@@ -12,7 +12,7 @@ from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.snapshot import HostSnapshot, PortReading
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.change_log import changes
-from gpumon.state.host_status import STALE_SECONDS
+from gpumon.state.host_section import STALE_SECONDS
 from gpumon.state.messages import HostStatus, Quarantine, Tick
 from gpumon.state.port_inventory import MAX_RECORDS
 from gpumon.state.report import Report
@@ -129,8 +129,8 @@ def test_port_counters_are_limited_in_number() -> None:
     """Counters of removed ports are limited in number, because virtual functions return under new names."""
     report = reduce_all(*(links(port(number)) for number in range(MAX_RECORDS + 50)))
 
-    assert len(report.internal.ports.counters) == MAX_RECORDS
-    assert ("mlx5_305", "1") in report.internal.ports.counters
+    assert len(report.host.inventory.counters) == MAX_RECORDS
+    assert ("mlx5_305", "1") in report.host.inventory.counters
 
 
 def test_an_unchanged_snapshot_keeps_the_same_objects() -> None:

@@ -7,17 +7,24 @@ from dataclasses import replace
 import example_parts
 import pytest
 import sample_reports as samples
+from changed_report import changed
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.series_limits import MAX_SERIES
-from gpumon.state.limit_series import limit_series
+from gpumon.state.limit_series import limit_gpus, limit_node
 from gpumon.state.report import Report
 
 
 def with_gpu(**changes: object) -> Report:
     report = samples.healthy(1)
-    return replace(report, gpus=(replace(report.gpus[0], **changes),))  # type: ignore[arg-type]
+    return changed(report, gpus=(replace(report.gpus[0], **changes),))  # type: ignore[arg-type]
+
+
+def limit_series(report: Report) -> Report:
+    """Return the Report as far as it is exported."""
+    states, dropped = limit_gpus(report.gpus)
+    return changed(report, gpus=states, node=limit_node(report.node, dropped))
 
 
 def dropped_series(report: Report) -> dict[str, float]:
@@ -65,7 +72,7 @@ def test_dropped_series_are_counted_by_reason(changes: dict[str, object], reason
 def test_the_count_of_dropped_series_does_not_fall() -> None:
     """The count of dropped series is a counter that keeps its maximum."""
     worst = limit_series(with_gpu(migs=(example_parts.mig(),) * 20))
-    healed = replace(worst, gpus=samples.healthy(1).gpus)
+    healed = changed(worst, gpus=samples.healthy(1).gpus)
     assert dropped_series(limit_series(healed)) == dropped_series(worst) == {"migs": 32.0}
 
 
@@ -73,7 +80,7 @@ def test_nvswitch_errors_are_limited_to_the_most_frequent() -> None:
     """The limit holds for the errors of all NVSwitches together."""
     report = samples.healthy(1)
     counts = {f"00000000:05:00.0,{sxid}": float(sxid) for sxid in range(100)}
-    after = limit_series(replace(report, node=replace(report.node, nvswitch_errors_total=counts)))
+    after = limit_series(changed(report, node=replace(report.node, nvswitch_errors_total=counts)))
     assert len(after.node.nvswitch_errors_total or ()) == MAX_SERIES["sxids"]
     assert "00000000:05:00.0,99" in (after.node.nvswitch_errors_total or {})
     assert dropped_series(after) == {"sxids": 36.0}

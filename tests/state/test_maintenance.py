@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from changed_report import changed
 from reduced_reports import healthy, log_lines, reduce_all, xid79_verdict
 from sample_windows import MAINTENANCE, window
 
@@ -60,13 +61,8 @@ def test_transitions_during_maintenance_are_muted() -> None:
     """Transitions during maintenance are muted, so that the node score and the scheduler ignore them."""
     during = reduce_all(StoredState(), maintenance(), report=healthy())
     down = tuple(replace(state, fault="lost") for state in during.gpus)
-    memory = replace(
-        during.internal,
-        inventory=GpuInventory(
-            gpus={bus_id: replace(gpu, fault="lost") for bus_id, gpu in during.internal.inventory.gpus.items()}
-        ),
-    )
-    report = reduce_all(Tick(), report=replace(during, gpus=down, internal=memory))
+    records = {bus_id: replace(gpu, fault="lost") for bus_id, gpu in during.inventory.gpus.items()}
+    report = reduce_all(Tick(), report=changed(during, inventory=GpuInventory(gpus=records), gpus=down))
     lost = [transition for transition in report.health.due if transition.verdict.check == "gpu_lost"]
     assert len(lost) == 3
     assert all(transition.muted for transition in lost)

@@ -48,12 +48,12 @@ def report_after(*arrivals: Message, report: Report | None = None, at: float = 1
 
 
 def port_records(report: Report) -> tuple[PortRecord, ...]:
-    return tuple(report.internal.ports.records.values())
+    return tuple(report.host.inventory.records.values())
 
 
 def after_reboot(report: Report, *cards: PortReading) -> Report:
     """Return the report after a reboot, after one poll at the start and one when all drivers are loaded."""
-    at = report.internal.host.read_at + 1000.0
+    at = report.host.read_at + 1000.0
     after = report_after(StoredState(ports=port_records(report)), links(*cards), at=at)
     return report_after(links(*cards), report=after, at=at + LATER)
 
@@ -64,7 +64,7 @@ def missing(report: Report) -> list[str]:
 
 def expected_ports(report: Report) -> dict[str, bool | None]:
     """Return whether each port is expected, by its name in verdicts."""
-    return {name: record.expected for name, record in port_inventory.by_name(report.internal.ports).items()}
+    return {name: record.expected for name, record in port_inventory.by_name(report.host.inventory).items()}
 
 
 ALL = tuple(card(number) for number in range(CARDS))
@@ -120,7 +120,7 @@ def test_renamed_cards_keep_their_identity() -> None:
 
     assert missing(report) == []
     assert expected_ports(report) == {f"mlx5_{number}/1": True for number in range(CARDS + 1)}
-    assert report.internal.ports.records["5c25:7303:00f0:0002/1"].device == "mlx5_3"
+    assert report.host.inventory.records["5c25:7303:00f0:0002/1"].device == "mlx5_3"
 
 
 def test_a_missing_card_whose_name_is_taken_is_named_by_its_address() -> None:
@@ -178,7 +178,7 @@ def at_speed(reading: PortReading, speed: float) -> PortReading:
 
 
 def speeds(report: Report) -> dict[str, float | None]:
-    return {name: record.speed for name, record in port_inventory.by_name(report.internal.ports).items()}
+    return {name: record.speed for name, record in port_inventory.by_name(report.host.inventory).items()}
 
 
 def test_a_slower_port_keeps_its_faster_speed_until_acceptance() -> None:
@@ -186,7 +186,7 @@ def test_a_slower_port_keeps_its_faster_speed_until_acceptance() -> None:
     gpus = (PciBus(functions={}), UP, snapshot(gpu_reading(0)))
     slow = tuple(at_speed(reading, 12.5e9) for reading in ALL[:2])
     report = after_reboot(report_after(links(*ALL)), *slow, *ALL[2:])
-    at = report.internal.host.read_at
+    at = report.host.read_at
     report = report_after(*gpus, report=report, at=at)
     assert set(speeds(report).values()) == {50e9}
 
@@ -221,14 +221,14 @@ def test_accepted_parts_are_no_longer_expected() -> None:
         assert (alone.count, alone.gone, alone.ports) == (None, (), ("5c25:7303:00f0:0003/1",))
     partly = report_after(alone, links(*here), report=report, at=1005.0)
     assert (missing(partly), expected_ports(partly)["mlx5_2/1"]) == ([], True)
-    assert (partly.internal.inventory.accepted, partly.internal.inventory.learned) == (
-        report.internal.inventory.accepted,
-        report.internal.inventory.learned,
+    assert (partly.inventory.accepted, partly.inventory.learned) == (
+        report.inventory.accepted,
+        report.inventory.learned,
     )
 
     after = report_after(answer, links(*here), report=report, at=1005.0)
     assert (missing(after), expected_ports(after)["mlx5_2/1"]) == ([], False)
-    assert port_inventory.removed_ports(after.internal.ports) == {"mlx5_3/1", "00000000:13:00.0/1"}
+    assert port_inventory.removed_ports(after.host.inventory) == {"mlx5_3/1", "00000000:13:00.0/1"}
     again = after_reboot(after, *here)
     assert (missing(again), expected_ports(again)["mlx5_2/1"]) == ([], False)
 
@@ -256,7 +256,7 @@ def test_port_records_are_limited_in_number() -> None:
     report = report_after(links(card(0)), *(links(card(number, up=0.0)) for number in range(1, MAX_RECORDS + 50)))
 
     assert len(port_records(report)) == MAX_RECORDS
-    assert "5c25:7303:00f0:0000/1" in report.internal.ports.records
+    assert "5c25:7303:00f0:0000/1" in report.host.inventory.records
 
 
 boots = st.lists(
@@ -280,7 +280,7 @@ def test_over_any_boots_exactly_the_gone_cards_are_missing(
         here = [card(n, place, up=bad.get(n, 1.0)) for place, n in enumerate(order) if bad.get(n, 1.0) is not None]
         report = after_reboot(report, *here)
         gone = {n for n, how in bad.items() if how is None}
-        named = port_inventory.by_name(report.internal.ports)
+        named = port_inventory.by_name(report.host.inventory)
         assert len(report.gone_ports) == len(gone)
         assert {int(missing_port.port.guid[-4:], 16) for missing_port in report.gone_ports} == gone
         assert all(record.expected for record in named.values())

@@ -139,7 +139,7 @@ def test_an_excluded_port_is_not_missing() -> None:
 
     report = report_of(ports[0], report=report, patterns=patterns)
     assert report.gone_ports == ()
-    assert [record.expected for record in report.internal.ports.records.values()] == [True, False]
+    assert [record.expected for record in report.host.inventory.records.values()] == [True, False]
 
 
 def test_a_port_in_use_whose_counters_fail_keeps_its_role() -> None:

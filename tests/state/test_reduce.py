@@ -35,6 +35,7 @@ from gpumon.state.messages import (
     VerdictTransitions,
 )
 from gpumon.state.reduce import reduce
+from gpumon.state.sections import samples
 
 
 def test_a_healthy_poll_reports_every_gpu() -> None:
@@ -271,10 +272,10 @@ def test_the_nvml_index_is_the_last_reported_index() -> None:
 def test_reduce_does_not_change_the_previous_report() -> None:
     """`reduce` does not change the previous report."""
     before = healthy()
-    shown = list(before.samples())
+    shown = list(samples(before))
     reduce_all(snapshot(lost_reading(0), lost_reading(1), at=101.0), xids(79), report=before, at=101.0)
 
-    assert list(before.samples()) == shown
+    assert list(samples(before)) == shown
 
 
 def test_no_two_gpus_share_an_index() -> None:

@@ -10,8 +10,8 @@ from sample_windows import RELEASE, window
 
 from gpumon.model.snapshot import DriverStatus, PciBus
 from gpumon.model.time_window import NODE, TimeWindow, WindowsEnded
+from gpumon.state.gpu_section import RESUME_SECONDS
 from gpumon.state.messages import Quarantine, SamplerStatus
-from gpumon.state.released_gpus import RESUME_SECONDS
 from gpumon.state.report import Report
 
 DOWN = DriverStatus(up=False, error="LibRmVersionMismatch", remedy="reboot")

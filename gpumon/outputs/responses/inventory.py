@@ -142,7 +142,7 @@ class InventoryResponse(ResponseModel):
             ports=list(_ports(report)),
             former_gpus=[
                 FormerGpuResponse(uuid=uuid, pci_bus_id=gpu.bus_id, reason=gpu.why.value, message=LEFT[gpu.why])
-                for uuid, gpu in report.internal.inventory.removed.items()
+                for uuid, gpu in report.inventory.removed.items()
             ],
         )
 
@@ -155,7 +155,7 @@ def _nvlinks(gpu: Gpu, board: StoredGpu | None) -> int | None:
 
 def _ports(report: Report) -> Iterator[InventoryPortResponse]:
     """Yield the responses of the ports that are present or expected, ordered by PCI address."""
-    ports = report.internal.ports
+    ports = report.host.inventory
     missing = {port.identity: port.port.device for port in report.gone_ports}
     up = {ports.here.get((port.device, port.port)): port.link.port_up for port in report.ports}
     for record in sorted(ports.records.values(), key=lambda port: (port.bus_id, port.device, port.port)):

@@ -45,7 +45,7 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
     used = [state for state in report.gpus if not plan.gpus or state.uuid in plan.gpus]
     index = {state.uuid: state.index for state in report.gpus}
     models = {state.gpu.name for state in used if state.gpu.name}
-    status = report.internal.status
+    status = report.inventory.status
     return Conditions(
         model=", ".join(sorted(models)),
         gpus=plan.gpus,

@@ -30,7 +30,7 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
 
     `at`: now, on the boot clock. `own`: processes that do not count as use of the GPUs.
     """
-    host, loaded = report.internal.host.snapshot, report.probe.own_load(at)
+    host, loaded = report.host.snapshot, report.probe.own_load(at)
     foreign = foreign_processes(report.gpus, own or OwnProcesses(), contained=None if host is None else host.contained)
     return PreflightFacts(
         gpus=tuple(
@@ -42,7 +42,7 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
         released=bool(in_force(report.windows, WindowKind.RELEASE)),
         maintained=report.maintenance is not None,
         held=hold_hint(in_force(report.windows, WindowKind.HOLD)),
-        store_read=report.internal.restored,
+        store_read=report.agent.restored,
         store_error=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
         schedulers=None if host is None else host.schedulers,

@@ -190,7 +190,7 @@ class UnobservedTime:
         elapsed, self._observed_at = min(now - self._observed_at, MAX_STEP), now
         states = {state.uuid: state for state in report.gpus if state.gpu.processes is not None}
         for uuid, seconds in self._seconds.items():
-            gpu = report.internal.inventory.gpus.get(states[uuid].bus_id) if uuid in states else None
+            gpu = report.inventory.gpus.get(states[uuid].bus_id) if uuid in states else None
             read_at = None if gpu is None else gpu.read_at
             unread = uuid not in states or (read_at is not None and read_at == self._read_at.get(uuid))
             self._seconds[uuid] = seconds + elapsed if unread else 0.0

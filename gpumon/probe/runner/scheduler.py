@@ -149,9 +149,9 @@ def _is_read(report: Report) -> bool:
 
     The first poll must have ended or the driver be down, and the store must have been read or be unreadable.
     """
-    status = report.internal.status
+    status = report.inventory.status
     polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
-    return polled and (report.internal.restored or report.node.store_up == 0)
+    return polled and (report.agent.restored or report.node.store_up == 0)
 
 
 def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed_report import changed
 from judging import Ward
 
 from gpumon.health.verdict import Level
@@ -59,7 +59,7 @@ def uptime(profile: str, text: str, tmp_path: Path, minutes: float) -> Ward:
     scenario.write_text(text)
     report = report_of(profile, scenario)
     ward = Ward()
-    ward.report = replace(ward.report, gpus=report.gpus, ports=(), node=report.node, probe=ProbeState())
+    ward.report = changed(ward.report, gpus=report.gpus, ports=(), node=report.node, probe=ProbeState())
     return ward.go_on(minutes * 60, every=30)
 
 

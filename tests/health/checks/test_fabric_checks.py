@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from changed_report import changed
 from each_case import each_case
 from judging import Ward
 
@@ -144,7 +145,7 @@ def test_a_guest_needs_no_fabric_manager() -> None:
     ward = Ward()
     for index in range(4):
         fabric(ward, index, state=3.0, status=0.0)
-    ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
+    ward.report = changed(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
     for stops in range(5):
         ward.node(fabric_manager_up=0.0, service_stops_total={"fabric_manager": float(stops)})
         ward.go_on(120, every=15)
@@ -155,9 +156,9 @@ def test_a_guest_with_nvswitches_runs_the_fabric_manager_itself() -> None:
     """Clouds give the NVSwitches to a guest that has all GPUs (NVIDIA Fabric Manager user guide, full passthrough)."""
     ward = Ward()
     fabric(ward, 0, state=3.0, status=0.0)
-    inventory = replace(ward.report.internal.inventory, bus=PciBus(functions={}, nvswitches=4))
-    ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
-    ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
+    inventory = replace(ward.report.inventory, bus=PciBus(functions={}, nvswitches=4))
+    ward.report = replace(ward.report, inventory=inventory)
+    ward.report = changed(ward.report, expectation=replace(ward.report.expectation, place=GUEST))
     ward.node(fabric_manager_up=0.0)
     assert ward.go_on(330).level("fabric_manager_down") is Level.FAIL
 
@@ -166,7 +167,7 @@ def test_a_guest_with_limited_adapters_runs_the_fabric_manager_itself() -> None:
     """From Blackwell on it reaches the NVSwitches through limited functions, whose counters answer EINVAL."""
     ward = Ward()
     fabric(ward, 0, state=3.0, status=0.0)
-    ward.report = replace(
+    ward.report = changed(
         ward.report,
         expectation=replace(ward.report.expectation, place=GUEST),
         ports=tuple(replace(port, restricted=True) for port in ward.report.ports),

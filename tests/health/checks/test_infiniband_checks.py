@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from changed_report import changed
 from each_case import each_case
 from judging import Ward
 
@@ -32,7 +33,7 @@ def node(ports: int = 4, *, uptime: float = 86400.0, policy: Policy | None = Non
         replace(one, bus_id=f"00000000:{number:02X}:00.0", board="MT_0000000838")
         for number, one in enumerate(ward.report.ports)
     )
-    ward.report = replace(ward.report, ports=tuple(placed))
+    ward.report = changed(ward.report, ports=tuple(placed))
     for number in range(ports):
         remember(ward, number, expected=None, speed=50e9)
     return ward
@@ -111,13 +112,13 @@ def remember(ward: Ward, number: int = 1, *, expected: bool | None = True, speed
         speed=speed,
         expected=expected,
     )
-    links = ward.report.internal.ports
+    links = ward.report.host.inventory
     known = replace(
         links,
         records={**links.records, record.identity: record},
         here={**links.here, (one.device, one.port): record.identity},
     )
-    ward.report = replace(ward.report, internal=replace(ward.report.internal, ports=known))
+    ward.report = replace(ward.report, host=replace(ward.report.host, inventory=known))
 
 
 def silent(ward: Ward, number: int = 1) -> None:
@@ -153,7 +154,7 @@ def test_verdicts_on_a_renamed_port_clear() -> None:
     ward = node().go_on(30)
     down(ward, 3)
     assert ward.go_on(260).active_checks() == ["ib_port_down"]
-    ward.report = replace(ward.report, ports=ward.report.ports[:3])
+    ward.report = changed(ward.report, ports=ward.report.ports[:3])
     assert ward.go_on(500).verdicts
     assert not ward.go_on(120).verdicts
 
@@ -175,9 +176,9 @@ def test_ports_that_cannot_be_read_keep_their_verdicts() -> None:
     ward = node().go_on(30)
     down(ward)
     ward.go_on(300)
-    ports, ward.report = ward.report.ports, replace(ward.report, ports=())
+    ports, ward.report = ward.report.ports, changed(ward.report, ports=())
     assert ward.go_on(900, every=15).active_checks() == ["ib_port_down"]
-    ward.report = replace(ward.report, ports=ports)
+    ward.report = changed(ward.report, ports=ports)
     up(ward)
     assert not ward.go_on(90).verdicts
 
@@ -312,7 +313,7 @@ def test_a_port_slower_than_others_of_its_kind_is_a_warning() -> None:
     assert "3 of 3 similar ports" in slow.reason
     ward = node()
     storage = replace(ward.report.ports[1], board="MT_0000000224")
-    ward.report = replace(ward.report, ports=(ward.report.ports[0], storage, *ward.report.ports[2:]))
+    ward.report = changed(ward.report, ports=(ward.report.ports[0], storage, *ward.report.ports[2:]))
     slower(ward, 1)
     assert not ward.go_on(600, every=15).verdicts
     ward = node()
@@ -410,7 +411,7 @@ def test_a_saturated_counter_gives_no_verdict() -> None:
 def remove_port(ward: Ward, number: int = 1) -> None:
     port = replace(ward.report.ports[number], link=InfinibandLink(), counts=InfinibandPort())
     rest = tuple(one for place, one in enumerate(ward.report.ports) if place != number)
-    ward.report = replace(ward.report, ports=rest, gone_ports=(MissingPort(port, ward.wall),))
+    ward.report = changed(ward.report, ports=rest, gone_ports=(MissingPort(port, ward.wall),))
 
 
 def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
@@ -419,13 +420,13 @@ def test_an_adapter_that_is_gone_is_a_failure_until_it_is_back() -> None:
     ports = ward.report.ports
     remove_port(ward)
     ward.go_on(350)
-    ward.report = replace(ward.report, ports=ports, gone_ports=())
+    ward.report = changed(ward.report, ports=ports, gone_ports=())
     assert not ward.go_on(120).verdicts
     remove_port(ward)
     verdict = ward.go_on(375).verdicts[("ib_device_missing", "mlx5_1/1")]
     assert verdict.action is Action.REBOOT
     assert verdict.reason == "The adapter mlx5_1 (00000000:01:00.0) is gone."
-    ward.report = replace(ward.report, ports=ports, gone_ports=())
+    ward.report = changed(ward.report, ports=ports, gone_ports=())
     assert not ward.go_on(15).verdicts
 
 
@@ -433,7 +434,7 @@ def test_an_adapter_that_is_missing_after_a_reboot_asks_for_an_inspection() -> N
     """The action is an inspection, because another reboot does not help. Drivers have the boot grace to load."""
     ward = node(uptime=0.0)
     remove_port(ward)
-    ward.report = replace(ward.report, gone_ports=(ward.report.gone_ports[0]._replace(wall=ward.wall - 600.0),))
+    ward.report = changed(ward.report, gone_ports=(ward.report.gone_ports[0]._replace(wall=ward.wall - 600.0),))
     assert not ward.go_on(240).verdicts
     assert ward.go_on(480).verdicts["ib_device_missing", "mlx5_1/1"].action is Action.INSPECT
 
@@ -488,7 +489,7 @@ def test_the_configured_port_speed_does_not_apply_to_ethernet() -> None:
     """The configured speed applies to InfiniBand only, because such nodes use Ethernet for everything else."""
     ward = node(2, policy=Policy(thresholds={"min_infiniband_port_bytes_per_second": 100e9}))
     ports = ward.report.ports
-    ward.report = replace(ward.report, ports=(replace(ports[0], link_layer="Ethernet"), *ports[1:]))
+    ward.report = changed(ward.report, ports=(replace(ports[0], link_layer="Ethernet"), *ports[1:]))
     ward.go_on(600, every=15)
     assert {verdict.device for verdict in ward.verdicts.values()} == {"mlx5_1/1"}
 
@@ -497,7 +498,7 @@ def change(ward: Ward, number: int = 1, **values: Any) -> None:
     """Set attributes of one port."""
     ports = list(ward.report.ports)
     ports[number] = replace(ports[number], **values)
-    ward.report = replace(ward.report, ports=tuple(ports))
+    ward.report = changed(ward.report, ports=tuple(ports))
 
 
 def test_a_port_that_is_not_of_the_fabric_only_warns() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import example_parts
 import pytest
+from changed_report import changed
 from each_case import each_case
 from judging import Ward
 
@@ -33,7 +34,7 @@ def board(index: int, boot_id: str = "boot-1") -> StoredGpu:
 
 
 def expect(ward: Ward, expectation: Expectation, *, visible: int) -> None:
-    ward.report = replace(ward.report, expectation=expectation)
+    ward.report = changed(ward.report, expectation=expectation)
     ward.node(gpus_expected=float(expectation.count), gpus_visible=float(visible))
 
 
@@ -94,13 +95,9 @@ def test_verdicts_of_a_removed_gpu_are_cleared() -> None:
     ward.fault(7, "missing")
     uuid = ward.report.gpus[7].uuid
     assert ward.go_on(90).verdict("gpu_missing", 7)
-    memory = replace(
-        ward.report.internal,
-        inventory=replace(
-            ward.report.internal.inventory, removed={uuid: RemovedGpu(Removal.ACCEPTED, example_parts.bus_id(7))}
-        ),
-    )
-    ward.report = replace(ward.report, gpus=ward.report.gpus[:7], internal=memory)
+    removed = {uuid: RemovedGpu(Removal.ACCEPTED, example_parts.bus_id(7))}
+    inventory = replace(ward.report.inventory, removed=removed, states=ward.report.gpus[:7])
+    ward.report = replace(ward.report, inventory=inventory)
 
     assert not ward.go_on(10).verdicts
     assert ward.transitions[-1].cleared_by is Clearance.GONE
@@ -129,8 +126,8 @@ def test_seven_of_eight_at_a_first_boot_is_a_fault() -> None:
     assert verdict is not None
     assert verdict.reason.endswith(f"00000000:50:00.0. The driver logged: {message}.")
     bus = PciBus(functions={"00000000:50:00.0": "nvidia"})
-    inventory = replace(ward.report.internal.inventory, bus=bus)
-    ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
+    inventory = replace(ward.report.inventory, bus=bus)
+    ward.report = replace(ward.report, inventory=inventory)
     ward.go_on(300)
     assert ward.active_checks() == ["gpu_count_mismatch", "xid_unplaced"]
     assert [each.check for each in ward.report.health.primary] == ["gpu_count_mismatch"]
@@ -166,9 +163,7 @@ def missing_gpu_after_restart(
 ) -> Verdict:
     """Return the verdict of the sixth GPU after a restart with four GPUs."""
     bus = PciBus(functions={example_parts.bus_id(index): "nvidia" for index in range(on_bus)})
-    ward.report = replace(
-        ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
-    )
+    ward.report = replace(ward.report, inventory=replace(ward.report.inventory, bus=bus))
     expect(ward, expectation, visible=4)
     for index in (4, 5):
         ward.gpu(index, state={"stored": board(index), "restored": recalled})
@@ -314,9 +309,9 @@ def test_gpus_that_the_driver_counts_and_cannot_open_are_a_failure() -> None:
     """Without a PCI bus in sight a lost GPU has no name; NVML still counts it."""
     ward = Ward(gpus=4)
     bus = PciBus(functions={state.bus_id: "nvidia" for state in ward.report.gpus})
-    inventory = replace(ward.report.internal.inventory, bus=bus)
-    ward.report = replace(ward.report, internal=replace(ward.report.internal, inventory=inventory))
-    ward.report = replace(ward.report, expectation=replace(ward.report.expectation, place=SANDBOX))
+    inventory = replace(ward.report.inventory, bus=bus)
+    ward.report = replace(ward.report, inventory=inventory)
+    ward.report = changed(ward.report, expectation=replace(ward.report.expectation, place=SANDBOX))
     assert ward.go_on(120).level("gpu_count_mismatch") is Level.OK
     ward.node(gpus_visible=5.0)
     assert ward.go_on(120).level("gpu_count_mismatch") is Level.FAIL

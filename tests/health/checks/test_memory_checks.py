@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from changed_report import with_transitions
 from each_case import each_case
 from judging import Ward
 
 from gpumon.health.evaluation import transition
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange
-from gpumon.state import health_reducer
-from gpumon.state.messages import VerdictTransitions
+from gpumon.state import health_section
 
 MINUTES = 60.0
 
@@ -204,9 +204,9 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
     ward.go_on(30)
     cleared = ward.verdict("gpu_ecc_uncorrectable", 1)
     assert cleared is not None
-    known = health_reducer.facts(ward.report, ward.moment, ward.terms)
+    known = health_section.facts(ward.report, ward.moment, ward.terms)
     ended = transition(cleared, VerdictChange.CLEARED, known, Clearance.OPERATOR)
-    ward.report = health_reducer.take(ward.report, VerdictTransitions(transitions=(ended,)))
+    ward.report = with_transitions(ward.report, (ended,))
     ward.restart()
     ward.go_on(600, every=15)
     assert ward.level("gpu_ecc_uncorrectable", 0) is Level.FAIL

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from changed_report import changed
 from judging import Ward
 
 from gpumon.health.verdict import Action, Level
@@ -39,7 +39,7 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
     scenario.write_text(f"idle: true\ngpus: {{{index}: {{{text}}}}}\n")
     report = report_of(profile, scenario)
     ward = Ward()
-    ward.report = replace(ward.report, gpus=report.gpus, ports=(), node=report.node)
+    ward.report = changed(ward.report, gpus=report.gpus, ports=(), node=report.node)
     ward.go_on(16 * 60, every=30)
     found = [(each.check, each.level, each.action, each.device) for each in ward.report.health.primary]
     assert found == [(check, level, action, report.gpus[index].uuid)]

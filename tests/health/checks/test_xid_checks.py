@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from changed_report import changed
 from each_case import each_case
 from judging import Ward, clear
 
@@ -77,7 +78,7 @@ def test_the_text_of_an_xid_clears_the_verdict_that_it_denies(code: int, text: s
     ward.event(0, code, text=text)
     assert ward.go_on().level("gpu_xid_critical") is Level.FAIL
     first, later = ward.report.events
-    ward.report = replace(ward.report, events=(replace(first, text=text, texts=(text,)), later))
+    ward.report = changed(ward.report, events=(replace(first, text=text, texts=(text,)), later))
     assert ward.go_on(1.5 * MINUTE).level("gpu_xid_critical") is Level.OK
 
 
@@ -159,7 +160,7 @@ def test_the_operators_catalogue_decides() -> None:
     """A code has the meaning that the operator's file gives it."""
     ward = Ward(gpus=2)
     row = replace(xids.XIDS[92], severity=Severity.CRITICAL, action=xids.RESET)
-    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({92: row}))
+    ward.report = changed(ward.report, catalogue=SHIPPED.with_rows({92: row}))
     ward.event(0, 92)
     assert ward.go_on().level("gpu_xid_critical", 0) is Level.FAIL
 
@@ -342,7 +343,7 @@ def test_an_xid_that_continues_after_a_maintenance_counts_as_recurring() -> None
     ward.go_on(HOUR + MINUTE, every=MINUTE)
     ward.event(1, 48)
     event = replace(ward.report.events[-1], first_at=began_at, first_wall=began)
-    ward.report = replace(ward.report, events=(event,))
+    ward.report = changed(ward.report, events=(event,))
     assert ward.go_on().level("gpu_xid_recurring", 1) is Level.FAIL
 
 
@@ -425,7 +426,7 @@ def test_context_switches_that_time_out_twice() -> None:
 def test_a_timeout_asks_for_a_reset_if_the_driver_does_not(driver: str, *, critical: bool) -> None:
     """Drivers before 570 report no recovery action: there one Xid 109 asks for the reset that NVIDIA's table names."""
     ward = Ward(gpus=2)
-    ward.report = replace(ward.report, driver=Driver(driver=driver or None))
+    ward.report = changed(ward.report, driver=Driver(driver=driver or None))
     ward.event(0, 109)
     verdict = ward.go_on(30).verdict("gpu_xid_critical", 0)
     assert (verdict is not None) is critical
@@ -538,7 +539,7 @@ def test_power_smoothing_that_recovers() -> None:
     ward.event(1, 92)
     ward.go_on()
     assert len(ward.verdicts) == 2
-    ward.report = replace(
+    ward.report = changed(
         ward.report,
         events=tuple(
             replace(event, cancelled_wall=ward.wall) if event.code == 163 else event for event in ward.report.events
@@ -562,7 +563,7 @@ def test_unknown_code() -> None:
     assert not ward.verdicts
 
     row = replace(xids.unknown(901), severity=Severity.WARNING, kind=Class.APPLICATION)
-    ward.report = replace(ward.report, catalogue=SHIPPED.with_rows({901: row}))
+    ward.report = changed(ward.report, catalogue=SHIPPED.with_rows({901: row}))
     ward.event(1, 901)
     assert not ward.go_on(60).verdicts
 
@@ -762,9 +763,7 @@ def add_unplaced_xid(ward: Ward, code: int) -> None:
 def on_bus(ward: Ward, **others: str) -> None:
     """Set the PCI bus as the sampler reads it: the GPUs of the inventory and these."""
     bus = PciBus(functions={state.bus_id: "nvidia" for state in ward.report.gpus} | others)
-    ward.report = replace(
-        ward.report, internal=replace(ward.report.internal, inventory=replace(ward.report.internal.inventory, bus=bus))
-    )
+    ward.report = replace(ward.report, inventory=replace(ward.report.inventory, bus=bus))
 
 
 def test_an_xid_at_an_address_without_a_gpu() -> None:
@@ -802,9 +801,9 @@ def test_an_xid_of_a_gpu_that_is_not_monitored() -> None:
     given, excluded, contained = Ward(gpus=2), Ward(gpus=2), Ward(gpus=2)
     on_bus(given, **{"00000000:9B:00.0": "vfio-pci"})
     on_bus(excluded, **{"00000000:9B:00.0": "nvidia"})
-    excluded.report = replace(excluded.report, excluded=("00000000:9B:00.0",))
+    excluded.report = changed(excluded.report, excluded=("00000000:9B:00.0",))
     on_bus(contained, **{"00000000:9B:00.0": "nvidia"})
-    contained.report = replace(contained.report, expectation=Expectation(count=2, place=CONTAINER))
+    contained.report = changed(contained.report, expectation=Expectation(count=2, place=CONTAINER))
     for ward in (given, excluded, contained):
         add_unplaced_xid(ward, 79)
         assert not ward.go_on(300, every=15).verdicts

@@ -1,4 +1,4 @@
-"""Verdicts in the Report: assembles the facts that checks read, and applies transitions of verdicts. Pure."""
+"""The section `health`: verdicts about GPUs, ports and the node, and the facts that checks read. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import replace
 from gpumon.health import evaluation, node_health, pending_verdicts
 from gpumon.health.facts import Facts
 from gpumon.health.free_node import free_since
-from gpumon.model.error_event import UNNAMED, ErrorEvent
+from gpumon.health.node_health import Health
+from gpumon.model.error_event import ErrorEvent
 from gpumon.model.now import Now
 from gpumon.model.time_window import WindowKind, in_force, of_kind
-from gpumon.state import gpu_inventory, host_status, port_inventory
+from gpumon.state import port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import Step
 
 MAX_STORE_WAIT_SECONDS = 10.0
 """Maximum seconds that the first evaluation waits for the store, because a hung disk must not prevent it."""
@@ -21,12 +23,31 @@ CLOCK_NOISE = 0.01
 """Difference in seconds up to which two wall times count as equal, because two clocks are read one after the other."""
 
 
+def apply(health: Health, step: Step) -> Health:
+    """Return the verdicts after a message. An evaluation of the checks is separate (`evaluate`)."""
+    match step.message:
+        case VerdictTransitions(transitions=transitions):
+            return node_health.apply_transitions(health, transitions)
+        case StoredState():
+            return _restore(health, step.message, step)
+    return health
+
+
+def _restore(health: Health, stored: StoredState, step: Step) -> Health:
+    """Return the health with the stored verdicts, their transitions and the pending verdicts."""
+    boot_id = step.report.boot_id
+    verdicts = evaluation.restored_verdicts(stored.verdicts, boot_id)
+    health = node_health.restore_health(health, verdicts, stored.transitions, stored.cleared)
+    pending = pending_verdicts.restore_pending(stored.pending, step.now, boot_id)
+    return replace(health, pending={**pending, **health.pending})
+
+
 def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
     """Return the Report after an evaluation of all checks.
 
     Until the store has been read, but at most MAX_STORE_WAIT_SECONDS after the start, return the Report unchanged.
     """
-    if not report.internal.restored and now.uptime < MAX_STORE_WAIT_SECONDS:
+    if not report.agent.restored and now.uptime < MAX_STORE_WAIT_SECONDS:
         return report
     facts_now = facts(report, now, settings)
     facts_now = replace(facts_now, probe=replace(facts_now.probe, free_since=free_since(facts_now)))
@@ -35,32 +56,32 @@ def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
 
 def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     """Return the facts that checks may read at this time."""
-    internal, bus = report.internal, report.internal.inventory.bus
-    links = host_status.current(internal.host, now)
+    inventory, host = report.inventory, report.host
+    current, bus = host.current, inventory.bus
     read = Facts(
         now=now,
         boot_id=report.boot_id,
         node=report.node,
         gpus=report.gpus,
-        stuck=None if links is None else links.stuck,
-        contained=None if links is None else links.contained,
+        stuck=None if current is None else current.stuck,
+        contained=None if current is None else current.contained,
         ports=(*report.ports, *(gone.port for gone in report.gone_ports)),
         gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},
-        known_ports=port_inventory.by_name(internal.ports),
-        ports_listed=bool(report.ports) and links is not None and host_status.lists_all_ports(internal.host),
-        recalled=internal.restored,
-        lost_to=internal.lost_to,
+        known_ports=port_inventory.by_name(host.inventory),
+        ports_listed=bool(report.ports) and current is not None and host.lists_all_ports,
+        recalled=report.agent.restored,
+        lost_to=report.agent.lost_to,
         started=report.started,
         interval=settings.interval,
         catalogue=report.catalogue,
-        history=internal.history,
+        history=report.samples,
         notices=report.notices,
         excluded=report.excluded,
         bus=None if bus is None else bus.functions,
-        nvswitches=internal.inventory.pci.nvswitches,
+        nvswitches=inventory.pci.nvswitches,
         policy=settings.policy,
         expectation=report.expectation,
-        gone=frozenset(internal.inventory.removed) | port_inventory.removed_ports(internal.ports),
+        gone=frozenset(inventory.removed) | port_inventory.removed_ports(host.inventory),
         versions=_versions(report),
         open=report.health.open,
         failing_checks=report.health.failing_checks,
@@ -69,7 +90,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         probe_gated=settings.probe_gated,
         held=bool(in_force(report.windows, WindowKind.HOLD)),
         transitions=report.health.history,
-        agent_runs=report.agent_runs,
+        agent_runs=report.agent.runs,
         maintenances=of_kind(report.windows, WindowKind.MAINTENANCE),
         releases=of_kind(report.windows, WindowKind.RELEASE),
     )
@@ -94,31 +115,3 @@ def _versions(report: Report) -> dict[str, str]:
     nccl = (run.versions["nccl"] for run in reversed(report.probe.ran) if run.versions.get("nccl"))
     versions = {"driver": report.driver.driver, "nccl": next(nccl, None)}
     return {name: version for name, version in versions.items() if version}
-
-
-def take(report: Report, message: VerdictTransitions) -> Report:
-    """Return the Report after these transitions of verdicts."""
-    return replace(report, health=node_health.apply_transitions(report.health, message.transitions))
-
-
-def restore(report: Report, stored: StoredState, now: Now) -> Report:
-    """Return the Report with the stored verdicts, their transitions, pending verdicts and agent runs.
-
-    A GPU on the PCI bus that only a verdict names is added to the inventory.
-    """
-    verdicts = evaluation.restored_verdicts(stored.verdicts, report.boot_id)
-    health = node_health.restore_health(report.health, verdicts, stored.transitions, stored.cleared)
-    health = replace(
-        health, pending={**pending_verdicts.restore_pending(stored.pending, now, report.boot_id), **health.pending}
-    )
-    return expect_unnamed(replace(report, health=health, agent_runs=(*stored.agent_runs, *report.agent_runs)))
-
-
-def expect_unnamed(report: Report) -> Report:
-    """Return the Report after adding to the inventory each GPU that an open verdict names by PCI address.
-
-    Thus these GPUs have an index before the first poll.
-    """
-    unnamed = {name.removeprefix(UNNAMED).upper() for _, name in report.health.open if name.startswith(UNNAMED)}
-    inventory = gpu_inventory.expect_unnamed(report.internal.inventory, unnamed)
-    return replace(report, internal=replace(report.internal, inventory=inventory))

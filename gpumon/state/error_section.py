@@ -1,0 +1,102 @@
+"""The section `errors`: errors of GPUs and NVSwitches, counted by device and code, and the last error events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpumon.health.catalogue import SHIPPED, Catalogue
+from gpumon.model.error_event import CANCELLED_BY, SXID, UNNAMED, XID, ErrorChange, ErrorEvent
+from gpumon.state.messages import ErrorChanges, StoredState
+from gpumon.state.section import Step
+
+MAX_EVENTS = 500
+"""Maximum number of error events in the Report. The store keeps more."""
+
+Counted = Mapping[str, Mapping[str, tuple[float, float]]]
+"""Number of errors, and wall time of the last one, by device and then by error code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Errors of GPUs and NVSwitches."""
+
+    events: tuple[ErrorEvent, ...] = ()
+    """Error events, the newest last, at most MAX_EVENTS."""
+    xids: Counted = field(default_factory=dict)
+    sxids: Counted = field(default_factory=dict)
+    catalogue: Catalogue = SHIPPED
+    """Meaning of each Xid code on this host."""
+
+    @property
+    def by_nvswitch(self) -> dict[str, float] | None:
+        """Return the number of errors by "nvswitch,sxid" (PCI address and code); None without an SXid error."""
+        counts = {
+            f"{switch},{code}": count for switch, codes in self.sxids.items() for code, (count, _) in codes.items()
+        }
+        return counts or None
+
+
+def apply(errors: Errors, step: Step) -> Errors:
+    """Return the errors after a message."""
+    match step.message:
+        case ErrorChanges(changes=changes):
+            errors = _add(errors, changes)
+        case StoredState():
+            errors = _restore(errors, step.message)
+    return replace(errors, catalogue=step.settings.catalogue)
+
+
+def _add(errors: Errors, changes: Sequence[ErrorChange]) -> Errors:
+    xids, sxids = (
+        _increase(counted, (change for change in changes if change.event.kind == kind))
+        for kind, counted in ((XID, errors.xids), (SXID, errors.sxids))
+    )
+    return replace(errors, xids=xids, sxids=sxids, events=_events(errors.events, [each.event for each in changes]))
+
+
+def _restore(errors: Errors, stored: StoredState) -> Errors:
+    """Return the errors with the stored counters and events added to those since the start of the agent."""
+    counted = {XID: _copy(errors.xids), SXID: _copy(errors.sxids)}
+    for row in stored.counters:
+        device = row.device.lower() if row.device.startswith(UNNAMED) else row.device
+        codes = counted[row.kind].setdefault(device, {})
+        meanwhile, later = codes.get(str(row.code), (0.0, 0.0))
+        codes[str(row.code)] = (row.count + meanwhile, max(row.last_wall, later))
+    return replace(errors, xids=counted[XID], sxids=counted[SXID], events=_events(stored.events, errors.events))
+
+
+def _copy(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:
+    return {device: dict(codes) for device, codes in counted.items()}
+
+
+def _increase(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
+    increases = [change for change in changes if change.increase]
+    if not increases:
+        return before
+    after = _copy(before)
+    for change in increases:
+        event = change.event
+        codes = after.setdefault(event.device, {})
+        count, last = codes.get(str(event.code), (0.0, 0.0))
+        codes[str(event.code)] = (count + change.increase, max(last, event.last_wall))
+    return after
+
+
+def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[ErrorEvent, ...]:
+    by_id = {event.id: event for event in (*before, *newer)}
+    last = sorted(by_id.values(), key=lambda event: event.last_wall)[-MAX_EVENTS:]
+    return tuple(_cancel(event, last) for event in last)
+
+
+def _cancel(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
+    """Return the event with `cancelled_wall` set if a later Xid of the same GPU reported the end of this error."""
+    by = CANCELLED_BY.get(event.code) if event.kind == XID else None
+    if by is None:
+        return event
+    ends = (
+        other.last_wall
+        for other in events
+        if (other.kind, other.code, other.bus_id) == (XID, by, event.bus_id) and other.last_wall >= event.last_wall
+    )
+    return replace(event, cancelled_wall=min(ends, default=None))

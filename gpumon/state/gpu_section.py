@@ -1,0 +1,217 @@
+"""The section `inventory`: the GPUs, their driver and the sampler child that reads them. Pure.
+
+A GPU is not read during its release, and then until a child opens the GPU again, which may take long. In all this time
+the GPU counts neither as healthy nor as failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from gpumon.health.node_health import Health
+from gpumon.health.verdict import OK, UNKNOWN
+from gpumon.model.error_event import UNNAMED
+from gpumon.model.node import Driver
+from gpumon.model.snapshot import DriverStatus, PciBus, Snapshot
+from gpumon.model.time_window import NODE, released_scopes
+from gpumon.state import gpu_inventory
+from gpumon.state.gpu_inventory import GpuInventory
+from gpumon.state.gpu_record import GpuRecord
+from gpumon.state.gpu_view import GpuInputs, GpuView, view
+from gpumon.state.limit_series import limit_gpus
+from gpumon.state.messages import Acceptance, Message, ReleaseHolders, SamplerStatus, StoredState
+from gpumon.state.reducer_settings import ReducerSettings
+from gpumon.state.section import Step, reuse_if_equal
+
+NOT_READ = "not read yet"
+"""`detail` of a GPU that has not been read since the start of the agent and has no other fault."""
+RESUME_SECONDS = 75.0
+"""Maximum seconds from the end of a release to the first reading: slightly more than a driver call that opens a GPU
+may take.
+"""
+
+
+def apply(inventory: GpuInventory, step: Step) -> GpuInventory:
+    """Return the GPUs after a message."""
+    inventory = _end_resuming(_take_message(inventory, step), step.message)
+    inventory = gpu_inventory.expect_unnamed(inventory, _unnamed(step.report.health))
+    return _with_view(_with_releases(inventory, step), step)
+
+
+def _take_message(inventory: GpuInventory, step: Step) -> GpuInventory:
+    match step.message:
+        case Snapshot():
+            inventory = _poll(inventory, step.message, step)
+        case DriverStatus():
+            inventory = replace(inventory, status=step.message)
+        case PciBus():
+            inventory = gpu_inventory.read_bus(inventory, step.message)
+        case SamplerStatus(quarantined=quarantined):
+            inventory = replace(gpu_inventory.quarantine(inventory, quarantined), samplers=step.message)
+        case StoredState():
+            inventory = gpu_inventory.restore(inventory, step.message, step.report.boot_id)
+        case Acceptance():
+            inventory = gpu_inventory.accept(inventory, step.message)
+        case ReleaseHolders(holders=holders):
+            inventory = replace(inventory, release_holders=holders)
+    return inventory
+
+
+def _poll(inventory: GpuInventory, snapshot: Snapshot, step: Step) -> GpuInventory:
+    now, report, scopes = step.now, step.report, inventory.released
+    own = report.probe.own_load(now.at)
+    present = {*snapshot.present, *inventory.samplers.quarantined, *scopes}
+    inventory = gpu_inventory.poll(inventory, snapshot, scopes, now, report.boot_id, own=own)
+    inventory = gpu_inventory.finish_poll(inventory, snapshot, present, now, restored=report.agent.restored)
+    return replace(inventory, polled_at=now.uptime)
+
+
+def _unnamed(health: Health) -> set[str]:
+    """Return the PCI addresses of the GPUs that open verdicts name by address. They have an index before a poll."""
+    return {name.removeprefix(UNNAMED).upper() for _, name in health.open if name.startswith(UNNAMED)}
+
+
+# Releases
+
+
+def _with_releases(inventory: GpuInventory, step: Step) -> GpuInventory:
+    """Return the inventory with the releases in force, and with `resuming` updated for those that ended."""
+    before, after = inventory.released, released_scopes(step.report.windows)
+    if before == after:
+        return inventory
+    ended = _covered_bus_ids(before, inventory) - _covered_bus_ids(after, inventory)
+    resuming = {**inventory.resuming, **dict.fromkeys(ended, step.now.uptime + RESUME_SECONDS)}
+    left = {bus_id: until for bus_id, until in resuming.items() if not after & {NODE, bus_id}}
+    return replace(inventory, released=after, resuming=left)
+
+
+def _end_resuming(inventory: GpuInventory, message: Message) -> GpuInventory:
+    """Return the inventory without the GPUs in `resuming` that were read, or could not be read, according to a message.
+
+    After a Snapshot, the others have RESUME_SECONDS from this Snapshot on.
+    """
+    if not inventory.resuming:
+        return inventory
+    left = {bus_id: until for bus_id, until in inventory.resuming.items() if not _reports_on(message, bus_id)}
+    if isinstance(message, Snapshot) and inventory.polled_at is not None:  # the first poll opens one GPU after another
+        left = dict.fromkeys(left, inventory.polled_at + RESUME_SECONDS)
+    return replace(inventory, resuming=left)
+
+
+def _reports_on(message: Message, bus_id: str) -> bool:
+    match message:
+        case Snapshot():
+            return message.complete or bus_id == NODE or any(gpu.bus_id == bus_id for gpu in message.gpus)
+        case DriverStatus():
+            return not message.up
+        case SamplerStatus():
+            return bus_id in message.quarantined
+    return False
+
+
+def _unwatched_bus_ids(inventory: GpuInventory, uptime: float) -> Collection[str]:
+    """Return the bus ids of GPUs that are not read because of a release.
+
+    The result contains NODE if no GPU of the node is read. `uptime` is Now.uptime.
+    """
+    resuming = {bus_id for bus_id, until in inventory.resuming.items() if until > uptime}
+    return _covered_bus_ids(inventory.released, inventory) | resuming
+
+
+def _covered_bus_ids(released: frozenset[str], inventory: GpuInventory) -> set[str]:
+    return {*released, *(inventory.gpus if NODE in released else ())}
+
+
+# What outputs and checks read
+
+
+def _with_view(inventory: GpuInventory, step: Step) -> GpuInventory:
+    """Return the inventory with all attributes that are derived from the others."""
+    settings, uptime = step.settings, step.now.uptime
+    fresh = inventory.polled_at is not None and uptime - inventory.polled_at <= settings.stale_after
+    unwatched = _unwatched_bus_ids(inventory, uptime)
+    down = None if NODE in unwatched else _down_reason(inventory, settings, fresh=fresh)
+    inventory = replace(inventory, fresh=fresh, unwatched=unwatched, down=down)
+    views = {gpu.bus_id: _view(gpu, inventory, step) for gpu in inventory.gpus.values()}
+    states, dropped = limit_gpus(sorted((state for _, state in views.values()), key=lambda state: state.index))
+    same = len(states) == len(inventory.states) and all(map(_is_same, states, inventory.states))
+    status = inventory.status
+    alive = status is not None and status.up and NODE not in unwatched
+    driver = Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver()
+    expected = gpu_inventory.gpu_expectation(inventory, settings.expected)
+    return replace(
+        inventory,
+        views=views,
+        states=inventory.states if same else states,
+        dropped=dropped,
+        driver=reuse_if_equal(inventory.driver, driver),
+        expectation=reuse_if_equal(inventory.expectation, expected),
+    )
+
+
+def _is_same(value: object, other: object) -> bool:
+    return value is other
+
+
+def _down_reason(inventory: GpuInventory, settings: ReducerSettings, *, fresh: bool) -> str | None:
+    """Return the reason why no GPU of the node can be read now; None if there is none.
+
+    `fresh`: whether the last poll is recent.
+    """
+    status, samplers = inventory.status, inventory.samplers
+    if status is not None and not status.up:
+        return f"{status.error}: {status.remedy}"
+    if samplers.hang and not fresh:
+        return samplers.hang
+    if samplers.gave_up:
+        return "too many children cannot be ended; see abandoned_children"
+    if not fresh and inventory.polled_at is not None:
+        return f"no poll for more than {settings.stale_after:g} s"
+    crashes = samplers.restarts.get("crash")
+    if status is None and crashes:
+        return f"the sampler has crashed {crashes:.0f} times before its first message: see the log"
+    return None
+
+
+def _view(gpu: GpuRecord, inventory: GpuInventory, step: Step) -> GpuView:
+    report, released = step.report, gpu.bus_id in inventory.unwatched
+    fault, detail = gpu.fault, gpu.detail
+    if fault is None and not released:
+        fault, detail = _unread_fault(gpu, inventory.down, step)
+    lowest = UNKNOWN if released or fault is not None else OK
+    inputs = GpuInputs(
+        record=gpu,
+        xids=report.errors.xids.get(gpu.uuid),
+        catalogue=report.catalogue,
+        fault=fault,
+        detail=detail,
+        since=_fault_start(gpu, fault, report.health),
+        health=float(max(report.health.level_of(gpu.uuid), lowest)),
+        released=released,
+        port_above=inventory.pci.ports.get(gpu.bus_id),
+        slot_lanes=inventory.pci.slot_lanes.get(gpu.bus_id),
+    )
+    return view(inputs, inventory.views.get(gpu.bus_id))
+
+
+def _fault_start(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
+    """Return the wall time at which the fault was detected; None without a fault.
+
+    If an earlier run of the agent stored a verdict about the fault, return the time at which that verdict began.
+    """
+    verdict = health.open.get((f"gpu_{fault}", gpu.uuid)) if gpu.restored else None
+    return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.since)
+
+
+def _unread_fault(gpu: GpuRecord, down: str | None, step: Step) -> tuple[str | None, str]:
+    """Return the fault and its detail if the GPU cannot be read, or if its last reading is missing or too old.
+
+    Return (None, "") otherwise. `down`: why no GPU of the node can be read; None if GPUs can be read.
+    """
+    stale_after = step.settings.stale_after
+    if down is not None or gpu.read_at is None:
+        return "unknown", down or NOT_READ
+    if step.now.uptime - gpu.read_at > stale_after:
+        return "unknown", f"not read for more than {stale_after:g} s"
+    return None, ""

@@ -1,0 +1,54 @@
+"""A section: a part of the Report with a frozen state of its own, which messages change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from gpumon.model.now import Now
+from gpumon.model.reading import Labels, Table
+from gpumon.state.messages import Message
+from gpumon.state.reducer_settings import ReducerSettings
+
+if TYPE_CHECKING:  # the Report imports the states of the sections
+    from gpumon.state.report import Report
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One message that is applied to the Report."""
+
+    message: Message
+    now: Now
+    settings: ReducerSettings
+    report: Report
+    """The Report so far: this message was applied to the sections before this one, and not yet to the others."""
+
+
+class LogLine(NamedTuple):
+    """One line to log: level, message and fields, before it is passed to `logging`."""
+
+    level: int
+    message: str
+    fields: Mapping[str, object]
+
+
+class Section(NamedTuple):
+    """A row of the table of sections."""
+
+    name: str
+    """Attribute of the Report that holds the state."""
+    apply: Callable[[Any, Step], Any]
+    """Returns the state after a message; the same object if nothing changed. Pure."""
+    tables: Callable[[Report], Iterable[tuple[Table, Labels]]] = lambda _: ()
+    """Returns the metric tables of the section, with the labels that all series of a table have."""
+    changes: Callable[[Report, Report], Iterable[LogLine]] = lambda _, __: ()
+    """Returns the log lines for what changed from one Report to the next: each failure and recovery is logged once."""
+
+
+def reuse_if_equal(before: _T, after: _T) -> _T:
+    """Return `before` if both objects are equal, else `after`, so that readers can detect changes by identity."""
+    return before if before == after else after

@@ -1,0 +1,74 @@
+"""The table of the sections of the Report, and the metrics of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series
+from gpumon.model.reading import samples as samples_of
+from gpumon.state import (
+    agent_section,
+    error_section,
+    gpu_section,
+    health_section,
+    host_section,
+    probe_section,
+    window_section,
+)
+from gpumon.state.report import Report
+from gpumon.state.section import Section
+
+Tables = Iterator[tuple[Table, Labels]]
+
+
+def _health_tables(report: Report) -> Tables:
+    yield report.health_metrics(), ()
+    yield from report.verdict_infos()
+
+
+def _gpu_tables(report: Report) -> Tables:
+    yield report.driver, ()
+    for state in report.gpus:
+        yield from state.tables()
+    for state in report.gpus:
+        yield from state.link_tables()
+
+
+def _port_tables(report: Report) -> Tables:
+    for port in report.ports:
+        named = (("device", port.device), ("port", port.port))
+        yield report.port_info(port), named
+        yield port.link, (*named, ("link_layer", port.link_layer))
+        yield port.counts, named
+
+
+SECTIONS = (
+    Section("windows", window_section.apply),
+    Section("errors", error_section.apply),
+    Section("health", health_section.apply, _health_tables),
+    Section("inventory", gpu_section.apply, _gpu_tables),
+    Section("host", host_section.apply, _port_tables),
+    Section("agent", agent_section.apply, lambda report: [(report.build, ()), (report.node, ())]),
+    Section("probe", probe_section.apply, lambda report: [(report.probe.metrics, ())]),
+)
+"""The sections, in the order in which a message is applied to them. A section may read those before it."""
+
+
+def tables(report: Report) -> Tables:
+    """Yield every metric table, with the labels that all series of the table have."""
+    for section in SECTIONS:
+        yield from section.tables(report)
+
+
+def samples(report: Report, names: frozenset[str] | None = None) -> Iterator[Sample]:
+    """Yield every value of the metric tables, including 0, but detailed metrics only if `Report.detailed` is True.
+
+    If `names` is given, yield only these metrics.
+    """
+    for table, labels in tables(report):
+        yield from samples_of(table, labels, detailed=report.detailed, names=names)
+
+
+def series_count(report: Report) -> int:
+    """Return the number of series on /metrics."""
+    return sum(count_series(table, METRICS, detailed=report.detailed) for table, _ in tables(report))
