@@ -7,8 +7,6 @@ from dataclasses import replace
 from changed_report import changed, new_report
 from example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
 
-from gpumon.health.alert import FIRING, Alert
-from gpumon.health.alert_rules import fill, rule_of
 from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, VerdictTransition
@@ -28,8 +26,6 @@ WALL = 1763640000.0
 STAMP = HostTime(host="gpu-17", wall=WALL, boot=864000.0)
 BOOT_ID = "3c0e1f5e-6d0c-4a51-9d34-0d2f8f1f2b77"
 LADDER = (1 << 20, 1 << 25, 1 << 30, 1 << 33)
-HEAT = "gpu_thermal_margin_low"
-HOT = "GpuThermalMarginLowWarning"
 """Return a warning alert."""
 
 
@@ -49,26 +45,6 @@ def event() -> ErrorEvent:
         kmsg=1,
         texts=("GPU has fallen off the bus.",),
         text="GPU has fallen off the bus.",
-    )
-
-
-def alert() -> Alert:
-    rule = rule_of(HEAT, Level.WARN)
-    assert rule is not None
-    labels = (("check", HEAT), ("gpu", "0"), ("uuid", uuid(0)))
-    return Alert(
-        rule=rule.name,
-        severity=rule.severity,
-        page=rule.page,
-        area=rule.area,
-        state=FIRING,
-        labels=labels,
-        summary=fill(rule.summary, labels),
-        description="It has 0 degrees left until it slows down for heat.",
-        action=rule.first_step,
-        runbook_url=rule.runbook_url,
-        since=WALL - 400,
-        firing_since=WALL - 280,
     )
 
 
@@ -154,7 +130,6 @@ def report() -> Report:
         ports=(port(),),
         events=(event(),),
         health=health(),
-        alerts=(alert(),),
         probe=ProbeState(
             metrics=AllReduce(
                 busbw_bytes_per_second={key: one.busbw_bytes_per_second for key, one in ladder.items()},
@@ -223,7 +198,7 @@ def _node() -> Node:
         abandoned_children=0.0,
         driver_calls_total=410000.0,
         store_up=1.0,
-        alerts={f"{HOT},warning,firing": 1.0},
+        alerts={"GpuRowRemapFailed,critical,firing": 1.0},
     )
 
 

@@ -51,7 +51,6 @@ class Ward:
             ports=tuple(example_parts.port(number) for number in range(ports)),
             node=replace(base.node, gpus_expected=float(gpus), gpus_visible=float(gpus)),
             events=(),
-            alerts=(),
             health=type(base.health)(),
             restored=True,
             samples=SampleHistory(windows=WINDOWS),

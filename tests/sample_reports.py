@@ -10,9 +10,7 @@ import example_parts
 from changed_report import changed, new_report, with_transitions
 
 from gpumon.health import table
-from gpumon.health.alert import Alert
-from gpumon.health.alert_rules import rules
-from gpumon.health.node_health import Health
+from gpumon.health.node_health import Health, Pending
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.verdict import Action, Level, Verdict
 from gpumon.model.error_event import OVERRUN, SXID, ErrorEvent
@@ -35,9 +33,8 @@ from gpumon.state.report import Report
 from gpumon.state.sections import samples
 
 STAMP: HostTime = example.STAMP
-MINUTE = 60.0
+MINUTE, HOUR = 60.0, 3600.0
 RUNS = 24
-RULES = {rule.name: rule for rule in rules()}
 
 
 def report_document(report: Report, now: HostTime = STAMP) -> Document:
@@ -64,7 +61,6 @@ def healthy(count: int = 8) -> Report:
         ports=tuple(example_parts.port(number) for number in range(count)),
         events=(),
         health=Health(evaluated=True),
-        alerts=(),
         probe=replace(base.probe, last=history[-1], history=history),
     )
 
@@ -78,8 +74,7 @@ def lost(index: int = 3) -> Report:
     """Return a node with one GPU that fell off the bus ten minutes ago; its alert fires."""
     report = with_fault(healthy(), index, "lost", "NVML: GPU is lost")
     event = replace(example.event(), bus_id=example_parts.bus_id(index), uuid=example_parts.uuid(index))
-    fired = alert("GpuLost", index, f"GPU {index} is lost.")
-    return with_verdicts(changed(report, events=(event,), alerts=(fired,)))
+    return with_verdicts(changed(report, events=(event,)))
 
 
 def idle(index: int) -> Report:
@@ -148,21 +143,21 @@ def troubled_node() -> Report:
         for each in history
     )
     last = replace(history[-1], wrong_elements=128, hint="Find the GPU that corrupts: run the probe on pairs.")
-    return with_verdicts(
-        changed(
-            report,
-            gpus=gpus,
-            events=(*some_events(), *report.events),
-            alerts=(
-                *report.alerts,
-                alert(example.HOT, 1, "GPU 1 is hot."),
-                alert("NvlinkDown", 1, "An NVLink of GPU 1 is down.", state="pending"),
-                alert("GpuIdle", 2, "GPU 2 is held and idle.", state="resolved"),
-            ),
-            probe=replace(report.probe, last=last, history=(*history[:-1], last)),
-            notices={"store": "no space left on /var/lib/gpumon: free some, events are kept in memory until then"},
-        )
+    troubled = changed(
+        report,
+        gpus=gpus,
+        events=(*some_events(), *report.events),
+        probe=replace(report.probe, last=last, history=(*history[:-1], last)),
+        notices={"store": "no space left on /var/lib/gpumon: free some, events are kept in memory until then"},
     )
+    return with_pending(with_verdicts(troubled), "gpu_idle", 2, Level.WARN)
+
+
+def with_pending(report: Report, check: str, index: int, level: Level) -> Report:
+    """Return the report with a finding on one GPU that has lasted a minute, which is too short for a verdict."""
+    pending = Pending(Level.OK, {level: MINUTE}, STAMP.boot, HOUR)
+    by_key = {**report.health.pending, (check, example_parts.uuid(index)): pending}
+    return replace(report, health=replace(report.health, pending=by_key))
 
 
 def partitioned_node() -> Report:
@@ -274,26 +269,6 @@ def with_fault(report: Report, index: int, fault: str, detail: str) -> Report:
     """Return the report with one GPU that does not answer: identity, up, fault and Xid counters remain."""
     gpus = tuple(_state_with_fault(gpu, fault, detail) if gpu.index == index else gpu for gpu in report.gpus)
     return changed(report, gpus=gpus)
-
-
-def alert(name: str, index: int, summary: str, *, state: str = "firing") -> Alert:
-    """Return an alert of an existing rule."""
-    rule = RULES[name]
-    return Alert(
-        rule=name,
-        severity=rule.severity,
-        page=rule.page,
-        area=rule.area,
-        state=state,
-        labels=(("gpu", str(index)), ("uuid", example_parts.uuid(index))),
-        summary=summary,
-        description="What it means, in a sentence.",
-        action=rule.first_step,
-        runbook_url=rule.runbook_url,
-        since=STAMP.wall - 10 * MINUTE,
-        firing_since=STAMP.wall - 9 * MINUTE if state != "pending" else None,
-        resolved_at=STAMP.wall - MINUTE if state == "resolved" else None,
-    )
 
 
 def _state_with_fault(state: GpuState, fault: str, detail: str) -> GpuState:

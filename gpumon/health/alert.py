@@ -1,17 +1,17 @@
-"""Alerts that the agent derives from verdicts, in the states of Prometheus: pending, firing, resolved. Pure."""
+"""The agent's own alerts: a view of the verdicts, in the states of Prometheus: pending, firing, resolved. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpumon.health.alert_rules import PAGING, AlertRule, fill, rule_of
 from gpumon.health.check_row import split_action
 from gpumon.health.node_health import Health
 from gpumon.health.remediation import action_sentence
-from gpumon.health.verdict import UNKNOWN, Key
+from gpumon.health.verdict import UNKNOWN, Key, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.now import Now
 from gpumon.model.reading import Labels
 
 PENDING, FIRING, RESOLVED = "pending", "firing", "resolved"
@@ -45,8 +45,6 @@ class Alert:
     """Time at which the alert began to fire, in seconds since the epoch; None while it is pending."""
     resolved_at: float | None = None
     """Time at which the alert was resolved, in seconds since the epoch; None before."""
-    resolved_boot: float | None = None
-    """`resolved_at` on the boot clock; None before."""
 
     @property
     def identity(self) -> Labels:
@@ -62,56 +60,95 @@ class Alert:
         return labels["check"], labels.get("uuid", port)
 
 
-def update_alerts(
-    previous: Iterable[Alert],
-    health: Health,
-    gpus: Iterable[GpuState],
-    now: Now,
-    *,
-    boot_id: str,
-    in_maintenance: bool,
-) -> tuple[Alert, ...]:
-    """Return the pending, firing and recently resolved alerts after an evaluation of the checks.
+def alerts_of(health: Health, gpus: Iterable[GpuState], *, boot_id: str, in_maintenance: bool) -> tuple[Alert, ...]:
+    """Return the alerts at the last evaluation of the checks: firing and pending, then recently resolved ones.
 
-    `previous`: the alerts of the last evaluation. In maintenance, alerts of severity critical or warning are not
-    active.
+    In maintenance, alerts of severity critical or warning are not active.
     """
-    before = {alert.identity: alert for alert in previous}
     names = ((state.index, name) for state in gpus for name in (state.uuid, state.pci_name))
     labels = {name: (("gpu", str(index)), ("uuid", name)) for index, name in names}
-    active = {
-        alert.identity: alert
-        for alert in (*_of_verdicts(health, labels, now, boot_id), *_of_pending(health, labels, now))
-        if not (in_maintenance and alert.severity in PAGING)
-    }
-    current = (_continue(alert, before.get(identity), now) for identity, alert in active.items())
-    return (*current, *_resolve(before, active, now))
+    alerts = (*_of_verdicts(health, labels, boot_id), *_of_pending(health, labels))
+    muted = PAGING if in_maintenance else ()
+    active = {each.identity: each for each in alerts if each.state != RESOLVED and each.severity not in muted}
+    resolved = {each.identity: each for each in alerts if each.state == RESOLVED and each.identity not in active}
+    return (*active.values(), *resolved.values())
 
 
-def _of_verdicts(health: Health, gpus: Mapping[str, Labels], now: Now, boot_id: str) -> Iterator[Alert]:
-    for verdict in health.primary:
+class _Stay(NamedTuple):
+    """The time for which a verdict has, or had, one level: this is what an alert rule selects."""
+
+    verdict: Verdict
+    since: float
+    """Time in seconds since the epoch at which the verdict got this level."""
+    end: VerdictTransition | None = None
+    """The transition that cleared the verdict or changed its level; None while the verdict has this level."""
+
+
+def _stays(health: Health) -> Iterator[_Stay]:
+    """Yield the stays that ended, the oldest end first, then those of the open verdicts."""
+    current: dict[Key, _Stay] = {}
+    for transition in health.history:
+        verdict = transition.verdict
+        before = current.get(verdict.key)
+        if transition.change is VerdictChange.CLEARED:
+            yield _Stay(verdict, verdict.since if before is None else before.since, transition)
+            current.pop(verdict.key, None)
+        elif before is None or before.verdict.level is not verdict.level:
+            if before is not None:
+                yield before._replace(end=transition)
+            current[verdict.key] = _Stay(verdict, transition.wall)
+    for verdict in health.verdicts:
+        before = current.get(verdict.key)
+        yield _Stay(verdict, verdict.since if before is None else before.since)
+
+
+def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Iterator[Alert]:
+    """Yield the alerts of the verdicts that are open, and of those that ended in the last RESOLVED_SECONDS."""
+    for verdict, since, end in _stays(health):
         rule = rule_of(verdict.check, verdict.level)
-        if rule is not None:
-            lasted = now.at - (verdict.since_at if verdict.since_boot == boot_id else 0.0)
-            state = FIRING if lasted >= rule.for_seconds else PENDING
-            alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
+        inhibited = (verdict if end is None else end.verdict).inhibited_by is not None
+        if rule is None or inhibited or (end is not None and not _is_shown(end, rule, health, boot_id)):
+            continue
+        fired = _lasted(verdict, health.evaluated_at if end is None else end.at, boot_id) >= rule.for_seconds
+        if fired or end is None:
             yield replace(
-                alert,
-                state=state,
-                since=verdict.since,
-                summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
-                description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
-                action=f"{action_sentence(verdict, health, boot_id)} {split_action(rule.first_step)[1]}".strip(),
+                _of_verdict(rule, verdict, health, gpus, boot_id),
+                state=PENDING if not fired else FIRING if end is None else RESOLVED,
+                firing_since=since + rule.for_seconds if fired else None,
+                resolved_at=None if end is None else end.wall,
             )
 
 
-def _of_pending(health: Health, gpus: Mapping[str, Labels], now: Now) -> Iterator[Alert]:
+def _is_shown(end: VerdictTransition, rule: AlertRule, health: Health, boot_id: str) -> bool:
+    """Return whether an alert that ended so is shown as resolved: not after long, nor if a maintenance ended it."""
+    if health.evaluated_at is None or end.boot_id != boot_id or (end.muted and rule.severity in PAGING):
+        return False
+    return health.evaluated_at - end.at <= RESOLVED_SECONDS
+
+
+def _lasted(verdict: Verdict, at: float | None, boot_id: str) -> float:
+    """Return for how many seconds the verdict was open at a time on the boot clock; 0 for None, as before a start."""
+    return max(0.0, (at or 0.0) - (verdict.since_at if verdict.since_boot == boot_id else 0.0))
+
+
+def _of_verdict(rule: AlertRule, verdict: Verdict, health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Alert:
+    alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
+    return replace(
+        alert,
+        since=verdict.since,
+        summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
+        description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
+        action=f"{action_sentence(verdict, health, boot_id)} {split_action(rule.first_step)[1]}".strip(),
+    )
+
+
+def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
     """Yield a pending alert for each check and device with a warning or failure that has not lasted long enough yet."""
     for key, pending in health.pending.items():
         for level in sorted(pending.lasted, reverse=True):
             rule = rule_of(key[0], level)
             if level > max(pending.level, UNKNOWN) and rule is not None:
-                yield replace(_alert(rule, key, gpus), since=now.wall - pending.lasted[level])
+                yield replace(_alert(rule, key, gpus), since=(health.evaluated_wall or 0.0) - pending.lasted[level])
                 break
 
 
@@ -139,25 +176,3 @@ def _device_labels(device: str, gpus: Mapping[str, Labels]) -> Labels:
     name, _, port = device.partition("/")
     labels = ("device", name) if port else ("uuid", name), ("port", port)
     return tuple((label, value) for label, value in labels if value)
-
-
-def _continue(alert: Alert, before: Alert | None, now: Now) -> Alert:
-    if alert.state != FIRING:
-        return alert
-    fired = before is not None and before.state == FIRING
-    return replace(alert, firing_since=before.firing_since if before is not None and fired else now.wall)
-
-
-def _resolve(before: Mapping[Labels, Alert], active: Mapping[Labels, Alert], now: Now) -> Iterator[Alert]:
-    """Yield the resolved alerts: those of `before` that fired and have ended.
-
-    `before`: the alerts of the last evaluation. `active`: the alerts that are pending or firing now. An alert is
-    yielded again at later evaluations, until RESOLVED_SECONDS after its end.
-    """
-    for identity, alert in before.items():
-        if identity in active or alert.state == PENDING:
-            continue
-        if alert.state == FIRING:
-            yield replace(alert, state=RESOLVED, resolved_at=now.wall, resolved_boot=now.at)
-        elif alert.resolved_boot is not None and now.at - alert.resolved_boot <= RESOLVED_SECONDS:
-            yield alert

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from gpumon.config.notifications_section import NotificationsSection
-from gpumon.health.alert import FIRING
+from gpumon.health.alert import FIRING, Alert
 from gpumon.health.alert_rules import runbook_url
 from gpumon.health.last_verdicts import JOB
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
@@ -75,13 +74,12 @@ class Notifier:
         failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
         if report.health.evaluated and (report.agent.restored or failed) and not report.hides_verdicts:
             before = self._fired
+            firing = [alert for alert in report.alerts if alert.state == FIRING]
             if report.maintenance is None:
-                self._fired = {alert.identity for alert in report.alerts if alert.state == FIRING}
-            settled = [alert for alert in report.alerts if before is None or alert.identity in before]
-            wanted = {
-                alert.key: alert
-                for alert in sent_alerts(replace(report, alerts=tuple(settled)), self._labels, self._runbooks)
-            }
+                self._fired = {alert.identity for alert in firing}
+            settled = (alert for alert in firing if before is None or alert.identity in before)
+            sent = (sent_alert(alert, report, self._labels, self._runbooks) for alert in settled)
+            wanted = {alert.key: alert for alert in sent}
             for sender in self._senders:
                 # A maintenance ends alerts although nothing is repaired: a message "resolved" would be false. An
                 # Alertmanager gets the same end of the alerts from Prometheus.
@@ -111,22 +109,20 @@ class Notifier:
         return "; ".join(f"{sender.receiver}: {text}" for sender in self._senders for text in sender.problems())
 
 
-def sent_alerts(report: Report, labels: Mapping[str, str], runbooks: str) -> Iterator[SentAlert]:
-    """Yield the firing alerts with the labels and texts that they have in Prometheus.
+def sent_alert(alert: Alert, report: Report, labels: Mapping[str, str], runbooks: str) -> SentAlert:
+    """Return a firing alert of the report with the labels and texts that it has in Prometheus.
 
     `labels`: the labels that Prometheus adds for the scrape target, such as job and instance. `runbooks`: the URL of
     the folder with the runbooks.
     """
     host = re.sub(":[0-9]+$", "", labels["instance"])
-    for alert in report.alerts:
-        if alert.state == FIRING:
-            state = report.gpu(dict(alert.labels).get("uuid", ""))
-            yield SentAlert(
-                labels=tuple(sorted({**labels, **dict(alert.identity)}.items())),
-                summary=f"{host}: {alert.summary}",
-                description=alert.description,
-                action=alert.action,
-                serial="" if state is None else state.gpu.serial or "",
-                runbook_url=runbook_url(alert.runbook_url.rpartition("/")[2], runbooks),
-                since=alert.firing_since or alert.since,
-            )
+    state = report.gpu(dict(alert.labels).get("uuid", ""))
+    return SentAlert(
+        labels=tuple(sorted({**labels, **dict(alert.identity)}.items())),
+        summary=f"{host}: {alert.summary}",
+        description=alert.description,
+        action=alert.action,
+        serial="" if state is None else state.gpu.serial or "",
+        runbook_url=runbook_url(alert.runbook_url.rpartition("/")[2], runbooks),
+        since=alert.firing_since or alert.since,
+    )

@@ -57,7 +57,7 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
         yield from _transitions(before, after)
     yield from _broken_checks(before, after)
     yield from _windows(before, after)
-    if before.alerts is not after.alerts:
+    if before.health is not after.health or before.windows is not after.windows:
         yield from _alerts(before, after)
 
 
@@ -263,12 +263,15 @@ def _device_words(key: Key, report: Report) -> dict[str, object]:
 
 
 def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
-    fired = {alert.identity for alert in before.alerts if alert.state == FIRING}
-    firing = {alert.identity for alert in after.alerts if alert.state == FIRING}
-    for alert in after.alerts:
-        if alert.state == FIRING and alert.identity not in fired:
+    """Yield a line for each alert that began to fire, and for each that ended."""
+    fired, firing = (
+        {each.identity: each for each in report.alerts if each.state == FIRING} for report in (before, after)
+    )
+    for identity, alert in firing.items():
+        if identity not in fired:
             yield LogLine(_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
-        elif alert.identity in fired and alert.identity not in firing:
+    for identity, alert in fired.items():
+        if identity not in firing:
             yield LogLine(logging.INFO, f"alert {_end(alert, after)}: {alert.summary}", _words(alert))
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from gpumon.health.alert import RESOLVED, Alert, update_alerts
+from gpumon.health.alert import RESOLVED
 from gpumon.model.now import Now
-from gpumon.model.snapshot import PciBus
 from gpumon.state import health_section
-from gpumon.state.messages import ErrorChanges, Message, StoredState, Tick
+from gpumon.state.messages import ErrorChanges, Message, Tick
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.state.section import Step
@@ -33,9 +31,7 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
         report = replace(report, samples=history.add(samples(report, frozenset(history.windows)), now.at))
     if isinstance(message, Tick) or _may_start_verdict(before, report, message):
         report = _evaluate_checks(report, now, settings)
-    shows_stored_verdicts = isinstance(message, StoredState | PciBus) and not report.hides_verdicts
-    changed = report.health is not before.health and report.health.evaluated
-    return _with_alerts(report, now) if shows_stored_verdicts or changed else report
+    return report if report.health is before.health else _with_alert_counts(report)
 
 
 def _may_start_verdict(before: Report, report: Report, message: Message) -> bool:
@@ -62,22 +58,10 @@ def _with_node(report: Report, **rows: object) -> Report:
     return replace(report, agent=replace(report.agent, node=node))
 
 
-def _with_alerts(report: Report, now: Now) -> Report:
-    alerts = update_alerts(
-        report.alerts,
-        report.health,
-        report.gpus,
-        now,
-        boot_id=report.boot_id,
-        in_maintenance=report.maintenance is not None,
-    )
-    return _with_node(replace(report, alerts=alerts), alerts=_alert_counts(alerts))
-
-
-def _alert_counts(alerts: Iterable[Alert]) -> dict[str, float]:
+def _with_alert_counts(report: Report) -> Report:
     counts: dict[str, float] = {}
-    for alert in alerts:
+    for alert in report.alerts:
         if alert.state != RESOLVED:
             key = f"{alert.rule},{alert.severity},{alert.state}"
             counts[key] = counts.get(key, 0.0) + 1
-    return counts
+    return _with_node(report, alerts=counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpumon.health.alert import Alert
+from gpumon.health.alert import Alert, alerts_of
 from gpumon.health.catalogue import Catalogue
 from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
@@ -60,7 +60,6 @@ class Report:
     probe: ProbeState = ProbeState()
     samples: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
     """Samples of metrics in the recent past, which checks read."""
-    alerts: tuple[Alert, ...] = ()
 
     @property
     def gpus(self) -> tuple[GpuState, ...]:
@@ -114,6 +113,13 @@ class Report:
     def maintenance(self) -> TimeWindow | None:
         """Return the maintenance in force that ends last; None without a maintenance."""
         return last_to_end(self.windows, WindowKind.MAINTENANCE)
+
+    @property
+    def alerts(self) -> tuple[Alert, ...]:
+        """Return the alerts of the verdicts that are exported: firing, pending, and recently resolved ones."""
+        in_maintenance = self.maintenance is not None
+        alerts = alerts_of(self.health, self.gpus, boot_id=self.boot_id, in_maintenance=in_maintenance)
+        return tuple(each for each in alerts if "gpu" in dict(each.labels) or not self._may_be_renamed(each.key[1]))
 
     def gpu(self, name: str) -> GpuState | None:
         """Return the GPU with this uuid, index or PCI address; None if there is none."""

@@ -8,13 +8,12 @@ from dataclasses import replace
 from changed_report import changed
 from judging import Ward
 
-from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, update_alerts
+from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, alerts_of
 from gpumon.health.alert_rules import rules
 from gpumon.health.catalogue import SHIPPED
 from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.verdict import NODE, Action, Level, Verdict
 from gpumon.health.xids import RESET, XIDS
-from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import VerdictInfo
 from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.verdicts import VerdictResponse
@@ -27,34 +26,21 @@ def labels_of_rule(name: str) -> Iterable[tuple[str, str]]:
 
 
 class Alerts:
-    """The alerts of a ward, updated after each step."""
+    """The alerts of a ward."""
 
     def __init__(self, ward: Ward) -> None:
         self.ward = ward
-        self.alerts: tuple[Alert, ...] = ()
 
     def go_on(self, seconds: float = 0.0, every: float = 15.0) -> Alerts:
-        passed = 0.0
-        while True:
-            report = self.ward.report
-            self.alerts = update_alerts(
-                self.alerts,
-                report.health,
-                report.gpus,
-                self.ward.moment,
-                boot_id=report.boot_id,
-                in_maintenance=report.maintenance is not None,
-            )
-            if passed >= seconds:
-                return self
+        for _ in range(max(1, round(seconds / every))):
             self.ward.go_on(every)
-            passed += every
+        return self
 
     def states(self) -> dict[str, str]:
-        return {alert.rule: alert.state for alert in self.alerts}
+        return {alert.rule: alert.state for alert in self.ward.report.alerts}
 
     def alert(self, rule: str) -> Alert:
-        (alert,) = (alert for alert in self.alerts if alert.rule == rule)
+        (alert,) = (alert for alert in self.ward.report.alerts if alert.rule == rule)
         return alert
 
 
@@ -83,7 +69,7 @@ def test_an_alert_is_pending_while_its_check_waits_then_fires_then_is_resolved()
     resolved = alerts.alert(rule)
     assert (resolved.state, resolved.firing_since) == (RESOLVED, firing.firing_since)
     assert resolved.resolved_at is not None
-    assert not alerts.go_on(20 * MINUTE).alerts
+    assert not alerts.go_on(20 * MINUTE).states()
 
 
 def test_the_alert_of_a_lost_gpu_names_the_xid_that_it_explains() -> None:
@@ -107,23 +93,26 @@ def test_the_title_of_a_critical_xid_names_its_cause() -> None:
 
 
 def test_a_worse_level_is_another_alert() -> None:
-    """The warning resolves when the failure fires."""
+    """The warning resolves when the failure fires, which is when the level changed."""
     alerts = hot().go_on(4 * MINUTE)
     alerts.ward.gpu(1, thermal_margin_celsius=-1.0, clock_event_active={"hw_thermal": 1.0})
     alerts.go_on(3 * MINUTE)
     states = alerts.states()
     assert states["GpuThermalMarginLow"] == FIRING
     assert states["GpuThermalMarginLowWarning"] == RESOLVED
+    failing = alerts.alert("GpuThermalMarginLow").firing_since
+    assert failing == alerts.alert("GpuThermalMarginLowWarning").resolved_at
 
 
 def test_maintenance_mutes_what_pages() -> None:
-    """A firing alert resolves when maintenance begins, and fires again when it ends; the verdict stays."""
+    """The alert of an open verdict is not shown in a maintenance, and has the same start after it."""
     alerts = hot().go_on(4 * MINUTE)
+    fired = alerts.alert("GpuThermalMarginLowWarning")
     alerts.ward.maintain(HOUR)
-    assert alerts.go_on().states() == {"GpuThermalMarginLowWarning": RESOLVED}
+    assert alerts.go_on().states() == {}
     assert alerts.ward.verdict("gpu_thermal_margin_low", 1)
     alerts.ward.end_windows()
-    assert alerts.go_on().states() == {"GpuThermalMarginLowWarning": FIRING}
+    assert alerts.go_on().alert(fired.rule).firing_since == fired.firing_since
 
 
 def verdict(check: str, level: Level, device: str, ward: Ward, **changes: object) -> Verdict:
@@ -145,11 +134,21 @@ def verdict(check: str, level: Level, device: str, ward: Ward, **changes: object
 
 def alert_states(*verdicts: Verdict, ward: Ward, after: float = 0.0, maintenance: bool = False) -> dict[str, str]:
     """Return the states of alerts for these verdicts, so many seconds after they were raised."""
-    health = replace(ward.report.health, open={each.key: each for each in verdicts}, pending={})
-    now = replace(ward.moment, at=ward.at + after, wall=ward.wall + after)
-    gpus: tuple[GpuState, ...] = ward.report.gpus
-    alerts = update_alerts((), health, gpus, now, boot_id=ward.report.boot_id, in_maintenance=maintenance)
+    health = replace(ward.report.health, open={each.key: each for each in verdicts}, evaluated_at=ward.at + after)
+    alerts = alerts_of(health, ward.report.gpus, boot_id=ward.report.boot_id, in_maintenance=maintenance)
     return {alert.rule: alert.state for alert in alerts}
+
+
+def test_alerts_survive_a_restart_of_the_agent() -> None:
+    """They depend on stored verdicts and transitions only, also those that were resolved."""
+    alerts = hot().go_on(4 * MINUTE)
+    before = alerts.ward.report.alerts
+    alerts.ward.restart()
+    assert alerts.ward.report.alerts == before
+    alerts.ward.gpu(1, thermal_margin_celsius=20.0)
+    assert set(alerts.go_on(11 * MINUTE).states().values()) == {RESOLVED}
+    alerts.ward.restart()
+    assert set(alerts.go_on().states().values()) == {RESOLVED}
 
 
 def test_information_is_not_muted_by_maintenance() -> None:

@@ -100,10 +100,10 @@ def test_lost_gpu_is_not_a_404(node: ServedNode, port: int) -> None:
 @pytest.mark.parametrize(
     ("query", "rules"),
     [
-        ("state=firing", {"GpuLost", "GpuThermalMarginLowWarning"}),
-        ("state=pending", {"NvlinkDown"}),
-        ("severity=critical", {"GpuLost", "NvlinkDown"}),
-        ("severity=info&state=firing", set()),
+        ("state=pending", {"GpuIdle"}),
+        ("severity=critical", {"GpuLost", "GpuStuck", "GpuHwSlowdown", "NvlinkDown"}),
+        ("severity=info&state=firing", {"GpumonKernelLogLost"}),
+        ("severity=info&state=resolved", set()),
     ],
 )
 def test_alerts_are_filtered(node: ServedNode, port: int, query: str, rules: set[str]) -> None:

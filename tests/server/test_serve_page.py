@@ -14,6 +14,7 @@ from changed_report import changed
 from sample_reports import gpu_document, run_document
 from serving import ServedNode, ask, is_problem
 
+from gpumon.health.verdict import Level
 from gpumon.model.error_event import KINDS, SXID, XID
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
@@ -70,13 +71,16 @@ def test_text_from_outside_is_escaped(node: ServedNode, port: int) -> None:
         replace(gpu, uuid=EVIL, detail=EVIL if gpu.fault else "", gpu=replace(gpu.gpu, name=EVIL))
         for gpu in report.gpus
     )
-    alerts = tuple(replace(alert, rule=EVIL, summary=EVIL, description=EVIL) for alert in report.alerts)
+    verdicts = {
+        (check, EVIL): each._replace(device=EVIL, reason=EVIL, evidence={"xid": 79.0, "name": EVIL})
+        for (check, _), each in report.health.open.items()
+    }
     last = replace(example.run(), outcome="failed", reason=EVIL, hint=EVIL, backend=EVIL)
     evil = changed(
         report,
         simulated=EVIL,
         gpus=gpus,
-        alerts=alerts,
+        health=replace(report.health, open=verdicts),
         driver=replace(report.driver, driver=EVIL, cuda=EVIL),
         notices={EVIL: EVIL},
         probe=replace(report.probe, last=last, history=(last,), running=EVIL),
@@ -411,12 +415,10 @@ def test_a_link_that_is_down_without_a_verdict_is_a_pending_one() -> None:
     report = samples.healthy()
     down = replace(report.gpus[2], links={**report.gpus[2].links, "4": Nvlink(up=0.0)})
     report = changed(report, gpus=(*report.gpus[:2], down, *report.gpus[3:]))
-    pending = samples.alert("NvlinkDown", 2, "A link is down.", state="pending")
-    for alerts, tone in (((), "critical"), ((pending,), "warning")):
-        document = samples.report_document(replace(report, alerts=alerts))
-        [tile] = [tile for tile in tiles(document) if tile.label == "NVLinks up"]
-        assert tile.tone == tone
-        assert tile.note == "1 down" + ", verdict pending" * len(alerts)
+    waiting = samples.with_pending(report, "nvlink_down", 2, Level.FAIL)
+    for shown, tone, note in ((report, "critical", "1 down"), (waiting, "warning", "1 down, verdict pending")):
+        [tile] = [tile for tile in tiles(samples.report_document(shown)) if tile.label == "NVLinks up"]
+        assert (tile.tone, tile.note) == (tone, note)
 
 
 def test_healthy_gpu_has_no_warning() -> None:

@@ -80,12 +80,11 @@ def test_in_maintenance_alerts_are_sent_to_alertmanagers_only() -> None:
 def test_the_end_of_a_maintenance_resolves_nothing() -> None:
     """A fault that was notified before is still present; the next message is about another one."""
     shown = [LOST]
-    other = reports.lost(5).alerts
+    both = reports.with_verdicts(reports.with_fault(LOST, 5, "lost", "NVML: GPU is lost"))
     with http_inbox() as webhook, http_inbox() as alertmanager, notifying(webhook, alertmanager, shown) as notifier:
         notifier.tick()
         webhook.wait_for(1)
-        both = replace(LOST, alerts=LOST.alerts + other)
-        for report in (in_maintenance(replace(LOST, alerts=())), LOST, both, both):
+        for report in (in_maintenance(LOST), LOST, both, both):
             shown.append(report)
             notifier.tick()
             if not report.maintenance:

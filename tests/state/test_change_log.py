@@ -8,11 +8,10 @@ from dataclasses import replace
 from reduced_reports import UP, gpu_reading, healthy, log_lines, lost_reading, reduce_all, snapshot, xid79_verdict
 from sample_events import change, error_event
 
-from gpumon.health.alert import RESOLVED
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.snapshot import DriverStatus, HostSnapshot
 from gpumon.state.change_log import changes
-from gpumon.state.messages import ErrorChanges, StoredState, Tick, VerdictTransitions
+from gpumon.state.messages import ErrorChanges, StoredState, VerdictTransitions
 from gpumon.state.reducer_settings import ReducerSettings
 
 TERMS = ReducerSettings()
@@ -61,29 +60,25 @@ def test_a_missing_driver_is_logged_once_with_its_remedy() -> None:
 def test_an_alert_is_logged_when_it_fires_and_when_it_resolves() -> None:
     """The log lines of an alert contain its rule and its labels."""
     raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
-    wrong = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
-    firing = reduce_all(Tick(), report=wrong, terms=TERMS)
+    firing = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
     cleared = reduce_all(
         VerdictTransitions(transitions=(raised._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET),)),
         report=firing,
         terms=TERMS,
     )
 
-    (verdict,) = changes(healthy(), wrong)
+    verdict, line = changes(healthy(), firing)
     assert (verdict.fields["gpu"], verdict.fields["device"]) == (1, "GPU-1")
     assert verdict.message == f"verdict fail: GPU 1: {raised.verdict.reason}"
-    (line,) = changes(wrong, firing)
     assert (line.fields["rule"], line.fields["label_gpu"]) == ("GpuXidCritical", "1")
     assert (logging.INFO, line.message.replace("firing", "resolved")) in log_lines(firing, cleared)
 
 
 def test_alert_whose_verdict_is_inhibited_is_not_logged_as_resolved() -> None:
     raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
-    wrong = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
-    firing = reduce_all(Tick(), report=wrong, terms=TERMS)
+    firing = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
     inhibited = {key: each._replace(inhibited_by=("gpu_lost", "GPU-1")) for key, each in firing.health.open.items()}
-    resolved = tuple(replace(alert, state=RESOLVED) for alert in firing.alerts)
-    explained = replace(firing, health=replace(firing.health, open=inhibited), alerts=resolved)
+    explained = replace(firing, health=replace(firing.health, open=inhibited))
 
     (line,) = (line for line in changes(firing, explained) if line.message.startswith("alert"))
     assert line.message.startswith("alert inhibited by gpu_lost: ")
