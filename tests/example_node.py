@@ -72,7 +72,7 @@ def run(number: int = 0, *, peak: float = 478e9, outcome: str = "ok") -> ProbeRe
             host_gpus=8,
         ),
         measurements=measurements,
-        comparisons=tuple(_comparison(each) for each in measurements if each.bytes == LADDER[-1]),
+        comparisons=tuple(_comparison(each) for each in measurements if each.size == LADDER[-1]),
         wrong_elements=0,
     )
 
@@ -87,16 +87,16 @@ def part(number: int, *indexes: int, outcome: str = "ok") -> ProbeResult:
 def _comparison(one: Measurement) -> Comparison:
     usual, source = {"default": (474e9, 480e9), "ring": (363e9, 370e9)}[one.algorithm]
     return Comparison(
-        collective=one.collective,
+        operation=one.operation,
         algorithm=one.algorithm,
         dtype=one.dtype,
-        bytes=one.bytes,
-        busbw_bytes_per_second=one.busbw_bytes_per_second,
-        baseline_bytes_per_second=usual,
-        spread_bytes_per_second=2.5e9,
+        size=one.size,
+        value=one.value,
+        baseline=usual,
+        spread=2.5e9,
         runs=30,
         runs_needed=5,
-        expected_bytes_per_second=source,
+        expected=source,
         source="NVIDIA/nccl#2140",
     )
 
@@ -106,10 +106,10 @@ def _measurement(size: int, peak: float, algorithm: str = "default") -> Measurem
     seconds = size * 1.75 / busbw
     return Measurement(
         algorithm=algorithm,
-        bytes=size,
+        size=size,
         iterations=20,
-        algbw_bytes_per_second=round(busbw / 1.75),
-        busbw_bytes_per_second=round(busbw),
+        raw_value=round(busbw / 1.75),
+        value=round(busbw),
         latency_seconds={"p50": seconds, "p95": seconds * 1.03, "p99": seconds * 1.1},
         min_seconds=seconds * 0.98,
         variation_ratio=0.012,
@@ -119,7 +119,7 @@ def _measurement(size: int, peak: float, algorithm: str = "default") -> Measurem
 
 def report() -> Report:
     last = run()
-    ladder = {f"{last.backend},{one.algorithm},{one.bytes}": one for one in last.measurements}
+    ladder = {f"{last.backend},{one.algorithm},{one.size}": one for one in last.measurements}
     return new_report(
         started=WALL - 7200,
         boot_id=BOOT_ID,
@@ -132,7 +132,7 @@ def report() -> Report:
         health=health(),
         probe=ProbeState(
             metrics=AllReduce(
-                busbw_bytes_per_second={key: one.busbw_bytes_per_second for key, one in ladder.items()},
+                busbw_bytes_per_second={key: one.value for key, one in ladder.items()},
                 wrong_elements={"nccl": 0.0},
                 ranks={"nccl": 8.0},
                 runs_total={"ok": 1.0},
@@ -153,7 +153,7 @@ def report() -> Report:
 def measuring() -> ProbeState:
     """Return the node during a probe run."""
     return ProbeState(
-        running=run().id, progress=Progress(rank=3, stage="warm_up", algorithm="ring", bytes=GIB, ratio=0.42)
+        running=run().id, progress=Progress(rank=3, stage="warm_up", algorithm="ring", size=GIB, ratio=0.42)
     )
 
 

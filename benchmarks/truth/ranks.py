@@ -168,17 +168,16 @@ class _Ranks:
         again = number >= len(self.plan.measures) and self.behaviour.repeated is not None
         low = self.behaviour.repeated if again else self.behaviour.share
         share = (low or 1.0) if self.plan.algorithm in self.behaviour.algorithms else 1.0
-        seconds = self.behaviour.latency + size * PROBE.bus_factor(self.plan.ranks) / (self._usual(size) * share)
+        seconds = self.behaviour.latency + PROBE.value(size, self.plan.ranks, 1.0) / (self._usual(size) * share)
         return Sized(seconds=(seconds,) * OPERATIONS, wrong=WRONG_ELEMENTS if self.behaviour.wrong else 0)
 
     def _usual(self, size: int) -> float:
         """Return the published bandwidth, if any."""
         asked = Measurement(
             algorithm=self.plan.algorithm,
-            bytes=size,
+            size=size,
             iterations=OPERATIONS,
-            algbw_bytes_per_second=0.0,
-            busbw_bytes_per_second=0.0,
+            value=0.0,
             latency_seconds={},
             wrong_elements=0,
         )

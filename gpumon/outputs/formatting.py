@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from gpumon.model.durations import from_rfc3339, utc
-from gpumon.probe.core.wording import index_ranges, leaves_out
+from gpumon.probe.core.wording import SYMBOLS, index_ranges, leaves_out
 
 ABSENT = "n/a"
 GAP = "  "
@@ -35,9 +35,13 @@ def size(count: float | None) -> str:
 
 def bandwidth(bytes_per_second: float | None) -> str:
     """Format bytes per second in decimal units (kB/s, MB/s, ...), as nccl-tests prints them."""
-    if bytes_per_second is None:
-        return ABSENT
-    return _scale(bytes_per_second, 1000, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s"))
+    return ABSENT if bytes_per_second is None else quantity(bytes_per_second, "bytes_per_second")
+
+
+def quantity(value: float, unit: str) -> str:
+    """Format a measured value in decimal multiples of its unit (kB/s, GFLOP/s, ...)."""
+    symbol = SYMBOLS.get(unit, f" {unit}")
+    return latency(value) if symbol == "s" else _scale(value, 1000, [prefix + symbol for prefix in ("", *"kMGTP")])
 
 
 def line_rate(bytes_per_second: float | None) -> str:
@@ -87,12 +91,17 @@ def duration(seconds: float | None) -> str:
     return f"{whole // MINUTE} min"
 
 
-def stage(name: str, count: int | None, algorithm: str) -> str:
-    """Return the stage `name` of a probe run as text, with its message size of `count` bytes and its algorithm.
+def probe_size(count: int, unit: str) -> str:
+    """Format a size that a probe measures: a number of bytes, or of another unit."""
+    return size(count) if unit == "bytes" else f"{count} {unit}"
+
+
+def stage(name: str, count: int | None, unit: str, algorithm: str) -> str:
+    """Return the stage `name` of a probe run as text, with its size of `count` units and its algorithm.
 
     The size is omitted if `count` is None, the algorithm if NCCL chooses it.
     """
-    text = STAGE_TEXTS.get(name, name) + ("" if count is None else f" {size(count)}")
+    text = STAGE_TEXTS.get(name, name) + ("" if count is None else f" {probe_size(count, unit)}")
     return text + (f" ({algorithm})" if algorithm not in {"", "default"} else "")
 
 
@@ -155,7 +164,7 @@ def row(cells: Iterable[str], widths: Sequence[int]) -> str:
     return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def _scale(number: float, base: int, units: tuple[str, ...]) -> str:
+def _scale(number: float, base: int, units: Sequence[str]) -> str:
     rank = 0
     while abs(number) >= base and rank < len(units) - 1:
         number, rank = number / base, rank + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpumon.outputs.formatting import bandwidth, columns, participants, share
+from gpumon.outputs.formatting import columns, participants, quantity, share
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.result import DECISIVE
 
@@ -12,36 +12,36 @@ NO_RUNS = "No run is stored."
 
 
 def largest(run: Document) -> Mapping[str, Document]:
-    """Return a run's measurements of the largest message size, by algorithm; by collective if the run has several.
+    """Return a run's measurements of the largest size, by algorithm; by operation if the run has several.
 
     Only the data type float32 is used, if the run measured it. The result is empty for a run that failed, timed out or
-    was skipped, because the largest size that it measured may be too small to show the bandwidth.
+    was skipped, because the largest size that it measured may be too small to show what is possible.
     """
     if run["outcome"] not in DECISIVE:
         return {}
     measurements = [item for item in run["measurements"] if item["dtype"] == "float32"] or run["measurements"]
-    key = "collective" if len({item["collective"] for item in measurements}) > 1 else "algorithm"
-    return {item[key]: item for item in sorted(measurements, key=lambda item: item["bytes"])}
+    key = "operation" if len({item["operation"] for item in measurements}) > 1 else "algorithm"
+    return {item[key]: item for item in sorted(measurements, key=lambda item: item["size"])}
 
 
 def comparison(run: Document, measurement: Document) -> Document | None:
     """Return the run's comparison of this measurement with reference values; None if the run has none."""
-    key = ("collective", "algorithm", "dtype", "bytes")
+    key = ("operation", "algorithm", "dtype", "size")
     matching = (item for item in run["comparisons"] if all(item[name] == measurement[name] for name in key))
     return next(matching, None)
 
 
 def baseline_ratio(run: Document, measurement: Document) -> float | None:
-    """Return a measured bus bandwidth divided by this host's median at the time of the run; None without a median."""
+    """Return a measured value divided by this host's median at the time of the run; None without a median."""
     compared = comparison(run, measurement)
-    baseline = None if compared is None else compared["baseline_bytes_per_second"]
-    return float(measurement["busbw_bytes_per_second"]) / baseline if baseline else None
+    baseline = None if compared is None else compared["baseline"]
+    return float(measurement["value"]) / baseline if baseline else None
 
 
 def history(runs: Sequence[Document]) -> str:
     """Return a table with a line for each run; a sentence if there are no runs.
 
-    A line has, for each key of `largest`, the bus bandwidth at the largest message size, and its ratio to this host's
+    A line has, for each key of `largest`, the value at the largest size, and its ratio to this host's
     median at the time of the run.
     """
     if not runs:
@@ -61,7 +61,7 @@ def _cells(run: Document, algorithms: Iterable[str]) -> Iterable[str]:
     for name in algorithms:
         measurement = by_algorithm.get(name)
         ratio = None if measurement is None else baseline_ratio(run, measurement)
-        yield "-" if measurement is None else bandwidth(measurement["busbw_bytes_per_second"])
+        yield "-" if measurement is None else quantity(measurement["value"], measurement["unit"])
         yield "-" if ratio is None else share(ratio)
     yield run["reason"] or "-"
     yield run["id"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from gpumon.outputs.formatting import ABSENT, bandwidth, participants, share, size
+from gpumon.outputs.formatting import ABSENT, participants, probe_size, quantity, share
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Comparison, Location, Measurement, Pair, ProbeResult, to_document
+from gpumon.probe.core.wording import scale
 
-_COLUMNS = ("size", "count", "type", "min", "p50", "p95", "p99", "cv", "algbw", "busbw", "#wrong")
-_UNITS = ("(B)", "(elements)", "", "(us)", "(us)", "(us)", "(us)", "", "(GB/s)", "(GB/s)", "")
 _WIDTHS = (12, 13, 9, 10, 10, 10, 10, 7, 9, 9, 8)
+SIZE_UNITS = {"bytes": "B"}
 _BYTES = {"float32": 4, "bfloat16": 2}
 _MAX_RANKS = 16
 """Maximum number of ranks in the matrix of pairs, which must fit on a terminal."""
@@ -21,7 +21,7 @@ def table(result: ProbeResult) -> str:
     """Return the whole result of a run as text. Times are per operation; 1 GB is 1e9 bytes."""
     lines = [f"# {_title(result)}"]
     if result.measurements:
-        lines += ["#", "#" + _line(_COLUMNS)[1:], "#" + _line(_UNITS)[1:]]
+        lines += ["#", *("#" + _line(cells)[1:] for cells in _headings(result))]
         lines += _groups(result)
         lines += ["#"] * bool(result.comparisons) + [f"# {comparison_sentence(item)}" for item in result.comparisons]
         lines.append("#")
@@ -36,23 +36,33 @@ def table(result: ProbeResult) -> str:
 
 
 def comparison_sentence(comparison: Comparison) -> str:
-    """Return a sentence with a measured bandwidth, as an absolute value and as a percentage of each reference value.
+    """Return a sentence with a measured value, and its percentage of each reference value.
 
-    If the bandwidth is too low compared with one of them, the end of the sentence names that one.
+    If the value is worse than one of them, the end of the sentence names that one.
     """
-    busbw, low = comparison.busbw_bytes_per_second, comparison.below_reference
+    low, best = comparison.below_reference, f"its best median, until {comparison.best_date}"
     references = [
-        _share_of(busbw, comparison.baseline_bytes_per_second, f"this host's median of {comparison.runs} runs"),
-        _share_of(busbw, comparison.best_bytes_per_second, f"its best median, until {comparison.best_date}")
-        if low == "drift"
-        else "",
-        _share_of(busbw, comparison.expected_bytes_per_second, comparison.source),
+        _share_of(comparison, comparison.baseline, f"this host's median of {comparison.runs} runs"),
+        _share_of(comparison, comparison.best, best) if low == "drift" else "",
+        _share_of(comparison, comparison.expected, comparison.source),
     ]
     texts = [text for text in references if text]
-    if comparison.baseline_bytes_per_second is None:
+    if comparison.baseline is None:
         texts.append(f"no baseline yet ({comparison.runs} of {comparison.runs_needed} runs)")
     below = f": low against {low}" if low else ""
-    return f"{_name(comparison)} at {size(comparison.bytes)}: {bandwidth(busbw)}, {', '.join(texts)}{below}"
+    at, value = probe_size(comparison.size, comparison.size_unit), quantity(comparison.value, comparison.unit)
+    return f"{_name(comparison)} at {at}: {value}, {', '.join(texts)}{below}"
+
+
+def _headings(result: ProbeResult) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the columns, and their units."""
+    first, probe = result.measurements[0], PROBES.get(result.probe)
+    size_unit, (_, unit) = SIZE_UNITS.get(first.size_unit, first.size_unit), scale(first.unit)
+    raw = probe.raw_quantity if probe is not None else ""
+    return (
+        ("size", "count", "type", "min", "p50", "p95", "p99", "cv", raw, first.quantity, "#wrong"),
+        (f"({size_unit})", "(elements)", "", *4 * ("(us)",), "", f"({unit})" if raw else "", f"({unit})", ""),
+    )
 
 
 def _title(result: ProbeResult) -> str:
@@ -67,24 +77,25 @@ def _title(result: ProbeResult) -> str:
 
 
 def _groups(result: ProbeResult) -> Iterator[str]:
-    """Yield lines for each collective, algorithm and data type: a heading, then a line for each message size."""
+    """Yield lines for each operation, algorithm and data type: a heading, then a line for each size."""
     ordered = sorted(result.measurements, key=lambda item: item.key)
-    for (collective, algorithm, _), sizes in groupby(ordered, lambda item: item.key[:3]):
-        yield f"# {collective}, {algorithm}"
+    for (operation, algorithm, _), sizes in groupby(ordered, lambda item: item.subject):
+        yield f"# {operation}, {algorithm}"
         yield from (_line(_cells(item)) for item in sizes)
 
 
 def _cells(item: Measurement) -> tuple[str, ...]:
     cv = ABSENT if item.variation_ratio is None else f"{item.variation_ratio:.3f}"
+    factor, _ = scale(item.unit)
     return (
-        str(item.bytes),
-        str(item.bytes // _BYTES[item.dtype]),
+        str(item.size),
+        str(item.size // _BYTES[item.dtype]) if item.size_unit == "bytes" else ABSENT,
         item.dtype,
         ABSENT if item.min_seconds is None else f"{item.min_seconds * 1e6:.1f}",
         *(f"{item.latency_seconds[name] * 1e6:.1f}" for name in ("p50", "p95", "p99")),
         cv,
-        f"{item.algbw_bytes_per_second / 1e9:.2f}",
-        f"{item.busbw_bytes_per_second / 1e9:.2f}",
+        "" if item.raw_value is None else f"{item.raw_value / factor:.2f}",
+        f"{item.value / factor:.2f}",
         str(item.wrong_elements),
     )
 
@@ -95,11 +106,13 @@ def _line(cells: Sequence[str]) -> str:
 
 def _name(comparison: Comparison) -> str:
     dtype = "" if comparison.dtype == "float32" else f", {comparison.dtype}"
-    return f"{comparison.collective}, {comparison.algorithm}{dtype}"
+    return f"{comparison.operation}, {comparison.algorithm}{dtype}"
 
 
-def _share_of(value: float, reference: float | None, source: str) -> str:
-    return f"{share(value / reference)} of {bandwidth(reference)} ({source})" if reference else ""
+def _share_of(comparison: Comparison, reference: float | None, source: str) -> str:
+    if not reference:
+        return ""
+    return f"{share(comparison.value / reference)} of {quantity(reference, comparison.unit)} ({source})"
 
 
 def _ending(result: ProbeResult) -> str:

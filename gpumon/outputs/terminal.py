@@ -11,12 +11,13 @@ from gpumon.outputs import event_text, window_sentences
 from gpumon.outputs.formatting import (
     ABSENT,
     GAP,
-    bandwidth,
     celsius,
     clock,
     count,
     duration,
     participants,
+    probe_size,
+    quantity,
     row,
     seconds_between,
     share,
@@ -281,7 +282,7 @@ def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Itera
         ago = duration(current["age_seconds"])
         yield f"All-reduce probe: {_outcome(current, color=color)}, {ago} ago, is still the result of all its GPUs."
         yield from _wrap(printable(current["partial_run_note"]), width, indent="  ")
-    yield f"All-reduce probe: {_outcome(last, color=color)}, {duration(probe['age_seconds'])} ago{_bandwidth(last)}."
+    yield f"All-reduce probe: {_outcome(last, color=color)}, {duration(probe['age_seconds'])} ago{_value(last)}."
     reason = ". ".join(filter(None, (last["reason"], last["hint"])))
     if reason:
         yield from _wrap(printable(reason), width, indent="  ")
@@ -291,12 +292,12 @@ def _outcome(run: Document, *, color: bool) -> str:
     return paint(run["outcome"], OUTCOME_COLORS.get(run["outcome"], RED), color=color)
 
 
-def _bandwidth(result: Document) -> str:
+def _value(result: Document) -> str:
     if not result["measurements"] or result["outcome"] == "skipped":  # a skipped run may have measured small sizes
         return ""
-    largest = max(result["measurements"], key=lambda measurement: measurement["bytes"])
-    busbw, of = bandwidth(largest["busbw_bytes_per_second"]), size(largest["bytes"])
-    return f": busbw {busbw} at {of}, {participants(result)}, {result['backend']}"
+    largest = max(result["measurements"], key=lambda measurement: measurement["size"])
+    value, at = quantity(largest["value"], largest["unit"]), probe_size(largest["size"], largest["size_unit"])
+    return f": {largest['quantity']} {value} at {at}, {participants(result)}, {result['backend']}"
 
 
 def _wrap(text: str, width: int, *, indent: str) -> list[str]:

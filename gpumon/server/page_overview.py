@@ -9,12 +9,12 @@ from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN
 from gpumon.outputs.event_text import code
 from gpumon.outputs.formatting import (
     ABSENT,
-    bandwidth,
     celsius,
     count,
     duration,
     is_partial,
     participants,
+    quantity,
     seconds_between,
     share,
     size,
@@ -208,7 +208,7 @@ def _probe(document: Document) -> Tile:
         note = "has not run yet" if last is None else f"skipped: {last['reason']}"
         return Tile(label="All-reduce", value=ABSENT, note=note, tone="muted")
     measurement = next(iter(largest(run).values()), None)
-    value = run["outcome"] if measurement is None else bandwidth(measurement["busbw_bytes_per_second"])
+    value = run["outcome"] if measurement is None else quantity(measurement["value"], measurement["unit"])
     part = f", {participants(run)}" if is_partial(run) else ""
     note = f"{run['outcome']}, {relative_time(run['started'], document['node']['time'])}{part}"
     return Tile(label="All-reduce", value=value, note=note, tone=outcome_tone(run["outcome"]))

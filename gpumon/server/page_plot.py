@@ -1,4 +1,4 @@
-"""Computes the SVG plot of all-reduce runs: bus bandwidth of the largest message size over time, and its baseline."""
+"""Computes the SVG plot of the runs of a probe: the value at the largest size over time, and its baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gpumon.model.durations import from_rfc3339
-from gpumon.outputs.formatting import bandwidth, participants, size
+from gpumon.outputs.formatting import participants, probe_size, quantity
 from gpumon.outputs.probe_history import comparison, largest
 from gpumon.outputs.responses.base import Document
 
@@ -28,7 +28,7 @@ OTHER_SIGN = "✕"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A mark in the plot: the bandwidth of one run with one algorithm, or a run without a measurement.
+    """A mark in the plot: the value of one run with one algorithm, or a run without a measurement.
 
     `series`: index of the algorithm in Plot.series.
     """
@@ -74,7 +74,7 @@ class Plot:
     first: str
     last: str
     size: str
-    """Largest message size, as text, of the newest run that the lines connect."""
+    """Largest size, as text, of the newest run that the lines connect."""
     summary: str
     width: int = WIDTH
     height: int = HEIGHT
@@ -90,15 +90,17 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point:
-    """Bandwidth of one run with one algorithm, and the median of this host at that time."""
+    """Value of one run with one algorithm, and the median of this host at that time."""
 
     run: Document
     x: float
+    quantity: str
+    unit: str
     value: float
     median: float | None
     spread: float
     comparable: bool
-    """True if the run has the most common number of ranks and message size. Lines connect only such runs."""
+    """True if the run has the most common number of ranks and size. Lines connect only such runs."""
 
 
 def plot(runs: Sequence[Document]) -> Plot | None:
@@ -110,17 +112,18 @@ def plot(runs: Sequence[Document]) -> Plot | None:
     if not values:
         return None
     top = _ceiling(max(values))
-    newest = next(point.run for points in by_algorithm.values() for point in reversed(points) if point.comparable)
+    newest = next(point for points in by_algorithm.values() for point in reversed(points) if point.comparable)
     return Plot(
         marks=(*_measured_runs(by_algorithm, top), *_other_runs(ordered, positions)),
         series=tuple(_separate_labels([_series(name, points, top) for name, points in by_algorithm.items()])),
         ticks=tuple(
-            ScaleLine(y=_y(top * part, top), text=bandwidth(top * part)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)
+            ScaleLine(y=_y(top * part, top), text=quantity(top * part, newest.unit))
+            for part in (0.0, 0.25, 0.5, 0.75, 1.0)
         ),
         first=ordered[0]["started"],
         last=ordered[-1]["started"],
-        size=size(max(item["bytes"] for item in largest(newest).values())),
-        summary=_summary(runs, values),
+        size=_kind(newest.run)[1],
+        summary=_summary(runs, values, newest),
     )
 
 
@@ -135,36 +138,37 @@ def _positions(runs: Sequence[Document]) -> list[float]:
 def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str, list[_Point]]:
     """Return the points of all runs, by algorithm."""
     by_algorithm: dict[str, list[_Point]] = {}
-    most_common = Counter(kind for run in runs if (kind := _kind(run))).most_common(1)
+    most_common = Counter(_kind(run) for run in runs if largest(run)).most_common(1)
     for run, x in zip(runs, positions, strict=True):
         for name, measurement in largest(run).items():
             usual = comparison(run, measurement) or {}
             point = _Point(
                 run=run,
                 x=x,
-                value=float(measurement["busbw_bytes_per_second"]),
-                median=usual.get("baseline_bytes_per_second"),
-                spread=usual.get("spread_bytes_per_second") or 0.0,
+                quantity=measurement["quantity"],
+                unit=measurement["unit"],
+                value=float(measurement["value"]),
+                median=usual.get("baseline"),
+                spread=usual.get("spread") or 0.0,
                 comparable=_kind(run) == most_common[0][0],
             )
             by_algorithm.setdefault(name, []).append(point)
     return by_algorithm
 
 
-def _kind(run: Document) -> tuple[int, int] | None:
-    """Return a run's number of ranks and largest message size in bytes; None for a run without usable measurements."""
-    measurements = largest(run).values()
-    return (run["ranks"], max(item["bytes"] for item in measurements)) if measurements else None
+def _kind(run: Document) -> tuple[int, str]:
+    """Return a run's number of ranks, and its largest size as text. The run must have usable measurements."""
+    measurement = max(largest(run).values(), key=lambda item: item["size"])
+    return run["ranks"], probe_size(measurement["size"], measurement["size_unit"])
 
 
 def _measured_runs(by_algorithm: Mapping[str, Sequence[_Point]], top: float) -> Iterator[Mark]:
     for number, (name, points) in enumerate(by_algorithm.items()):
         for point in points:
-            text = f"{name} {bandwidth(point.value)}"
-            text += (
-                "" if point.comparable else f" at {size((_kind(point.run) or (0, 0))[1])} on {participants(point.run)}"
-            )
-            title = f"{_title(point.run)}, {text}" + (f" (median: {bandwidth(point.median)})" if point.median else "")
+            text = f"{name} {quantity(point.value, point.unit)}"
+            text += "" if point.comparable else f" at {_kind(point.run)[1]} on {participants(point.run)}"
+            median = f" (median: {quantity(point.median, point.unit)})" if point.median else ""
+            title = f"{_title(point.run)}, {text}{median}"
             yield Mark(x=point.x, y=_y(point.value, top), outcome=point.run["outcome"], title=title, series=number)
 
 
@@ -226,11 +230,11 @@ def _title(run: Document) -> str:
     return f"{run['started'][:10]} {run['started'][11:16]} UTC: {run['outcome']}{reason}"
 
 
-def _summary(runs: Sequence[Document], values: Sequence[float]) -> str:
+def _summary(runs: Sequence[Document], values: Sequence[float], newest: _Point) -> str:
     outcomes = Counter(run["outcome"] for run in runs)
     counted = ", ".join(
         f"{number}\N{NO-BREAK SPACE}{outcome}\N{NO-BREAK SPACE}{SIGNS.get(outcome, OTHER_SIGN)}"
         for outcome, number in outcomes.most_common()
     )
-    ends = dict.fromkeys((bandwidth(min(values)), bandwidth(max(values))))
-    return f"{counted}; bus bandwidth {' to '.join(ends)}"
+    ends = dict.fromkeys(quantity(value, newest.unit) for value in (min(values), max(values)))
+    return f"{counted}; {newest.quantity} {' to '.join(ends)}"

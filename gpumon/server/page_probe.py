@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 
-from gpumon.outputs.formatting import bandwidth, duration, seconds_between, share
+from gpumon.outputs.formatting import bandwidth, duration, quantity, seconds_between, share
 from gpumon.outputs.probe_history import baseline_ratio, comparison, largest
 from gpumon.outputs.probe_table import comparison_sentence
 from gpumon.outputs.responses.base import Document
@@ -20,9 +20,12 @@ MAX_RANKS = 16
 """Maximum number of ranks for which the page shows a matrix of pairs. A larger matrix is not readable."""
 
 
+_COMPARED = tuple(field.name for field in fields(Comparison))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementGroup:
-    """Measurements of one run with the same collective, algorithm and data type."""
+    """Measurements of one run with the same operation, algorithm and data type."""
 
     title: str
     sizes: tuple[Document, ...]
@@ -47,11 +50,11 @@ class PairRow:
 
 
 def groups(run: Document) -> list[MeasurementGroup]:
-    """Return the measurements of a run, grouped by collective, algorithm and data type. A single group has no title."""
+    """Return the measurements of a run, grouped by operation, algorithm and data type. A single group has no title."""
     measurements = run["measurements"]
-    ordered = sorted(measurements, key=lambda item: (*_group_key(item), -item["bytes"]))
+    ordered = sorted(measurements, key=lambda item: (*_group_key(item), -item["size"]))
     by_key = {key: tuple(sizes) for key, sizes in groupby(ordered, _group_key)}
-    several = [len({item[name] for item in measurements}) > 1 for name in ("collective", "dtype")]
+    several = [len({item[name] for item in measurements}) > 1 for name in ("operation", "dtype")]
     return [
         MeasurementGroup(title=_title(key, several) if len(by_key) > 1 else "", sizes=sizes)
         for key, sizes in by_key.items()
@@ -59,7 +62,7 @@ def groups(run: Document) -> list[MeasurementGroup]:
 
 
 def ratio(run: Document, measurement: Document) -> tuple[str, str]:
-    """Return a measured bandwidth as percentage of this host's median, and the CSS class of the text: "" or "warning".
+    """Return a measured value as percentage of this host's median, and the CSS class of the text: "" or "warning".
 
     Return two empty strings if there is no median.
     """
@@ -73,7 +76,7 @@ def comparisons(run: Document) -> list[tuple[str, str]]:
     """Return, for each comparison of a run with reference values, a sentence and its CSS class ("" or "warning")."""
     return [
         (f"{comparison_sentence(item)}.", "warning" if item.below_reference else "")
-        for item in (Comparison(**compared) for compared in run["comparisons"])
+        for item in (Comparison(**{name: item[name] for name in _COMPARED}) for item in run["comparisons"])
     ]
 
 
@@ -117,7 +120,7 @@ def requested_probes(report: Document) -> list[str]:
     for name, probe in PROBES.items():
         run = next((run for run in report["probes"] if run["probe"] == name != ALL_REDUCE), None)
         if run is not None:
-            figures = [bandwidth(item["busbw_bytes_per_second"]) for item in largest(run).values()][:1]
+            figures = [quantity(item["value"], item["unit"]) for item in largest(run).values()][:1]
             ended = f"{run['outcome']}{' (' + run['reason'] + ')' if run['reason'] else ''}"
             ago = duration(seconds_between(run["started"], now))
             sentences.append(f"{probe.title}: {', '.join([ended, *figures])}, {ago} ago")
@@ -125,16 +128,16 @@ def requested_probes(report: Document) -> list[str]:
 
 
 def _group_key(measurement: Document) -> tuple[str, str, str]:
-    return measurement["collective"], measurement["algorithm"], measurement["dtype"]
+    return measurement["operation"], measurement["algorithm"], measurement["dtype"]
 
 
 def _title(key: tuple[str, str, str], several: list[bool]) -> str:
-    """Return the algorithm of a group of measurements, preceded by its collective and followed by its data type.
+    """Return the algorithm of a group of measurements, preceded by its operation and followed by its data type.
 
-    `several` is a pair: omit the collective unless the first item is True, and the data type unless the second is.
+    `several` is a pair: omit the operation unless the first item is True, and the data type unless the second is.
     """
-    collective, algorithm, dtype = key
-    parts = (collective if several[0] else "", algorithm, dtype if several[1] else "")
+    operation, algorithm, dtype = key
+    parts = (operation if several[0] else "", algorithm, dtype if several[1] else "")
     return ", ".join(filter(None, parts))
 
 

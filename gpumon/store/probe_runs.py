@@ -21,8 +21,8 @@ _RANKED = (
 """SQL that numbers the runs of each probe twice, 1 being the newest: `place` among the runs with the same outcome,
 `newest` among all runs.
 """
-_WITHOUT_LOG = "CASE WHEN json_valid(result) THEN json_remove(result, '$.log') ELSE result END"
-"""SQL for the JSON in column `result` without its member `log`. Invalid JSON remains as it is."""
+_WITHOUT_LOG = "CASE WHEN json_valid(run) THEN json_remove(run, '$.log') ELSE run END"
+"""SQL for the JSON in column `run` without its member `log`. Invalid JSON remains as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
     """Store a probe run and add it to the counters. Do nothing if its id is already stored."""
     reason = result.reason if result.outcome == "skipped" else ""
     added = connection.execute(
-        "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, result) VALUES (?, ?, ?, ?, ?)", _row(result)
+        "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, run) VALUES (?, ?, ?, ?, ?)", _row(result)
     )
     if added.rowcount:
         connection.execute(
@@ -93,7 +93,7 @@ def restore(
     """
     for result in sorted(results, key=lambda result: result.started):
         connection.execute(
-            "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, result) SELECT ?, ?, ?, ?, ?"
+            "INSERT OR IGNORE INTO probe_runs (id, probe, started, outcome, run) SELECT ?, ?, ?, ?, ?"
             " WHERE NOT EXISTS (SELECT 1 FROM probe_runs WHERE probe = ? AND started > ?)",
             (*_row(result), result.probe, result.started),
         )
@@ -123,7 +123,7 @@ def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tu
     MAX_BASELINE_RUNS runs with the outcome ok.
     """
     rows = connection.execute(
-        f"WITH {_RANKED} SELECT id, result FROM probe_runs JOIN ranked USING (number)"  # noqa: S608 - our own names
+        f"WITH {_RANKED} SELECT id, run FROM probe_runs JOIN ranked USING (number)"  # noqa: S608 - our own names
         " WHERE newest <= ? OR (place <= ? AND ending != 'skipped') OR (place <= ? AND ending = 'ok')"
         " ORDER BY number",
         (newest, each, MAX_BASELINE_RUNS),
@@ -134,7 +134,7 @@ def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tu
 def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
     """Return the newest runs that match the query, at most `query.limit`."""
     conditions = dict(_conditions(query))
-    column = "result" if query.id is not None else _WITHOUT_LOG
+    column = "run" if query.id is not None else _WITHOUT_LOG
     rows = connection.execute(
         f"SELECT id, {column}, started, number FROM probe_runs"  # noqa: S608 - our own names
         f" WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY started DESC, number DESC LIMIT ?",

@@ -22,6 +22,14 @@ _RENAMED_IN_RESULTS = {
     "spoilt": "wrong_send_elements",
 }
 """New names of members of stored probe results, by the names that migration 6 replaces."""
+_MEASURED_QUANTITIES = {
+    "collective": "operation",
+    "bytes": "size",
+    "algbw_bytes_per_second": "raw_value",
+    **{f"{name}_bytes_per_second": name for name in ("baseline", "spread", "best", "expected")},
+}
+"""The same for migration 7, since which a measurement is of any quantity."""
+_QUANTITY = """'"busbw_bytes_per_second":', '"quantity":"busbw","unit":"bytes_per_second","value":'"""
 
 
 def _with_new_names(column: str, names: Mapping[str, str]) -> str:
@@ -218,6 +226,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "ALTER TABLE probe_runs RENAME COLUMN document TO result",
         "UPDATE probe_runs SET result = " + _with_new_names("result", _RENAMED_IN_RESULTS),  # noqa: S608 - our own names
+    ),
+    (
+        "ALTER TABLE probe_runs RENAME COLUMN result TO run",
+        f"UPDATE probe_runs SET run = replace({_with_new_names('run', _MEASURED_QUANTITIES)}, {_QUANTITY})",  # noqa: S608
     ),
 )
 

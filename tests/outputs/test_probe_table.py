@@ -56,15 +56,15 @@ def test_comparisons_are_sentences() -> None:
         " 99 % of 480 GB/s (NVIDIA/nccl#2140)"
     ) in table(OK).splitlines()
     young = Comparison(
-        collective="all_reduce",
+        operation="all_reduce",
         algorithm="ring",
         dtype="bfloat16",
-        bytes=1 << 30,
-        busbw_bytes_per_second=3e11,
+        size=1 << 30,
+        value=3e11,
         runs=2,
         runs_needed=5,
     )
-    low = replace(young, dtype="float32", baseline_bytes_per_second=4e11, runs=9, below_reference="baseline")
+    low = replace(young, dtype="float32", baseline=4e11, runs=9, below_reference="baseline")
     lines = table(replace(OK, comparisons=(young, low))).splitlines()
     assert "# all_reduce, ring, bfloat16 at 1 GiB: 300 GB/s, no baseline yet (2 of 5 runs)" in lines
     assert (
@@ -141,7 +141,7 @@ def test_a_run_that_did_not_measure_to_its_end_has_no_bandwidth_in_the_history()
 def test_collectives_have_columns_of_their_own() -> None:
     """Several collectives with one algorithm are columns by collective."""
     both = tuple(
-        replace(measurement, collective=name)
+        replace(measurement, operation=name)
         for name in ("host_to_device", "device_to_host")
         for measurement in OK.measurements[:4]
     )

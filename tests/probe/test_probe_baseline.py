@@ -19,10 +19,10 @@ VERSIONS = {"torch": "2.13.0", "nccl": "2.30.7", "cuda": "13.2", "python": "3.12
 
 def make_measurement(busbw: float) -> Measurement:
     return Measurement(
-        bytes=GIB,
+        size=GIB,
         iterations=20,
-        algbw_bytes_per_second=busbw,
-        busbw_bytes_per_second=busbw,
+        raw_value=busbw,
+        value=busbw,
         latency_seconds={"p50": 1.0, "p95": 1.0, "p99": 1.0},
         wrong_elements=0,
     )
@@ -78,11 +78,11 @@ def compare_with(
 def test_a_host_has_a_median_after_five_good_runs() -> None:
     """A host with fewer than five good runs has no baseline, and the comparison gives the number of missing runs."""
     few = compare_with(state_after(*map(run, range(ENOUGH_RUNS - 1))), 1e9)
-    assert (few.baseline_bytes_per_second, few.runs, few.runs_needed, few.below_reference) == (None, 4, 5, "")
+    assert (few.baseline, few.runs, few.runs_needed, few.below_reference) == (None, 4, 5, "")
     rates = (440e9, 445e9, 450e9, 455e9, 460e9)
     enough = compare_with(state_after(*(run(number, rate) for number, rate in enumerate(rates))), 400e9)
-    assert (enough.baseline_bytes_per_second, enough.runs, enough.below_reference) == (450e9, 5, "baseline")
-    assert enough.spread_bytes_per_second == pytest.approx(1.4826 * 5e9)
+    assert (enough.baseline, enough.runs, enough.below_reference) == (450e9, 5, "baseline")
+    assert enough.spread == pytest.approx(1.4826 * 5e9)
 
 
 def test_low_bandwidth_is_below_the_floor_and_beyond_the_spread() -> None:
@@ -111,7 +111,7 @@ def test_changed_conditions_start_a_new_median(conditions: Conditions, versions:
     """A change of driver, model, GPU count or library starts a new median and is reported."""
     state = state_after(*map(run, range(10)))
     fresh = compare_with(state, 1e9, conditions=conditions, versions=versions)
-    assert (fresh.baseline_bytes_per_second, fresh.runs, fresh.below_reference) == (None, 0, "")
+    assert (fresh.baseline, fresh.runs, fresh.below_reference) == (None, 0, "")
     judge = replace(judge_with(state), conditions=conditions)
     assert judge.changed_conditions(2, versions)
     assert judge.changed_conditions(2, VERSIONS) == "" or conditions != HERE

@@ -1,17 +1,18 @@
-"""Every collective of the worker on real ranks, with correct and with corrupted data."""
+"""Every operation of the worker on real ranks, with correct and with corrupted data."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from gpumon.probe.core.frames import Sized
 from gpumon.probe.core.passes import Pass
 from gpumon.probe.core.plan import CHECKS, Measure, Misbehave, Step, make_plans
-from gpumon.probe.core.probes import KIB, MIB, PROBES
+from gpumon.probe.core.probes import KIB, MIB, PROBES, participating_bytes
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
 
@@ -22,22 +23,22 @@ RANKS = 3
 """A number that divides no size, so that shares are rounded down."""
 SIZES = (KIB, 5 * MIB)
 """The larger size exceeds the tile that fills it."""
-COLLECTIVES = tuple(dict.fromkeys(name for probe in PROBES.values() for name in probe.collectives))
+OPERATIONS = tuple(dict.fromkeys(name for probe in PROBES.values() for name in probe.operations))
 DTYPES = ("float32", "bfloat16")
 MEASURES = tuple(
-    Measure(collective=name, dtype=dtype, sizes=SIZES, operations=5) for name in COLLECTIVES for dtype in DTYPES
+    Measure(operation=name, dtype=dtype, sizes=SIZES, operations=5) for name in OPERATIONS for dtype in DTYPES
 )
 STEPS: tuple[Step, ...] = (*MEASURES, Misbehave(fault="corrupt:1"), *MEASURES)
 
 RankMeasurements = dict[tuple[str, str, int], list[Sized]]
-"""Measurements of each rank by collective, type and size."""
+"""Measurements of each rank by operation, type and size."""
 
 
 @pytest.fixture(scope="module")
 def measurements() -> tuple[RankMeasurements, RankMeasurements]:
     """Return the measurements without a fault, then those with one rank that sends a wrong element."""
     loop, passes = Loop(), list[Pass]()
-    [plan] = make_plans(PROBES["allreduce"], (), python=sys.executable, cpu_ranks=RANKS, deadline=200.0)
+    [plan] = make_plans(replace(PROBES["allreduce"], ranks=RANKS), (), python=sys.executable, deadline=200.0)
 
     def end(run_pass: Pass) -> None:
         passes.append(run_pass)
@@ -55,18 +56,18 @@ def measurements() -> tuple[RankMeasurements, RankMeasurements]:
 
 def _measurements_from(run_pass: Pass, first_step: int) -> RankMeasurements:
     return {
-        (step.collective, step.dtype, size): [account.sizes[first_step + number, size] for account in run_pass.accounts]
+        (step.operation, step.dtype, size): [account.sizes[first_step + number, size] for account in run_pass.accounts]
         for number, step in enumerate(MEASURES)
         for size in SIZES
     }
 
 
-def test_every_collective_is_timed_and_its_data_is_correct(
+def test_every_operation_is_timed_and_its_data_is_correct(
     measurements: tuple[RankMeasurements, RankMeasurements],
 ) -> None:
-    """Every collective is timed with correct data on each rank, in both types and at each size."""
+    """Every operation is timed with correct data on each rank, in both types and at each size."""
     correct, _ = measurements
-    assert set(COLLECTIVES) == {
+    assert set(OPERATIONS) == {
         *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
         *("send_receive", "host_to_device", "device_to_host"),
     }
@@ -79,7 +80,7 @@ def test_every_collective_is_timed_and_its_data_is_correct(
 SHARES = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from gpumon_rank.collectives import share
+from gpumon_rank.operations import share
 print(json.dumps([share(size // width, ranks, width) * width for size, ranks, width in json.loads(sys.argv[2])]))
 """
 
@@ -95,7 +96,7 @@ def test_worker_and_agent_compute_the_same_aligned_shares() -> None:
     for (size, ranks, width), share in zip(cases, shares, strict=True):
         assert share % 16 == 0
         assert share == max(16, size // ranks - size // ranks % 16), (size, ranks, width)
-        assert probe.participating_bytes(size, ranks) == ranks * share
+        assert participating_bytes(size, ranks) == ranks * share
 
 
 def test_a_wrong_element_is_counted_on_each_rank_that_receives_it(
@@ -112,9 +113,9 @@ def test_a_wrong_element_is_counted_on_each_rank_that_receives_it(
         "device_to_host": [0, 1, 0],
     }
     _, corrupted = measurements
-    for (collective, dtype, size), ranks in corrupted.items():
-        assert [sized.wrong for sized in ranks] == [CHECKS * number for number in expected[collective]], (
-            collective,
+    for (operation, dtype, size), ranks in corrupted.items():
+        assert [sized.wrong for sized in ranks] == [CHECKS * number for number in expected[operation]], (
+            operation,
             dtype,
             size,
         )

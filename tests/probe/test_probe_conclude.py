@@ -58,10 +58,10 @@ def test_bandwidths_follow_the_definitions_of_nccl_tests() -> None:
     result = conclude_pass(accounts(FOUR_GPUS))
     assert (result.outcome, result.ranks, result.backend, result.wrong_elements) == ("ok", 4, "nccl", 0)
     largest = result.measurements[-1]
-    assert largest.bytes == 1 << 30
+    assert largest.size == 1 << 30
     assert largest.latency_seconds == pytest.approx({"p50": 4e-3, "p95": 4e-3, "p99": 4e-3})
-    assert largest.algbw_bytes_per_second == pytest.approx((1 << 30) / 4e-3)
-    assert largest.busbw_bytes_per_second == pytest.approx((1 << 30) / 4e-3 * 6 / 4)
+    assert largest.raw_value == pytest.approx((1 << 30) / 4e-3)
+    assert largest.value == pytest.approx((1 << 30) / 4e-3 * 6 / 4)
 
 
 @pytest.mark.parametrize("probe", ["allgather", "reducescatter", "alltoall"])
@@ -69,9 +69,9 @@ def test_bandwidths_of_shares_count_the_bytes_sent(probe: str) -> None:
     """Shares are multiples of 16 bytes, as in nccl-tests: three shares of 1 KiB are 336 bytes each."""
     [plan] = make_plans(PROBES[probe], ["GPU-0", "GPU-1", "GPU-2"], python="/opt/python")
     small = conclude_pass(accounts(plan), plan=plan).measurements[0]
-    assert small.bytes == KIB
-    assert small.algbw_bytes_per_second == pytest.approx(3 * 336 / 3e-3)
-    assert small.busbw_bytes_per_second == pytest.approx(2 * 336 / 3e-3)
+    assert small.size == KIB
+    assert small.raw_value == pytest.approx(3 * 336 / 3e-3)
+    assert small.value == pytest.approx(2 * 336 / 3e-3)
 
 
 def test_an_operation_takes_the_time_of_its_slowest_rank() -> None:
@@ -124,7 +124,7 @@ def test_a_size_that_one_rank_has_not_measured_is_omitted() -> None:
     """A run that timed out keeps the sizes that all ranks finished, and names the stage of the last rank."""
     rank_accounts = accounts(FOUR_GPUS)
     first = FOUR_GPUS.setting.sizes[0]
-    hanging = Progress(rank=2, stage="measure", bytes=1 << 20, ratio=0.3)
+    hanging = Progress(rank=2, stage="measure", size=1 << 20, ratio=0.3)
     rank_accounts[2] = replace(
         rank_accounts[2],
         progress=hanging,
@@ -135,7 +135,7 @@ def test_a_size_that_one_rank_has_not_measured_is_omitted() -> None:
     )
     result = conclude_pass(rank_accounts, replace(ENDING, timed_out=True))
     assert (result.outcome, result.reason) == ("timeout", "measure")
-    assert [measurement.bytes for measurement in result.measurements] == [first]
+    assert [measurement.size for measurement in result.measurements] == [first]
     assert "rank 2: measure of 1048576 bytes" in result.hint
     assert result.hint.endswith("NCCL log more.")
 
@@ -145,21 +145,21 @@ def test_only_the_largest_planned_size_is_compared() -> None:
     judge = replace(JUDGE, expected=lambda _: (1e15, "a data sheet"))
     rank_accounts = accounts(FOUR_GPUS)
     whole = conclude_pass(rank_accounts, replace(ENDING, aborted=HELD), judge=judge)
-    assert {comparison.bytes for comparison in whole.comparisons} == {max(FOUR_GPUS.setting.sizes)}
+    assert {comparison.size for comparison in whole.comparisons} == {max(FOUR_GPUS.setting.sizes)}
     first = FOUR_GPUS.setting.sizes[0]
     rank_accounts = [
         replace(account, sizes={(0, first): account.sizes[0, first]}, stepped=0, done=False)
         for account in rank_accounts
     ]
     early = conclude_pass(rank_accounts, replace(ENDING, aborted=HELD), judge=judge)
-    assert ([measurement.bytes for measurement in early.measurements], early.comparisons) == ([first], ())
+    assert ([measurement.size for measurement in early.measurements], early.comparisons) == ([first], ())
 
 
 def judge_expecting(busbw: float) -> Judge:
     """Return a judge that expects this bandwidth at the largest size."""
 
     def published_figure(measurement: Measurement) -> tuple[float, str] | None:
-        return (busbw, "a data sheet") if measurement.bytes == max(FOUR_GPUS.setting.sizes) else None
+        return (busbw, "a data sheet") if measurement.size == max(FOUR_GPUS.setting.sizes) else None
 
     return replace(JUDGE, expected=published_figure)
 
@@ -197,7 +197,7 @@ def test_a_run_below_its_expected_figure_is_degraded() -> None:
 def test_a_run_below_the_configured_limit_is_not_ok() -> None:
     """The best size counts, as for the check. Other probes have no limit."""
     fine = conclude_pass(accounts(FOUR_GPUS))
-    best = max(measurement.busbw_bytes_per_second for measurement in fine.measurements)
+    best = max(measurement.value for measurement in fine.measurements)
 
     def outcome(limit: float, probe: str = "allreduce") -> tuple[str, str]:
         result = conclude_pass(accounts(FOUR_GPUS), judge=replace(JUDGE, probe=probe, floors=Floors(limit=limit)))
@@ -381,4 +381,6 @@ def test_types_are_measured_in_sequence() -> None:
 )
 def test_bus_factors_are_those_of_nccl_tests(name: str, factor: float) -> None:
     """The bus factor of each probe for four ranks is the factor of nccl-tests."""
-    assert PROBES[name].bus_factor(4) == factor
+    probe = PROBES[name]
+    assert probe.raw_value is not None
+    assert probe.value(MIB, 4, 1.0) == probe.raw_value(MIB, 4, 1.0) * factor

@@ -45,10 +45,10 @@ class DriftingHost:
     def run(self, busbw: float) -> Comparison:
         """Run the probe with this result, and return its comparison."""
         measured = Measurement(
-            bytes=GIB,
+            size=GIB,
             iterations=20,
-            algbw_bytes_per_second=busbw,
-            busbw_bytes_per_second=busbw,
+            raw_value=busbw,
+            value=busbw,
             latency_seconds={"p50": 1.0},
             wrong_elements=0,
         )
@@ -107,13 +107,13 @@ def test_a_decline_of_one_percent_a_week_is_reported() -> None:
     host = DriftingHost()
     low = host.decline_until_low()
     assert low.below_reference == "drift"
-    assert low.baseline_bytes_per_second is not None
-    assert low.best_bytes_per_second is not None
-    assert low.busbw_bytes_per_second > 0.98 * low.baseline_bytes_per_second
-    assert low.busbw_bytes_per_second == pytest.approx(0.9 * low.best_bytes_per_second, rel=0.01)
-    assert low.best_bytes_per_second == pytest.approx(FIRST, rel=0.01)
+    assert low.baseline is not None
+    assert low.best is not None
+    assert low.value > 0.98 * low.baseline
+    assert low.value == pytest.approx(0.9 * low.best, rel=0.01)
+    assert low.best == pytest.approx(FIRST, rel=0.01)
     assert low.best_date == "2026-01-08"
-    assert host.run(low.busbw_bytes_per_second).below_reference == "drift"
+    assert host.run(low.value).below_reference == "drift"
 
 
 def test_the_best_median_survives_a_restart() -> None:
@@ -121,10 +121,10 @@ def test_the_best_median_survives_a_restart() -> None:
     host = DriftingHost()
     before = host.decline_until_low()
     host.restart()
-    after = host.run(before.busbw_bytes_per_second)
-    assert (after.below_reference, after.best_bytes_per_second, after.best_date) == (
+    after = host.run(before.value)
+    assert (after.below_reference, after.best, after.best_date) == (
         "drift",
-        before.best_bytes_per_second,
+        before.best,
         before.best_date,
     )
 
@@ -132,8 +132,8 @@ def test_the_best_median_survives_a_restart() -> None:
 def test_there_is_no_best_before_a_whole_window() -> None:
     """There is no best median before a whole window of runs."""
     host = DriftingHost()
-    assert [host.run(FIRST).best_bytes_per_second for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
-    assert host.run(FIRST).best_bytes_per_second == FIRST
+    assert [host.run(FIRST).best for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
+    assert host.run(FIRST).best == FIRST
 
 
 def test_a_faster_host_has_a_higher_best_median() -> None:
@@ -141,7 +141,7 @@ def test_a_faster_host_has_a_higher_best_median() -> None:
     host = DriftingHost()
     for busbw in (*(FIRST,) * 40, *(500e9,) * 40, 900e9):
         host.run(busbw)
-    assert host.run(500e9).best_bytes_per_second == 500e9
+    assert host.run(500e9).best == 500e9
 
 
 def test_a_cleared_slowness_restarts_median_and_best() -> None:
@@ -149,8 +149,8 @@ def test_a_cleared_slowness_restarts_median_and_best() -> None:
     host = DriftingHost()
     low = host.decline_until_low()
     host.clear()
-    fresh = host.run(low.busbw_bytes_per_second)
-    assert (fresh.below_reference, fresh.baseline_bytes_per_second, fresh.best_bytes_per_second, fresh.runs) == (
+    fresh = host.run(low.value)
+    assert (fresh.below_reference, fresh.baseline, fresh.best, fresh.runs) == (
         "",
         None,
         None,
@@ -159,8 +159,8 @@ def test_a_cleared_slowness_restarts_median_and_best() -> None:
     host.report = replace(host.report, health=Health())
     host.restart()
     assert host.judge().conditions.accepted
-    assert [host.run(low.busbw_bytes_per_second).below_reference for _ in range(MAX_RUNS)] == [""] * MAX_RUNS
-    assert host.run(low.busbw_bytes_per_second).best_bytes_per_second == pytest.approx(low.busbw_bytes_per_second)
+    assert [host.run(low.value).below_reference for _ in range(MAX_RUNS)] == [""] * MAX_RUNS
+    assert host.run(low.value).best == pytest.approx(low.value)
     assert host.decline_until_low(weekly=0.02).below_reference == "drift"
 
 
@@ -177,7 +177,7 @@ def test_the_hint_of_a_drift_names_the_best_median() -> None:
     """The hint of a drift gives the best median and the date of its last run."""
     host = DriftingHost()
     low = host.decline_until_low()
-    seconds = 20 * (GIB / low.busbw_bytes_per_second,)
+    seconds = 20 * (GIB / low.value,)
     accounts = [
         Account(
             progress=Progress(rank=rank, stage="end", ratio=1.0),

@@ -430,12 +430,12 @@ def test_the_recorder_derives_findings_from_reports() -> None:
 def comparison(algorithm: str, busbw: float, usual: float | None) -> Comparison:
     low = "baseline" if usual is not None and busbw < 0.9 * usual else ""
     return Comparison(
-        collective="all_reduce",
+        operation="all_reduce",
         algorithm=algorithm,
         dtype="float32",
-        bytes=1 << 30,
-        busbw_bytes_per_second=busbw,
-        baseline_bytes_per_second=usual,
+        size=1 << 30,
+        value=busbw,
+        baseline=usual,
         below_reference=low,
     )
 

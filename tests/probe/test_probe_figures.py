@@ -19,15 +19,15 @@ H200 = "NVIDIA H200"
 
 
 def make_measurement(
-    size: int, busbw: float = 1e9, *, algorithm: str = "default", collective: str = "all_reduce"
+    size: int, busbw: float = 1e9, *, algorithm: str = "default", operation: str = "all_reduce"
 ) -> Measurement:
     return Measurement(
-        collective=collective,
+        operation=operation,
         algorithm=algorithm,
-        bytes=size,
+        size=size,
         iterations=20,
-        algbw_bytes_per_second=busbw,
-        busbw_bytes_per_second=busbw,
+        raw_value=busbw,
+        value=busbw,
         latency_seconds={"p50": 1.0, "p95": 1.0, "p99": 1.0},
         wrong_elements=0,
     )
@@ -53,7 +53,7 @@ def test_a_figure_applies_to_one_product_rank_count_and_algorithm() -> None:
     assert figure_bandwidth(f"NVIDIA B200, {H200}", 8, make_measurement(GIB)) is None
     assert figure_bandwidth(H200, 8, make_measurement(GIB, algorithm="ring")) is None
     assert figure_bandwidth(H200, 8, make_measurement(4 * GIB, algorithm="ring")) == 367.6e9
-    assert figure_bandwidth(H200, 8, make_measurement(GIB, collective="all_gather")) is None
+    assert figure_bandwidth(H200, 8, make_measurement(GIB, operation="all_gather")) is None
 
 
 def test_a_host_without_nvlink_sharp_is_compared_with_the_ring() -> None:

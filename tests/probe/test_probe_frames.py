@@ -12,8 +12,8 @@ from each_case import each_case
 from gpumon.probe.core.frames import MAX_TEXT, Account, Progress, fold_frame
 from gpumon.probe.core.plan import Measure, Pairs, Step, rounds
 
-STEPS = (Measure(collective="all_reduce", sizes=(1024, 4096)), Pairs(bytes=4096, rounds=rounds(4)))
-SIZED = {"step": 0, "bytes": 1024, "seconds": [1e-3] * 20, "wrong": 0}
+STEPS = (Measure(operation="all_reduce", sizes=(1024, 4096)), Pairs(bytes=4096, rounds=rounds(4)))
+SIZED = {"step": 0, "size": 1024, "seconds": [1e-3] * 20, "wrong": 0}
 PAIR = {
     "step": 1,
     "peer": 3,
@@ -23,7 +23,7 @@ PAIR = {
     "wrong_send_elements": 2,
     "direct": True,
 }
-PLACE = {"stage": "measure", "step": 0, "size": 1, "sizes": 2, "bytes": 4096, "operation": 10, "operations": 20}
+PLACE = {"stage": "measure", "step": 0, "index": 1, "sizes": 2, "size": 4096, "operation": 10, "operations": 20}
 HUGE = 10**3999
 
 
@@ -46,7 +46,7 @@ def test_frames_in_order_make_the_account_of_a_rank() -> None:
         {"versions": {"torch": "2.13.0"}},
         PLACE,
         SIZED,
-        SIZED | {"bytes": 4096, "seconds": [1]},
+        SIZED | {"size": 4096, "seconds": [1]},
         {"stepped": 1},
         *pairs,
         {"stepped": 2},
@@ -54,7 +54,7 @@ def test_frames_in_order_make_the_account_of_a_rank() -> None:
     )
     assert account.error == ""
     assert (account.done, account.stepped, account.versions) == (True, 2, {"torch": "2.13.0"})
-    assert account.progress == Progress(rank=0, stage="measure", step=0, bytes=4096, ratio=0.75)
+    assert account.progress == Progress(rank=0, stage="measure", step=0, size=4096, ratio=0.75)
     assert {place: sized.seconds for place, sized in account.sizes.items()} == {
         (0, 1024): (1e-3,) * 20,
         (0, 4096): (1.0,),
@@ -73,9 +73,9 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
     "an unknown key": {"what": 1},
     "a stage that is none": {"stage": "\x1b[2J"},
     "a stage that is no text": {"stage": []},
-    "a place without its parts": {"stage": "measure", "size": 1},
-    "no sizes": PLACE | {"size": 0, "sizes": 0},
-    "a size past the last": PLACE | {"size": 2},
+    "a place without its parts": {"stage": "measure", "index": 1},
+    "no sizes": PLACE | {"index": 0, "sizes": 0},
+    "a size past the last": PLACE | {"index": 2},
     "no operations": PLACE | {"operations": 0},
     "an operation past the last": PLACE | {"operation": 21},
     "an operation that is no number": PLACE | {"operation": float("nan")},
@@ -83,7 +83,7 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
     "a step that is a list": PLACE | {"step": [1]},
     "a step that is huge": PLACE | {"step": HUGE},
     "a step that was not ordered": PLACE | {"step": 2},
-    "a size that is huge": PLACE | {"size": HUGE, "sizes": HUGE + 1},
+    "a size that is huge": PLACE | {"index": HUGE, "sizes": HUGE + 1},
     "no seconds": SIZED | {"seconds": []},
     "seconds that are a number": SIZED | {"seconds": 1},
     "seconds that are words": SIZED | {"seconds": ["1"]},
@@ -91,7 +91,7 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
     "negative seconds": SIZED | {"seconds": [-1.0]},
     "time too short for a bandwidth": SIZED | {"seconds": [1e-320]},
     "time that is no number": SIZED | {"seconds": [float("nan")]},
-    "infinite seconds": b'{"step": 0, "bytes": 1024, "wrong": 0, "seconds": [1e999]}',
+    "infinite seconds": b'{"step": 0, "size": 1024, "wrong": 0, "seconds": [1e999]}',
     "time that is huge": SIZED | {"seconds": [HUGE]},
     "time that is true": SIZED | {"seconds": [True]},
     "more operations than were ordered": SIZED | {"seconds": [1e-3] * 21},
@@ -99,7 +99,7 @@ INVALID: dict[str, dict[str, Any] | bytes] = {
     "wrong that is huge": SIZED | {"wrong": HUGE},
     "a negative number of wrong elements": SIZED | {"wrong": -5},
     "wrong that is true": SIZED | {"wrong": True},
-    "a size that was not ordered": SIZED | {"bytes": 2048},
+    "a size that was not ordered": SIZED | {"size": 2048},
     "a size of a step that was not ordered": SIZED | {"step": 2},
     "the rank itself as a peer": PAIR | {"peer": 0},
     "a peer that is none": PAIR | {"peer": 4},

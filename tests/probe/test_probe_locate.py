@@ -134,7 +134,7 @@ def test_a_gpu_without_nvlinks_among_three_is_not_named(links: tuple[tuple[int, 
 
 def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
     """Ranks on the CPU are named by their numbers."""
-    [plan] = make_plans(PROBES["allreduce"], (), python="python3", cpu_ranks=4)
+    [plan] = make_plans(replace(PROBES["allreduce"], ranks=4), (), python="python3")
     for seconds, ranks, sentence in (
         (slow_rank(2, 2.0), (2,), "rank 2 is slow with every other."),
         (slow_path((0, 1), 2.0), (0, 1), "Only the path between rank 0 and rank 1 is slow."),

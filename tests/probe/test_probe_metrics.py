@@ -17,10 +17,10 @@ OK = ProbeResult(
     versions={"torch": "2.13.0"},
     measurements=(
         Measurement(
-            bytes=1 << 30,
+            size=1 << 30,
             iterations=20,
-            algbw_bytes_per_second=200e9,
-            busbw_bytes_per_second=350e9,
+            raw_value=200e9,
+            value=350e9,
             latency_seconds={"p50": 5.37e-3, "p95": 5.5e-3, "p99": 5.6e-3},
             wrong_elements=0,
         ),
@@ -89,12 +89,12 @@ def test_a_skip_counts_by_reason_and_changes_no_time() -> None:
 def test_measurements_are_those_of_the_last_run() -> None:
     """Metrics of an algorithm or a backend disappear when a run no longer measures it."""
     compared = Comparison(
-        collective="all_reduce",
+        operation="all_reduce",
         algorithm="default",
         dtype="float32",
-        bytes=1 << 30,
-        busbw_bytes_per_second=3.0,
-        baseline_bytes_per_second=2.0,
+        size=1 << 30,
+        value=3.0,
+        baseline=2.0,
     )
     default = fold_result(INITIAL, replace(OK, comparisons=(compared,)))
     assert default.baseline_ratio == {"nccl,default": 1.5}

@@ -109,7 +109,7 @@ def trials() -> Trials:
     """Run all trials on one set of ranks, because the import of torch takes longer than a trial."""
     loop, trials = Loop(), Trials(list(orders()))
     ended: list[Pass] = []
-    [plan] = make_plans(SMALL, (), python=sys.executable, cpu_ranks=RANKS)
+    [plan] = make_plans(replace(SMALL, ranks=RANKS), (), python=sys.executable)
 
     def end(run_pass: Pass) -> None:
         ended.append(run_pass)

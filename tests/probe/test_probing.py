@@ -62,7 +62,7 @@ for line in sys.stdin:
         send(done=True)
         break
     for size in step["sizes"]:
-        send(step=step["number"], bytes=size, seconds=[1e-3] * 5, wrong=0)
+        send(step=step["number"], size=size, seconds=[1e-3] * 5, wrong=0)
     send(stepped=step["number"] + 1)
 """
 """Ranks that report correct measurements and exit."""
@@ -713,11 +713,11 @@ for line in sys.stdin:
         send(done=True)
         break
     for size in step.get("sizes", ()):
-        send(step=step["number"], bytes=size, seconds=[0.02] * 20, wrong=0)
+        send(step=step["number"], size=size, seconds=[0.02] * 20, wrong=0)
     for pair in (pair for together in step.get("rounds", ()) for pair in together if rank in pair):
         [peer] = [other for other in pair if other != rank]
         seconds = [0.002 if 3 in pair else 0.001] * 8
-        send(step=step["number"], peer=peer, bytes=step["bytes"], seconds=seconds, wrong=0, direct=True)
+        send(step=step["number"], peer=peer, seconds=seconds, wrong=0, direct=True)
     send(stepped=step["number"] + 1)
 """
 """Ranks of which one is slow with every other."""
@@ -754,14 +754,14 @@ def test_a_slow_gpu_is_named_with_its_findings_in_the_reports(bench: Bench) -> N
 )
 def test_progress_covers_all_planned_steps(bench: Bench, step: int, stage: str, ratio: float) -> None:
     """Progress covers both passes, and the repeat of a low size has the stage "repeat"."""
-    frame = {"stage": "measure", "step": step, "size": 2, "sizes": 4, "bytes": 1024, "operation": 0, "operations": 20}
+    frame = {"stage": "measure", "step": step, "index": 2, "sizes": 4, "size": 1024, "operation": 0, "operations": 20}
     there = f'if step["number"] == {step}:\n        send(**{frame})\n        sys.stdin.read()\n    for size'
     bench.worker.write_text(MEASURE.replace("for size", there).replace("wrong=0", "wrong=1"))
     bench.run()
 
     def reported_progress() -> list[tuple[str, str, float]]:
         messages = [message for message in bench.published if isinstance(message, ProbeProgressed)]
-        sized = [message.progress for message in messages if message.progress.bytes]
+        sized = [message.progress for message in messages if message.progress.size]
         return [(progress.stage, progress.algorithm, progress.ratio) for progress in sized]
 
     bench.turn_until(lambda: bool(reported_progress()))

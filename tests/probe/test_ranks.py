@@ -96,16 +96,12 @@ def test_a_run_measures_every_size_and_checks_its_data(complete: tuple[Probing, 
     """Two ranks reduce over gloo: every size is timed, and no element is wrong."""
     _, result = complete
     assert (result.outcome, result.backend, result.ranks, result.wrong_elements) == ("ok", "gloo", 2, 0), result
-    assert tuple(measurement.bytes for measurement in result.measurements) == ALL_REDUCE.cpu.sizes
+    assert tuple(measurement.size for measurement in result.measurements) == ALL_REDUCE.cpu.sizes
     assert result.versions["torch"].startswith("2.")
     for measurement in result.measurements:
         assert measurement.iterations == 20
-        assert measurement.algbw_bytes_per_second == pytest.approx(
-            measurement.bytes / measurement.latency_seconds["p50"]
-        )
-        assert measurement.busbw_bytes_per_second == pytest.approx(
-            measurement.algbw_bytes_per_second
-        )  # 2(n-1)/n is 1 for two ranks
+        assert measurement.raw_value == pytest.approx(measurement.size / measurement.latency_seconds["p50"])
+        assert measurement.value == pytest.approx(measurement.raw_value)  # 2(n-1)/n is 1 for two ranks
         assert (
             0
             < measurement.latency_seconds["p50"]
@@ -292,7 +288,7 @@ def test_a_killed_rank_is_named_and_the_others_are_ended(probing: Probing, worke
     """The hint names the killed rank, not the rank that lost its connection."""
     result = probing.run(
         worker("""
-send(stage="measure", size=0, sizes=1, bytes=1024)
+send(stage="measure", index=0, sizes=1, size=1024)
 if orders["rank"] == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 send(error="connection closed by peer")

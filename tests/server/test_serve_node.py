@@ -198,6 +198,7 @@ def test_run_in_progress_has_its_progress(node: ServedNode, port: int) -> None:
         "stage": "warm_up",
         "algorithm": "ring",
         "bytes": 1 << 30,
+        "size": 1 << 30,
         "ratio": 0.42,
         "message": "warming up 1 GiB (ring)",
     }

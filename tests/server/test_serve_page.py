@@ -290,12 +290,7 @@ def test_baseline_is_a_band() -> None:
     assert abs(drawn.series[0].label - drawn.series[1].label) >= LABEL_DISTANCE
     assert drawn.size == "8 GiB"
     assert drawn.has_bands
-    alike = plot(
-        [
-            run | {"measurements": [each | {"busbw_bytes_per_second": 1e11} for each in run["measurements"]]}
-            for run in runs
-        ]
-    )
+    alike = plot([run | {"measurements": [each | {"value": 1e11} for each in run["measurements"]]} for run in runs])
     assert alike is not None
     assert abs(alike.series[0].label - alike.series[1].label) == LABEL_DISTANCE
 
@@ -303,7 +298,7 @@ def test_baseline_is_a_band() -> None:
 def test_unfinished_run_is_a_mark_on_the_axis() -> None:
     """No line passes through it, and the heading has the size of the other runs."""
     runs = [run_document(example.run(hours)) for hours in range(3)]
-    small = [run | {"busbw_bytes_per_second": 5e3} for run in runs[0]["measurements"] if run["bytes"] < 1 << 30]
+    small = [run | {"value": 5e3} for run in runs[0]["measurements"] if run["size"] < 1 << 30]
     held = runs[0] | {"outcome": "skipped", "reason": "held", "measurements": small}
     drawn = plot([held, *runs[1:]])
     whole = plot(runs)

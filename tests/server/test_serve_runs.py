@@ -111,7 +111,7 @@ def test_unreadable_run_is_skipped(tmp_path: Path) -> None:
             from_document({"id": "odd", "probe": "copy", "outcome": "ok", "started": STAMP.wall}),
         )
         with one.writing() as connection:
-            connection.execute("UPDATE probe_runs SET result = '{}' WHERE id = 'odd'")
+            connection.execute("UPDATE probe_runs SET run = '{}' WHERE id = 'odd'")
         page = read(one, probe_runs.find, RunQuery(limit=2))
         assert [each.id for each in page.results] == ["r0"]
         assert [each.id for each in read(one, probe_runs.find, RunQuery(before=page.last)).results] == ["r1", "r2"]

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_events import WALL as NOW
@@ -143,12 +144,12 @@ def test_probe_runs_that_could_not_be_written_are_restored_once(path: Path) -> N
 
 
 MEASURED = {
-    "bytes": 1024,
+    "size": 1024,
     "iterations": 20,
     "latency_seconds": {},
     "wrong_elements": 0,
-    "algbw_bytes_per_second": 50.0,
-    "busbw_bytes_per_second": 100.0,
+    "raw_value": 50.0,
+    "value": 100.0,
 }
 BROKEN = {
     "not a number": ("100.0", "NaN"),
@@ -170,7 +171,7 @@ def test_an_unreadable_run_is_omitted_and_logged(path: Path, broken: str, caplog
         write(store, probe_runs.record, run)
         write(store, probe_runs.record, replace(run, id="r2"))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as damaged:
-        damaged.execute("UPDATE probe_runs SET result = replace(result, ?, ?) WHERE id != 'r2'", BROKEN[broken])
+        damaged.execute("UPDATE probe_runs SET run = replace(run, ?, ?) WHERE id != 'r2'", BROKEN[broken])
     with Store.open(path) as store:
         assert [run.id for run in read(store, probe_runs.read_recent, newest=4, each=1)] == ["r2"]
         assert [run.id for run in read(store, probe_runs.find, RunQuery()).results] == ["r2"]
@@ -178,31 +179,61 @@ def test_an_unreadable_run_is_omitted_and_logged(path: Path, broken: str, caplog
     assert [record.__dict__["row"] for record in caplog.records] == [broken]
 
 
-def test_results_of_an_earlier_schema_are_read(path: Path) -> None:
-    """A migration renames the members of stored results, and no text in them."""
-    compared = {"collective": "all_reduce", "algorithm": "ring", "dtype": "float32", "bytes": 1024, "busbw": 9.0}
-    pairs = [{"ranks": [0, 1], "bandwidth": 8.0, "wrong": [1, 0], "spoilt": [0, 1]}]
-    earlier = {
-        "comparisons": [{**compared, "baseline": 10.0, "spread": 1.0, "best": 12.0, "expected": 11.0, "low": "drift"}],
-        "location": {"sentence": "GPU 1 is slow.", "pairs": pairs},
-        "log": 'rank 0: {"low":1}',
-    }
+RING = ("all_reduce", "ring", "float32")
+AT_RING = {"collective": "all_reduce", "algorithm": "ring", "dtype": "float32", "bytes": 1024}
+
+
+def migrated(path: Path, schema: int, members: dict[str, Any]) -> ProbeResult:
+    """Return a result with these members after it was stored by a gpumon that had this schema, and read by this one."""
     run = result(1)
     with (
         contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr("gpumon.store.schema.MIGRATIONS", MIGRATIONS[:5])
+        patch.setattr("gpumon.store.schema.MIGRATIONS", MIGRATIONS[:schema])
         migrate(connection, path)
-        document = json.dumps({**to_document(run), **earlier}, separators=(",", ":"))
-        row = (run.id, run.probe, run.started, run.outcome, document)
-        connection.execute("INSERT INTO probe_runs (id, probe, started, outcome, document) VALUES (?, ?, ?, ?, ?)", row)
+        document = json.dumps({**to_document(run), **members}, separators=(",", ":"))
+        row = (1, run.id, run.probe, run.started, run.outcome, document)
+        connection.execute("INSERT INTO probe_runs VALUES (?, ?, ?, ?, ?, ?)", row)
     with Store.open(path) as store:
         [stored] = read(store, probe_runs.find, RunQuery(id=run.id)).results
+    return stored
+
+
+def test_results_of_schema_6_are_read_as_measured_quantities(path: Path) -> None:
+    """A migration states quantity and unit of the bandwidths that every probe measured then."""
+    times = {"iterations": 20, "latency_seconds": {"p50": 1e-3}, "min_seconds": 1e-4, "variation_ratio": 0.1}
+    bandwidths = {"algbw_bytes_per_second": 50.0, "busbw_bytes_per_second": 100.0}
+    references = {f"{name}_bytes_per_second": 200.0 for name in ("busbw", "baseline", "spread", "best", "expected")}
+    members = {
+        "measurements": [{**AT_RING, **times, **bandwidths, "wrong_elements": 3}],
+        "comparisons": [{**AT_RING, **references, "runs": 9, "best_date": "2026-11-01", "below_reference": "drift"}],
+        "location": {"message": "GPU 1 is slow.", "pairs": [{"ranks": [0, 1], "bandwidth_bytes_per_second": 8.0}]},
+    }
+    stored = migrated(path, 6, members)
+    [measurement], [comparison] = stored.measurements, stored.comparisons
+    assert measurement.key == comparison.key == (RING, "busbw", 1024)
+    assert (measurement.value, measurement.raw_value, measurement.unit) == (100.0, 50.0, "bytes_per_second")
+    assert (measurement.variation_ratio, measurement.wrong_elements) == (0.1, 3)
+    assert (comparison.value, comparison.baseline, comparison.spread) == (200.0, 200.0, 200.0)
+    assert (comparison.usual, comparison.expected, comparison.runs) == (200.0, 200.0, 9)
+    assert stored.location is not None
+    assert stored.location.pairs[0].bandwidth_bytes_per_second == 8.0
+
+
+def test_results_of_an_earlier_schema_are_read(path: Path) -> None:
+    """A migration renames the members of stored results, and no text in them."""
+    references = {"busbw": 9.0, "baseline": 10.0, "spread": 1.0, "best": 12.0, "expected": 11.0, "low": "drift"}
+    pairs = [{"ranks": [0, 1], "bandwidth": 8.0, "wrong": [1, 0], "spoilt": [0, 1]}]
+    earlier: dict[str, Any] = {
+        "comparisons": [{**AT_RING, **references}],
+        "location": {"sentence": "GPU 1 is slow.", "pairs": pairs},
+        "log": 'rank 0: {"low":1}',
+    }
+    stored = migrated(path, 5, earlier)
     [comparison] = stored.comparisons
-    assert (comparison.busbw_bytes_per_second, comparison.usual) == (9.0, 12.0)
-    assert (comparison.baseline_bytes_per_second, comparison.spread_bytes_per_second) == (10.0, 1.0)
-    assert comparison.expected_bytes_per_second == 11.0
+    assert (comparison.value, comparison.usual, comparison.key) == (9.0, 12.0, (RING, "busbw", 1024))
+    assert (comparison.baseline, comparison.spread, comparison.expected) == (10.0, 1.0, 11.0)
     assert stored.log == earlier["log"]
     assert stored.location == Location(
         message="GPU 1 is slow.",

@@ -18,6 +18,7 @@ from gpumon.health.verdict import (
 )
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import DECISIVE, LIMIT, ProbeResult
+from gpumon.probe.core.wording import in_words
 
 _REFERENCES = {
     "baseline": "this host's own median",
@@ -95,23 +96,19 @@ def _slow_finding(last: ProbeResult, whose: str) -> Finding:
         return warn(f"{whose} is slow: {last.reason or 'no figure to compare with'}.", Action.INSPECT, at=last.ended)
     of_first_algorithm = [comparison for comparison in low if comparison.algorithm == low[0].algorithm]
     worst = of_first_algorithm[-1]  # as in the result
-    busbw = worst.busbw_bytes_per_second
-    usual = worst.usual or busbw
+    value, unit, usual = worst.value, worst.unit, worst.usual or worst.value
     reference = _REFERENCES[worst.below_reference].format(date=worst.best_date)
     where = f" {last.location.message}" if last.location is not None else ""
     reason = (
-        f"{whose} ({worst.algorithm}) measured {busbw / 1e9:.0f} GB/s twice: {busbw / usual:.0%} of "
-        f"{usual / 1e9:.0f} GB/s, {reference}.{where}"
+        f"{whose} ({worst.algorithm}) measured {in_words(value, unit, '.0f')} twice: {value / usual:.0%} of "
+        f"{in_words(usual, unit, '.0f')}, {reference}.{where}"
     )
-    return warn(
-        reason,
-        Action.INSPECT,
-        at=last.ended,
-        busbw_bytes_per_second=busbw,
-        usual_bytes_per_second=usual,
-        busbw_ratio=busbw / usual,
-        below_reference=worst.below_reference,
-    )
+    evidence = {
+        f"{worst.quantity}_{unit}": value,
+        f"usual_{unit}": usual,
+        f"{worst.quantity}_ratio": value / usual,
+    }
+    return warn(reason, Action.INSPECT, at=last.ended, below_reference=worst.below_reference, **evidence)
 
 
 def slow_run(facts: Facts) -> Finding | None:

@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field, ValidationInfo, field_validator
 
 from gpumon.outputs.formatting import rfc3339, stage
 from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, Timestamp, metric_rows, row_values, timestamp
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.current_result import current_result, newest_result
-from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probe_metrics import AllReduce
-from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import OUTCOMES, ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
 
 
-class MeasurementResponse(ResponseModel):
-    """The measurement of one collective, algorithm, data type and message size."""
+def _old_name(name: str, attribute: str) -> Any:
+    """Return a field for the value of `attribute` under the name that it had when every probe measured bandwidth."""
+    return Field(description=f"As `{attribute}`.", validation_alias=AliasChoices(name, attribute))
 
-    collective: str
+
+class _Measured(ResponseModel):
+    """What was measured, and the unit. Names that contain a unit are null if the value has another unit."""
+
+    operation: str
     algorithm: str = Field(description="default: chosen by NCCL; ring: without NVLink SHARP.")
     dtype: str
-    bytes: int
+    quantity: str = Field(description="What was measured, such as busbw.")
+    unit: str = Field(description="Base unit of the values, such as bytes_per_second.")
+    size: int
+    size_unit: str = Field(description="What `size` counts, such as bytes.")
+    value: Number = Field(description="Bandwidths are defined as in nccl-tests.")
+    collective: str = _old_name("collective", "operation")
+    bytes: int | None = _old_name("bytes", "size")
+    busbw_bytes_per_second: Number | None = _old_name("busbw_bytes_per_second", "value")
+
+    @field_validator("*")
+    @classmethod
+    def _in_this_unit(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        if name == "bytes":
+            return value if info.data["size_unit"] == name else None
+        return None if name.endswith("_bytes_per_second") and not name.endswith(info.data["unit"]) else value
+
+
+class MeasurementResponse(_Measured):
+    """The value that was measured with one operation, algorithm, data type and size."""
+
+    raw_value: Number | None = Field(description="Algorithm bandwidth; null if the probe measures no bandwidth.")
     iterations: int
-    algbw_bytes_per_second: Number
-    busbw_bytes_per_second: Number = Field(description="Bus bandwidth as nccl-tests define it.")
     latency_seconds: dict[str, Number] = Field(description="Time of one operation by percentile: p50, p95, p99.")
     min_seconds: Number | None
     variation_ratio: Number | None = Field(description="Standard deviation of the times, divided by their mean.")
     wrong_elements: int
+    algbw_bytes_per_second: Number | None = _old_name("algbw_bytes_per_second", "raw_value")
 
 
 class ConditionsResponse(ResponseModel):
@@ -48,31 +72,26 @@ class ConditionsResponse(ResponseModel):
     )
 
 
-class ComparisonResponse(ResponseModel):
-    """One measurement and its reference values."""
+class ComparisonResponse(_Measured):
+    """One measurement and its reference values, all in `unit`."""
 
-    collective: str
-    algorithm: str
-    dtype: str
-    bytes: int
-    busbw_bytes_per_second: Number
-    baseline_bytes_per_second: Number | None = Field(
-        description="Median of this host's runs under the same conditions."
-    )
-    spread_bytes_per_second: Number | None = Field(
-        description="Spread of those runs: 1.48 times the median absolute deviation."
-    )
+    baseline: Number | None = Field(description="Median of this host's runs under the same conditions.")
+    spread: Number | None = Field(description="Spread of those runs: 1.48 times the median absolute deviation.")
     runs: int = Field(description="Number of earlier runs that the median is of.")
-    best_bytes_per_second: Number | None = Field(description="Highest median of 30 runs under these conditions.")
+    best: Number | None = Field(description="Best median of 30 runs under these conditions.")
     best_date: str = Field(description="UTC date of the newest of those runs; empty if there are too few.")
     runs_needed: int = Field(
         description="Runs that a baseline needs. Another driver, NCCL, setting, torch or GPU starts a new baseline."
     )
-    expected_bytes_per_second: Number | None = Field(description="Published figure for this hardware.")
+    expected: Number | None = Field(description="Published figure for this hardware.")
     source: str = Field(description="Source of the published figure.")
     below_reference: str = Field(
         description="Reference that it falls short of: baseline, drift (the best median), expected, or empty."
     )
+    baseline_bytes_per_second: Number | None = _old_name("baseline_bytes_per_second", "baseline")
+    spread_bytes_per_second: Number | None = _old_name("spread_bytes_per_second", "spread")
+    best_bytes_per_second: Number | None = _old_name("best_bytes_per_second", "best")
+    expected_bytes_per_second: Number | None = _old_name("expected_bytes_per_second", "expected")
 
 
 class PairResponse(ResponseModel):
@@ -133,19 +152,24 @@ class ProgressResponse(ResponseModel):
     rank: int
     stage: str
     algorithm: str
-    bytes: int | None
+    bytes: int | None = Field(description="Size that is measured, if it is a number of bytes.")
+    size: int | None = Field(description="Size that is measured.")
     ratio: Number = Field(description="Share of the measurements that is done.")
     message: str = Field(description="Progress as text.")
 
     @classmethod
-    def from_progress(cls, progress: Progress) -> ProgressResponse:
+    def from_state(cls, state: ProbeState) -> ProgressResponse | None:
+        progress, unit = state.progress, PROBES[state.running_probe].size_unit
+        if progress is None:
+            return None
         return cls(
             rank=progress.rank,
             stage=progress.stage,
             algorithm=progress.algorithm,
-            bytes=progress.bytes,
+            bytes=progress.size if unit == "bytes" else None,
+            size=progress.size,
             ratio=progress.ratio,
-            message=stage(progress.stage, progress.bytes, progress.algorithm),
+            message=stage(progress.stage, progress.size, unit, progress.algorithm),
         )
 
 
@@ -201,7 +225,7 @@ class ProbeResponse(ResponseModel):
         return cls(
             probe=probe,
             running=state.running if runs else None,
-            progress=ProgressResponse.from_progress(state.progress) if runs and state.progress else None,
+            progress=ProgressResponse.from_state(state) if runs else None,
             next_run=rfc3339(state.next_run) if scheduled else None,
             hold=HoldResponse.from_report(report),
             age_seconds=None if last is None else round(age_seconds(last, now), 3),
@@ -228,8 +252,7 @@ class RunningResponse(ResponseModel):
 
     @classmethod
     def from_state(cls, state: ProbeState, run: str) -> RunningResponse:
-        progress = None if state.progress is None else ProgressResponse.from_progress(state.progress)
-        return cls(id=run, probe=state.running_probe, running=True, progress=progress)
+        return cls(id=run, probe=state.running_probe, running=True, progress=ProgressResponse.from_state(state))
 
 
 class RunsResponse(ResponseModel):

@@ -31,21 +31,22 @@ _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
 SourcedFigure = tuple[float, str]
-"""A published bandwidth in bytes per second, and the source of this figure."""
+"""A published value, in the unit of the measurement, and its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Limits below which a measured bandwidth is too low, as shares of the reference bandwidths.
+    """Limits from which a measured value counts as worse than the reference values, as shares of these.
 
-    `baseline` applies to the median of this host's earlier runs and to the highest such median, `expected` to the
-    published figure. A share of 0 disables the comparison.
+    `baseline` applies to the median of this host's earlier runs and to the best such median, `expected` to the
+    published figure. A share of 0 disables the comparison. If lower values are better, a value is too high if its
+    share of the reference exceeds the inverse of the limit.
     """
 
     baseline: float = 0.9
     spreads: float = 4.0
-    """A bandwidth below the share `baseline` is too low only if it is also this many spreads below the median
-    (`Comparison.spread_bytes_per_second`). Results vary more on some hosts than on others.
+    """A value beyond the share `baseline` counts as worse only if it is also this many spreads (`Comparison.spread`)
+    from the median. Results vary more on some hosts than on others.
     """
     expected: float = 0.85
     limit: float | None = None
@@ -54,9 +55,10 @@ class Floors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Reference bandwidths for one run, and the limits below which its measurements are too low."""
+    """Reference values for one run, and the limits from which its measurements are worse."""
 
     probe: str
+    higher_is_better: bool = True
     backend: str
     conditions: Conditions = Conditions()
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -71,35 +73,38 @@ class Judge:
     floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
-        """Return the comparison of one measurement with its reference bandwidths.
+        """Return the comparison of one measurement with its reference values.
 
         The caller passes only measurements that `saturating_measurements` returns. `ranks`: number of ranks.
         `versions`: versions of NCCL, CUDA and torch, by name.
         """
         alike = list(self._comparable_runs(ranks, versions))
         earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
-        past = [each.busbw_bytes_per_second for each in earlier]
+        past = [each.value for each in earlier]
         median = statistics.median(past) if len(past) >= ENOUGH_RUNS else None
-        distances = [] if median is None else [abs(busbw - median) for busbw in past]
+        distances = [] if median is None else [abs(value - median) for value in past]
         spread = _MAD_TO_SIGMA * statistics.median(distances) if distances else None
-        best, date = _best_median(alike, measurement, median if len(past) == MAX_RUNS else None)
+        best, date = self._best_median(alike, measurement, median if len(past) == MAX_RUNS else None)
         figure, source = self.expected(measurement) or (None, "")
         comparison = Comparison(
-            collective=measurement.collective,
+            operation=measurement.operation,
             algorithm=measurement.algorithm,
             dtype=measurement.dtype,
-            bytes=measurement.bytes,
-            busbw_bytes_per_second=measurement.busbw_bytes_per_second,
-            baseline_bytes_per_second=median,
-            spread_bytes_per_second=spread,
+            quantity=measurement.quantity,
+            unit=measurement.unit,
+            size=measurement.size,
+            size_unit=measurement.size_unit,
+            value=measurement.value,
+            baseline=median,
+            spread=spread,
             runs=len(past),
-            best_bytes_per_second=best,
+            best=best,
             best_date=date,
             runs_needed=ENOUGH_RUNS,
-            expected_bytes_per_second=figure,
+            expected=figure,
             source=source,
         )
-        return replace(comparison, below_reference=_low_figure(comparison, self.floors))
+        return replace(comparison, below_reference=self._missed_reference(comparison))
 
     def changed_conditions(self, ranks: int, versions: Mapping[str, str]) -> str:
         """Return a phrase on the conditions that have changed since earlier runs; "" if no run had other conditions.
@@ -128,24 +133,45 @@ class Judge:
     def _key(self, ranks: int, versions: Mapping[str, str]) -> Mapping[str, object]:
         return _conditions(self.conditions, ranks, versions, self.settings)
 
+    def _best_median(
+        self, alike: Sequence[ProbeResult], measurement: Measurement, median: float | None
+    ) -> tuple[float | None, str]:
+        """Return the best median that a measurement has had, and its UTC date; (None, "") if none.
 
-def _best_median(
-    alike: Sequence[ProbeResult], measurement: Measurement, median: float | None
-) -> tuple[float | None, str]:
-    """Return the highest median that a measurement has had, in bytes per second, and its UTC date; (None, "") if none.
+        `alike`: earlier comparable runs, each of which has stored the best median until that run in its comparisons.
+        `median`: median of the newest MAX_RUNS runs; None if there are fewer runs.
+        """
+        medians = [
+            (comparison.best, comparison.best_date)
+            for run in alike
+            for comparison in run.comparisons
+            if comparison.key == measurement.key and comparison.best is not None
+        ]
+        if median is not None:
+            medians.append((median, utc(alike[-1].started).strftime("%Y-%m-%d")))
+        pick = max if self.higher_is_better else min
+        return pick(medians, key=lambda dated: dated[0], default=(None, ""))
 
-    `alike`: earlier comparable runs, each of which has stored the highest median until that run in its comparisons.
-    `median`: median of the newest MAX_RUNS runs; None if there are fewer runs.
-    """
-    medians = [
-        (comparison.best_bytes_per_second, comparison.best_date)
-        for run in alike
-        for comparison in run.comparisons
-        if comparison.key == measurement.key
-    ]
-    if median is not None:
-        medians.append((median, utc(alike[-1].started).strftime("%Y-%m-%d")))
-    return max(((best, date) for best, date in medians if best is not None), default=(None, ""))
+    def _missed_reference(self, comparison: Comparison) -> str:
+        """Return which reference value shows that a measurement is worse than it should be; "" if none does.
+
+        "baseline" is the median of this host's earlier runs, "drift" its best median, and "expected" the published
+        figure.
+        """
+        for name, usual in (("baseline", comparison.baseline), ("drift", comparison.best)):
+            if usual is not None and comparison.spread is not None:
+                distance = self.floors.spreads * comparison.spread
+                if self._is_worse(comparison.value, usual, self.floors.baseline, distance):
+                    return name
+        expected = comparison.expected
+        worse = expected is not None and self._is_worse(comparison.value, expected, self.floors.expected)
+        return "expected" if worse else ""
+
+    def _is_worse(self, value: float, usual: float, ratio: float, distance: float = 0.0) -> bool:
+        """Return whether a value is worse than the usual one by more than this ratio and by more than this distance."""
+        if self.higher_is_better:
+            return value < ratio * usual and value < usual - distance
+        return value * ratio > usual and value > usual + distance
 
 
 def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
@@ -214,26 +240,5 @@ def _conditions(
 
 def saturating_measurements(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
     """Return the measurements whose size is large enough to measure bandwidth (see SATURATING)."""
-    largest = max((measurement.bytes for measurement in measurements), default=0)
-    return tuple(measurement for measurement in measurements if measurement.bytes * SATURATING > largest)
-
-
-def _low_figure(comparison: Comparison, floors: Floors) -> str:
-    """Return which reference bandwidth shows that a measurement is too low; "" if it is not too low.
-
-    "baseline" is the median of this host's earlier runs, "drift" its best median, and "expected" the published figure.
-    """
-    own = {"baseline": comparison.baseline_bytes_per_second, "drift": comparison.best_bytes_per_second}
-    for name, usual in own.items():
-        if usual is None or comparison.spread_bytes_per_second is None:
-            continue
-        if comparison.busbw_bytes_per_second < min(
-            floors.baseline * usual, usual - floors.spreads * comparison.spread_bytes_per_second
-        ):
-            return name
-    if (
-        comparison.expected_bytes_per_second is not None
-        and comparison.busbw_bytes_per_second < floors.expected * comparison.expected_bytes_per_second
-    ):
-        return "expected"
-    return ""
+    largest = max((measurement.size for measurement in measurements), default=0)
+    return tuple(measurement for measurement in measurements if measurement.size * SATURATING > largest)

@@ -18,6 +18,7 @@ from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import ALL_REDUCE, MIB, Probe
 from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_hint, remedy, torch_installation
 from gpumon.probe.core.result import DECISIVE, LIMIT, SUCCESSES, Comparison, Location, ProbeResult
+from gpumon.probe.core.wording import in_words, size_in_words
 
 LOCATED = ("degraded", "wrong")
 """Outcomes for which the location of the fault is determined."""
@@ -41,7 +42,7 @@ def conclude(
 ) -> ProbeResult:
     """Return the result of a run from its passes, of which there is at least one.
 
-    `judge`: reference bandwidths. `duration`: seconds that the run took. `observations`: readings of the run's GPUs.
+    `judge`: reference values. `duration`: seconds that the run took. `observations`: readings of the run's GPUs.
     """
     measured = [measurement for run_pass in passes for measurement in measurements(run_pass)]
     compared = [comparison for run_pass in passes for comparison in comparisons(run_pass, judge)]
@@ -109,12 +110,12 @@ def _unmeasured_sizes(plan: Plan) -> str:
     """Return a sentence about sizes that were not measured for lack of memory; empty if there are none."""
     if not plan.left_out or plan.free is None:
         return ""
-    sizes = " and ".join(f"{size / MIB:g} MiB" for size in plan.left_out)
-    smallest = min(plan.left_out)
-    needed = memory_needed_on_cpu(smallest, plan.ranks)
+    probe, smallest = plan.probe, min(plan.left_out)
+    sizes = " and ".join(size_in_words(size, probe.size_unit) for size in plan.left_out)
+    needed = memory_needed_on_cpu(probe, smallest, plan.ranks)
     return (
         f"Not measured for lack of memory: {sizes}. {plan.free / MIB:.0f} MiB were free on the host, or in the agent's "
-        f"cgroup; for {smallest / MIB:g} MiB the {plan.ranks} ranks need {needed / MIB:.0f}."
+        f"cgroup; for {size_in_words(smallest, probe.size_unit)} the {plan.ranks} ranks need {needed / MIB:.0f}."
     )
 
 
@@ -203,7 +204,8 @@ def _judge_late(run_pass: Pass, ending: Ending) -> _Verdict | None:
     if not ending.timed_out or _is_complete(run_pass):
         return None
     behind = min(run_pass.accounts, key=lambda account: (account.done, account.progress.ratio)).progress
-    places = "; ".join(f"rank {account.rank}: {account.progress}" for account in run_pass.accounts)
+    unit = run_pass.plan.probe.size_unit
+    places = "; ".join(f"rank {account.rank}: {account.progress.place(unit)}" for account in run_pass.accounts)
     output = "".join(_printable_text(account.output) for account in run_pass.accounts)
     # a later pass has only the rest of the deadline, and the first pass has already read the files of torch
     whole = ending.duration > run_pass.plan.deadline / 2
@@ -218,7 +220,8 @@ def _judge_failed(run_pass: Pass, ending: Ending) -> _Verdict | None:
     accounts = run_pass.accounts
     cause = next((account for account in accounts if account.rank == ending.first_failed), accounts[0])
     device = f" ({run_pass.plan.gpus[cause.rank]})" if run_pass.plan.gpus else ""
-    hint = f"Rank {cause.rank}{device} at {cause.progress}: {cause.error or _describe_exit(cause.status)}."
+    place = cause.progress.place(run_pass.plan.probe.size_unit)
+    hint = f"Rank {cause.rank}{device} at {place}: {cause.error or _describe_exit(cause.status)}."
     output = _printable_text(cause.output)
     hint += f" {remedy(cause.error + output) or interpreter_hint(run_pass, cause) or log_hint(run_pass)}"
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
@@ -250,7 +253,7 @@ def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
 def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
     """Return a sentence that explains why there is no median of this host's earlier runs yet; empty if there is one."""
     first = passes[0]
-    without = [comparison for comparison in comparisons(first, judge) if comparison.baseline_bytes_per_second is None]
+    without = [comparison for comparison in comparisons(first, judge) if comparison.baseline is None]
     if not without:
         return ""
     comparison = without[-1]
@@ -261,9 +264,9 @@ def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
 
 
 def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
-    """Return the outcome degraded if a bandwidth is too low; None if none is too low.
+    """Return the outcome degraded if a value is worse than a reference; None if none is.
 
-    The hint names one size: in the first pass with low bandwidths, the last size whose bandwidth is too low.
+    The hint names one size: in the first pass with such values, the last size whose value is worse.
     """
     for run_pass in passes:
         low = comparisons(run_pass, judge, low=True)
@@ -279,27 +282,26 @@ def _below_limit(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
         return None
     for run_pass in passes:
         measured = measurements(run_pass)
-        best = max(measured, key=lambda measurement: measurement.busbw_bytes_per_second)
-        if best.busbw_bytes_per_second < limit:
+        best = max(measured, key=lambda measurement: measurement.value)
+        if best.value < limit:
             hint = (
-                f"The {best.algorithm} all-reduce measured {best.busbw_bytes_per_second / 1e9:.3g} GB/s at its best "
-                f"size; the configured limit is {limit / 1e9:.3g} GB/s."
+                f"The {best.algorithm} all-reduce measured {in_words(best.value, best.unit, '.3g')} at its best "
+                f"size; the configured limit is {in_words(limit, best.unit, '.3g')}."
             )
             return _Verdict(outcome="degraded", reason=LIMIT, hint=hint)
     return None
 
 
 def _degraded_verdict(comparison: Comparison) -> _Verdict:
-    usual = comparison.usual or comparison.busbw_bytes_per_second
+    value, unit, usual = comparison.value, comparison.unit, comparison.usual or comparison.value
     whose = {
         "baseline": "this host's own median",
         "drift": f"this host's best median, in runs up to {comparison.best_date}; it has fallen slowly since",
         "expected": comparison.source,
     }[comparison.below_reference]
     hint = (
-        f"{comparison.collective} ({comparison.algorithm}) of {comparison.bytes} bytes measured "
-        f"{comparison.busbw_bytes_per_second / 1e9:.2f} GB/s twice: "
-        f"{comparison.busbw_bytes_per_second / usual:.0%} of {usual / 1e9:.2f} GB/s ({whose})."
+        f"{comparison.operation} ({comparison.algorithm}) of {comparison.size} {comparison.size_unit} measured "
+        f"{in_words(value, unit, '.2f')} twice: {value / usual:.0%} of {in_words(usual, unit, '.2f')} ({whose})."
     )
     return _Verdict(outcome="degraded", reason=comparison.below_reference, hint=hint)
 

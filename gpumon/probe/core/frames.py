@@ -29,17 +29,19 @@ class Progress:
     """Index of the step in the pass; None before the first step and after the last."""
     algorithm: str = ""
     """NCCL algorithm being measured. It is set in the progress of a run only."""
-    bytes: int | None = None
+    size: int | None = None
+    """Size that the rank measures, in the probe's `size_unit`."""
     ratio: float = 0.0
     """Share of the step that is done, 0 to 1. In the progress of a run: share of the run."""
 
-    def __str__(self) -> str:
-        return self.stage if self.bytes is None else f"{self.stage} of {self.bytes} bytes"
+    def place(self, size_unit: str) -> str:
+        """Return the stage and the size as words."""
+        return self.stage if self.size is None else f"{self.stage} of {self.size} {size_unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """Operation times and wrong elements of one rank at one size, in a collective or in exchanges with one peer."""
+    """Operation times and wrong elements of one rank at one size, in an operation or in exchanges with one peer."""
 
     seconds: tuple[float, ...]
     """Duration of each timed operation in seconds, in order."""
@@ -47,7 +49,7 @@ class Sized:
     wrong_send_elements: int = 0
     """Number of wrong elements in the send buffer of this rank. It is counted in pair exchanges only."""
     direct: bool | None = None
-    """Whether CUDA reports direct access to the peer GPU's memory. It is None for a collective and on the CPU."""
+    """Whether CUDA reports direct access to the peer GPU's memory. It is None for other operations and on the CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Account:
     progress: Progress
     versions: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
-    """Measurements of collectives, keyed by step index and size in bytes."""
+    """Measurements of operations, keyed by step index and size."""
     pairs: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
     """Measurements of pair exchanges, keyed by step index and peer rank. Their `wrong` counts data received from the
     peer.
@@ -134,11 +136,11 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
     if stage not in STAGES:
         raise ValueError("no such stage")
     step = None if frame.get("step") is None else _number(frame, steps)
-    if "size" not in frame:
+    if "index" not in frame:
         return Progress(rank=rank, stage=stage, step=step, ratio=1.0 if stage == "end" else 0.0)
     sizes = _integer(frame, "sizes", minimum=1)
-    ratio = (_integer(frame, "size", maximum=sizes - 1) + _share(stage, frame)) / sizes
-    return Progress(rank=rank, stage=stage, step=step, bytes=_integer(frame, "bytes"), ratio=ratio)
+    ratio = (_integer(frame, "index", maximum=sizes - 1) + _share(stage, frame)) / sizes
+    return Progress(rank=rank, stage=stage, step=step, size=_integer(frame, "size"), ratio=ratio)
 
 
 def _share(stage: str, frame: Mapping[str, Any]) -> float:
@@ -154,7 +156,7 @@ def _share(stage: str, frame: Mapping[str, Any]) -> float:
 def _fold_times(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:
     number = _number(frame, steps)
     step, reports = steps[number], _reports(account, steps[number])
-    place = _integer(frame, "peer" if isinstance(step, Pairs) else "bytes")
+    place = _integer(frame, "peer" if isinstance(step, Pairs) else "size")
     if (
         not isinstance(step, Measure | Pairs)
         or place not in _expected_places(account.rank, step)
@@ -192,7 +194,7 @@ def _fold_step_end(account: Account, frame: Mapping[str, Any], steps: Sequence[S
 
 
 def _expected_places(rank: int, step: Step) -> Collection[int]:
-    """Return the sizes in bytes (Measure step) or the peer ranks (Pairs step) for which a rank must report times.
+    """Return the sizes (Measure step) or the peer ranks (Pairs step) for which a rank must report times.
 
     Return an empty collection for another step.
     """

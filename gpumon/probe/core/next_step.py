@@ -1,6 +1,6 @@
 """Chooses the next step of a pass. Pure.
 
-The ranks first measure all sizes, and repeat those with a low bandwidth. If a bandwidth remains low, or if data was
+The ranks first measure all sizes, and repeat those with a low value. If a value remains low, or if data was
 wrong, pairs of ranks then exchange data to locate the fault.
 """
 
@@ -55,37 +55,37 @@ def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
 
 
 def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
-    """Return the comparison with the reference bandwidths for each measured size that saturates the links.
+    """Return the comparison with the reference values for each measured size that saturates the hardware.
 
-    Return () until the largest planned size is measured. `low`: whether to return only the comparisons whose bandwidth
-    is too low.
+    Return () until the largest planned size is measured. `low`: whether to return only the comparisons whose value is
+    too low.
     """
     compared = _compare(run_pass, measurements(run_pass), judge)
     return tuple(comparison for comparison in compared if comparison.below_reference or not low)
 
 
 def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | None:
-    """Return a step that repeats the sizes of planned step `number` whose bandwidth is too low; None if no size is.
+    """Return a step that repeats the sizes of planned step `number` whose value is too low; None if no size is.
 
-    A run is degraded only if the repeated bandwidth is too low again, because results of healthy hosts vary.
+    A run is degraded only if the repeated value is too low again, because results of healthy hosts vary.
     """
     step = run_pass.plan.measures[number]
     low = [
-        comparison.bytes
+        comparison.size
         for comparison in _compare(run_pass, step_measurements(run_pass, number, step), judge)
         if comparison.below_reference
     ]
     if not low:
         return None
-    return Measure(collective=step.collective, dtype=step.dtype, sizes=tuple(low))
+    return Measure(operation=step.operation, dtype=step.dtype, sizes=tuple(low))
 
 
 def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
-    """Return the comparison with its reference bandwidths for each measurement whose size saturates the links.
+    """Return the comparison with its reference values for each measurement whose size saturates the hardware.
 
-    Return () until the largest planned size is measured, because that size determines which sizes saturate the links.
+    Return () until the largest planned size is measured, because that size determines which sizes do.
     """
-    if all(measurement.bytes < max(run_pass.plan.setting.sizes) for measurement in measured):
+    if all(measurement.size < max(run_pass.plan.setting.sizes) for measurement in measured):
         return ()
     return tuple(
         judge.compare(measurement, ranks=run_pass.plan.ranks, versions=run_pass.versions)

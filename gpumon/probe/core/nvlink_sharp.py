@@ -37,7 +37,7 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
         return ""
     if ring.below_reference:
         return LINKS if default.below_reference else HIDDEN
-    if default.busbw_bytes_per_second > LEVEL * ring.busbw_bytes_per_second:
+    if default.value > LEVEL * ring.value:
         return NOT_LINKS
     usual, usual_ring = _usual_bandwidth(default), _usual_bandwidth(ring)
     if usual_ring is None:
@@ -52,9 +52,9 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
     at most half of the published gain is measured, because hosts differ by a few percent.
     """
     default, ring = _largest_comparisons(compared)
-    if default is None or ring is None or default.bytes != ring.bytes:
+    if default is None or ring is None or default.size != ring.size:
         return ""
-    expected, measured = gain(default.bytes), default.busbw_bytes_per_second / ring.busbw_bytes_per_second
+    expected, measured = gain(default.size), default.value / ring.value
     return (
         ""
         if expected is None or measured > (1 + expected) / 2
@@ -66,18 +66,11 @@ def _largest_comparisons(compared: Sequence[Comparison]) -> tuple[Comparison | N
     """Return the float32 comparisons of default and ring, each at its largest size; None if not measured."""
     largest = {
         comparison.algorithm: comparison
-        for comparison in sorted(compared, key=lambda comparison: comparison.bytes)
+        for comparison in sorted(compared, key=lambda comparison: comparison.size)
         if comparison.dtype == "float32"
     }
     return largest.get("default"), largest.get("ring")
 
 
 def _usual_bandwidth(comparison: Comparison) -> float | None:
-    return next(
-        (
-            figure
-            for figure in (comparison.baseline_bytes_per_second, comparison.expected_bytes_per_second)
-            if figure is not None
-        ),
-        None,
-    )
+    return comparison.expected if comparison.baseline is None else comparison.baseline

@@ -57,11 +57,11 @@ class Pass:
 
 
 def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
-    """Return one measurement for each collective, data type and size that every rank has reported.
+    """Return one measurement for each operation, data type and size that every rank has reported.
 
     If a size was repeated, its measurement is the fastest one, with the sum of the wrong elements of all repeats.
     """
-    fastest: dict[tuple[str, str, str, int], Measurement] = {}
+    fastest: dict[tuple[object, ...], Measurement] = {}
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
             for measurement in step_measurements(run_pass, number, step):
@@ -113,15 +113,18 @@ def percentile(values: Sequence[float], share: float) -> float:
 def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -> Measurement:
     slowest = [max(together) for together in zip(*(rank.seconds for rank in ranks), strict=False)]
     latency = {name: percentile(slowest, share) for name, share in PERCENTILES.items()}
-    algbw = plan.probe.participating_bytes(size, plan.ranks) / latency["p50"]
+    probe, median = plan.probe, latency["p50"]
     return Measurement(
-        collective=step.collective,
+        operation=step.operation,
         algorithm=plan.algorithm,
         dtype=step.dtype,
-        bytes=size,
+        quantity=probe.quantity,
+        unit=probe.unit,
+        size=size,
+        size_unit=probe.size_unit,
+        value=probe.value(size, plan.ranks, median),
+        raw_value=None if probe.raw_value is None else probe.raw_value(size, plan.ranks, median),
         iterations=len(slowest),
-        algbw_bytes_per_second=algbw,
-        busbw_bytes_per_second=algbw * plan.probe.bus_factor(plan.ranks),
         latency_seconds=latency,
         min_seconds=min(slowest),
         variation_ratio=statistics.pstdev(slowest) / statistics.fmean(slowest),
@@ -133,7 +136,7 @@ def _faster_measurement(before: Measurement | None, after: Measurement) -> Measu
     """Return the faster of two measurements of one size, with the sum of their wrong elements."""
     if before is None:
         return after
-    faster = max(before, after, key=lambda measurement: measurement.busbw_bytes_per_second)
+    faster = min(before, after, key=lambda measurement: measurement.latency_seconds["p50"])
     return replace(faster, wrong_elements=before.wrong_elements + after.wrong_elements)
 
 

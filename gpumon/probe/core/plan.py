@@ -22,13 +22,13 @@ Round = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A step in which all ranks time a collective at each size."""
+    """A step in which all ranks time an operation at each size."""
 
-    collective: str
-    """Name of the collective in the TABLE of the worker's collectives.py."""
+    operation: str
+    """Name of the operation in the TABLE of the worker's operations.py."""
     dtype: str = "float32"
     sizes: tuple[int, ...]
-    """Sizes of the array in bytes."""
+    """Sizes in the probe's `size_unit`."""
     warm_ups: int = WARM_UPS
     operations: int = OPERATIONS
     checks: int = CHECKS
@@ -78,13 +78,8 @@ def rounds(ranks: int) -> tuple[Round, ...]:
     return tuple(turns)
 
 
-CPU_RANKS = 2
 OVERHEAD_BYTES = 3 << 30
 """Bytes of memory on each GPU for the CUDA context and NCCL's buffers. The actual size differs between versions."""
-BUFFERS = 2
-"""Number of buffers that a rank needs for the largest size. Most collectives, and all pair exchanges, send from one
-buffer and receive in another.
-"""
 CPU_OVERHEAD_BYTES = 400 << 20
 """Bytes of host memory that torch itself uses in each rank on the CPU."""
 CPU_SHARE = 0.5
@@ -148,7 +143,7 @@ class Plan:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Return the sizes in bytes that are not measured because too little memory is free for them.
+        """Return the sizes that are not measured because too little memory is free for them.
 
         Optional sizes (`sizes_if_fit`) are not included.
         """
@@ -157,10 +152,10 @@ class Plan:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """Return the steps with which every pass begins: one for each collective and data type."""
+        """Return the steps with which every pass begins: one for each operation and data type."""
         return tuple(
-            Measure(collective=collective, dtype=dtype, sizes=self.setting.sizes)
-            for collective in self.probe.collectives
+            Measure(operation=operation, dtype=dtype, sizes=self.setting.sizes)
+            for operation in self.probe.operations
             for dtype in self.dtypes
         )
 
@@ -209,17 +204,17 @@ class Plan:
         return json.dumps(orders).encode() + b"\n"
 
 
-def memory_needed(size: int) -> float:
-    """Return the bytes of GPU memory that a rank needs at most to measure an array of `size` bytes."""
-    return float(BUFFERS * size + OVERHEAD_BYTES)
+def memory_needed(probe: Probe, size: int) -> float:
+    """Return the bytes of GPU memory that a rank needs at most to measure this size."""
+    return float(probe.memory(size) + OVERHEAD_BYTES)
 
 
-def memory_needed_on_cpu(size: int, ranks: int) -> float:
-    """Return the bytes of host memory that must be available before an array of `size` bytes is measured on the CPU."""
-    return ranks * (BUFFERS * size / CPU_SHARE + CPU_OVERHEAD_BYTES)
+def memory_needed_on_cpu(probe: Probe, size: int, ranks: int) -> float:
+    """Return the bytes of host memory that must be available before this size is measured on the CPU."""
+    return ranks * (probe.memory(size) / CPU_SHARE + CPU_OVERHEAD_BYTES)
 
 
-def fit_to_memory(setting: Setting, ranks: int, free: float | None) -> Setting:
+def fit_to_memory(probe: Probe, setting: Setting, ranks: int, free: float | None) -> Setting:
     """Return the setting with sizes that fit into `free` bytes of memory.
 
     On GPUs the optional larger sizes that fit are added. On the CPU the sizes that do not fit are removed, except the
@@ -227,12 +222,13 @@ def fit_to_memory(setting: Setting, ranks: int, free: float | None) -> Setting:
     added or removed.
     """
     if setting.device == "cuda":
-        more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(size) <= free]
+        more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(probe, size) <= free]
         return replace(setting, sizes=(*setting.sizes, *more))
     if free is None:
         return setting
     smallest, *larger = setting.sizes
-    return replace(setting, sizes=(smallest, *(size for size in larger if memory_needed_on_cpu(size, ranks) <= free)))
+    fitting = (size for size in larger if memory_needed_on_cpu(probe, size, ranks) <= free)
+    return replace(setting, sizes=(smallest, *fitting))
 
 
 def make_plans(
@@ -247,20 +243,19 @@ def make_plans(
     deadline: float | None = None,
     dtypes: tuple[str, ...] = ("float32",),
     free: float | None = None,
-    cpu_ranks: int = CPU_RANKS,
     fault: str = "",
 ) -> tuple[Plan, ...]:
     """Return one plan for each algorithm.
 
-    Each real GPU gets a rank (NCCL). Without real GPUs the ranks use the CPU (gloo).
+    Each real GPU gets a rank (NCCL). Without real GPUs `probe.ranks` ranks use the CPU (gloo).
 
     `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: variables from the configuration; the agent's own
     environment is not inherited. `algorithms`: NCCL algorithms for ranks on GPUs; empty uses those of the probe.
-    `deadline`: in seconds; None uses that of the probe. `cpu_ranks`: number of ranks on the CPU.
+    `deadline`: in seconds; None uses that of the probe.
     """
     real = () if simulated else tuple(gpus)
-    ranks = len(real) or cpu_ranks
-    setting = fit_to_memory(probe.gpu if real else probe.cpu, ranks, free)
+    ranks = len(real) or probe.ranks
+    setting = fit_to_memory(probe, probe.gpu if real else probe.cpu, ranks, free)
     variables = _ENVIRONMENT | dict(environment or {}) | {"CUDA_VISIBLE_DEVICES": ",".join(real)}
     return tuple(
         Plan(

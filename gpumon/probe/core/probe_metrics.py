@@ -86,16 +86,16 @@ def _fold_success(metrics: AllReduce, result: ProbeResult) -> AllReduce:
         return metrics
     return replace(
         metrics,
-        busbw_bytes_per_second=_latest(result, lambda each: {str(each.bytes): each.busbw_bytes_per_second}),
-        algbw_bytes_per_second=_latest(result, lambda each: {str(each.bytes): each.algbw_bytes_per_second}),
+        busbw_bytes_per_second=_latest(result, lambda each: {str(each.size): each.value}),
+        algbw_bytes_per_second=_latest(result, lambda each: {str(each.size): each.raw_value or 0.0}),
         latency_seconds=_latest(result, _latency),
-        baseline_ratio=_ratios(result, lambda comparison: comparison.baseline_bytes_per_second),
-        expected_ratio=_ratios(result, lambda comparison: comparison.expected_bytes_per_second),
+        baseline_ratio=_ratios(result, lambda comparison: comparison.baseline),
+        expected_ratio=_ratios(result, lambda comparison: comparison.expected),
     )
 
 
 def _latency(measurement: Measurement) -> Mapping[str, float]:
-    size = str(measurement.bytes)
+    size = str(measurement.size)
     return {KEY_SEPARATOR.join((size, name)): seconds for name, seconds in measurement.latency_seconds.items()}
 
 
@@ -119,9 +119,9 @@ def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) ->
     """
     compared = [comparison for comparison in result.comparisons if comparison.dtype == "float32"]
     largest = {
-        comparison.algorithm: comparison for comparison in sorted(compared, key=lambda comparison: comparison.bytes)
+        comparison.algorithm: comparison for comparison in sorted(compared, key=lambda comparison: comparison.size)
     }
-    figures = {name: (comparison.busbw_bytes_per_second, usual(comparison)) for name, comparison in largest.items()}
+    figures = {name: (comparison.value, usual(comparison)) for name, comparison in largest.items()}
     return {
         KEY_SEPARATOR.join((result.backend, name)): busbw / usually
         for name, (busbw, usually) in figures.items()

@@ -1,10 +1,11 @@
 """Table of the probes, which are the kinds of measurement that a run can make.
 
-A new probe needs a row here. A new operation also needs a row in the TABLE of the worker's collectives.py.
+A new probe needs a row here. A new operation also needs a row in the TABLE of the worker's operations.py.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,10 @@ ALIGNMENT = 16
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ALL_REDUCE = "allreduce"
 """Name of the probe that runs by schedule and has Prometheus metrics. The other probes run only on request."""
+BUFFERS = 2
+"""Number of buffers that a rank needs for a size, unless the probe states otherwise. Most collectives, and all pair
+exchanges, send from one buffer and receive in another.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +29,19 @@ class Setting:
     device: str
     """Device type in torch's notation: cuda or cpu."""
     sizes: tuple[int, ...]
-    """Sizes in bytes: a small one for latency, up to one that saturates the links."""
+    """Sizes in the probe's `size_unit`: a small one, whose time is mostly latency, up to one that saturates the GPUs or
+    their links.
+    """
     sizes_if_fit: tuple[int, ...] = ()
-    """Larger sizes in bytes; each is measured only if the GPUs have enough free memory."""
+    """Larger sizes; each is measured only if the GPUs have enough free memory."""
     deadline: float
     """Max seconds from the start of a run to its last result. Ranks that are not done by then are killed."""
     algorithms: tuple[str, ...] = ("default",)
     """Keys of ALGORITHMS. Each algorithm is measured by a separate set of ranks."""
     min_baseline_ratio: float
-    """A bandwidth below this share of the host's own median is too low, unless results of this host vary that much."""
+    """A value worse than the host's own median by more than this share is degraded, unless results of this host vary
+    that much.
+    """
 
 
 _GPU = Setting(
@@ -51,24 +60,51 @@ _CPU = Setting(
 )
 
 
+class Topology(enum.Enum):
+    """Which GPUs a measurement concerns together."""
+
+    EACH_GPU = "each_gpu"
+    """Each rank works by itself, so that one GPU is enough. The slowest rank determines the result."""
+    NODE = "node"
+    """The ranks of all GPUs of the node work together."""
+    NODES = "nodes"
+    """The ranks of several nodes work together. No probe does this yet."""
+
+
+Value = Callable[[int, int, float], float]
+"""Function that returns a measured value from the size, the number of ranks and the seconds that an operation took."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """One kind of measurement that a run can make, such as all-reduce bandwidth. A row of TABLE."""
 
     name: str
     title: str
-    collectives: tuple[str, ...]
-    """Names of the collectives to time, as in the TABLE of the worker's collectives.py."""
+    quantity: str
+    """What is measured, in one word, such as busbw. The name of its metric is the quantity and the unit."""
+    unit: str
+    """Base unit of the values, as in names of metrics: bytes_per_second, flops, seconds."""
+    value: Value
+    """Function that computes the value from the median seconds of an operation."""
+    raw_quantity: str = ""
+    raw_value: Value | None = None
+    """A second value in the same unit, without the factor for the number of ranks, and its name: algorithm bandwidth.
+    """
+    higher_is_better: bool = True
+    operations: tuple[str, ...]
+    """Names of the operations to time, as in the TABLE of the worker's operations.py."""
+    topology: Topology = Topology.NODE
+    ranks: int = 2
+    """Number of ranks on the CPU. On GPUs each GPU has one rank."""
+    size_unit: str = "bytes"
+    """What a size counts, in the plural. It is the name of the label of the metrics too."""
+    memory: Callable[[int], int] = lambda size: BUFFERS * size
+    """Function that returns the bytes of memory that the buffers of one rank need for a size."""
     worker: Path = Path(__file__).parents[1] / "worker"
     """Folder of the rank program. It is run by its path, because the interpreter that has torch need not have
     gpumon.
     """
-    alone: bool = False
-    """Whether each rank works by itself, without the other ranks, so that one GPU is enough."""
-    shares: bool = False
-    """Whether the array is divided equally among the ranks."""
-    bus_factor: Callable[[int], float]
-    """Ratio of bus bandwidth to algorithm bandwidth as nccl-tests defines it. The argument is the number of ranks."""
     gpu: Setting = _GPU
     cpu: Setting = _CPU
     interval: float = 6 * 3600.0
@@ -81,12 +117,14 @@ class Probe:
     min_idle: float = 600.0
     """Seconds for which the GPUs must have been idle before a scheduled run. It is 0 on a simulated node."""
 
-    def participating_bytes(self, size: int, ranks: int) -> int:
-        """Return how many bytes of an array of `size` bytes a collective uses.
+    @property
+    def alone(self) -> bool:
+        """Return whether each rank works by itself, without the other ranks, so that one GPU is enough."""
+        return self.topology is Topology.EACH_GPU
 
-        If the array is divided among the ranks, each share is rounded down to a multiple of ALIGNMENT, but not to 0.
-        """
-        return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT) if self.shares else size
+    @property
+    def needs_gpus(self) -> int:
+        return 1 if self.alone else 2
 
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {
@@ -96,61 +134,70 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
 """NCCL environment variables of each algorithm. The ring runs without NVLink SHARP, so it measures the links alone."""
 
 
-def _gather_and_distribute_factor(ranks: int) -> float:
-    """Return the bus bandwidth factor of all-reduce, as nccl-tests defines it."""
-    return 2 * (ranks - 1) / ranks
+def participating_bytes(size: int, ranks: int) -> int:
+    """Return how many bytes of an array of `size` bytes a collective uses if it divides the array among the ranks.
+
+    Each share is rounded down to a multiple of ALIGNMENT, but not to 0.
+    """
+    return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT)
+
+
+def _bandwidth(
+    name: str,
+    title: str,
+    *operations: str,
+    factor: Callable[[int], float] = lambda _: 1.0,
+    used: Callable[[int, int], int] = lambda size, _: size,
+    topology: Topology = Topology.NODE,
+    gpu: Setting = _GPU,
+) -> Probe:
+    """Return a probe that measures bus bandwidth as nccl-tests defines it.
+
+    `factor`: ratio of bus bandwidth to algorithm bandwidth, by number of ranks. `used`: bytes that an operation uses of
+    an array, by size in bytes and number of ranks.
+    """
+
+    def algorithm_bandwidth(size: int, ranks: int, seconds: float) -> float:
+        return used(size, ranks) / seconds
+
+    return Probe(
+        name=name,
+        title=title,
+        quantity="busbw",
+        unit="bytes_per_second",
+        value=lambda size, ranks, seconds: algorithm_bandwidth(size, ranks, seconds) * factor(ranks),
+        raw_quantity="algbw",
+        raw_value=algorithm_bandwidth,
+        operations=operations,
+        topology=topology,
+        gpu=gpu,
+    )
 
 
 def _distribute_factor(ranks: int) -> float:
-    """Return the bus bandwidth factor of all-gather, reduce-scatter and all-to-all, as nccl-tests defines it."""
+    """Return the bus bandwidth factor of all-gather, reduce-scatter and all-to-all."""
     return (ranks - 1) / ranks
 
 
-def _unit_factor(_ranks: int) -> float:
-    return 1.0
-
-
 TABLE = (
-    Probe(
-        name=ALL_REDUCE,
-        title="all-reduce",
-        collectives=("all_reduce",),
-        bus_factor=_gather_and_distribute_factor,
+    _bandwidth(
+        ALL_REDUCE,
+        "all-reduce",
+        "all_reduce",
+        factor=lambda ranks: 2 * (ranks - 1) / ranks,
         gpu=replace(_GPU, sizes_if_fit=(4 * GIB,), algorithms=("default", "ring")),
     ),
-    Probe(
-        name="allgather",
-        title="all-gather",
-        collectives=("all_gather",),
-        shares=True,
-        bus_factor=_distribute_factor,
+    _bandwidth("allgather", "all-gather", "all_gather", factor=_distribute_factor, used=participating_bytes),
+    _bandwidth(
+        "reducescatter", "reduce-scatter", "reduce_scatter", factor=_distribute_factor, used=participating_bytes
     ),
-    Probe(
-        name="reducescatter",
-        title="reduce-scatter",
-        collectives=("reduce_scatter",),
-        shares=True,
-        bus_factor=_distribute_factor,
-    ),
-    Probe(
-        name="alltoall",
-        title="all-to-all",
-        collectives=("all_to_all",),
-        shares=True,
-        bus_factor=_distribute_factor,
-    ),
-    Probe(
-        name="sendrecv",
-        title="send and receive",
-        collectives=("send_receive",),
-        bus_factor=_unit_factor,
-    ),
-    Probe(
-        name="copy",
-        title="copies between host and GPU",
-        collectives=("host_to_device", "device_to_host"),
-        alone=True,
-        bus_factor=_unit_factor,
+    _bandwidth("alltoall", "all-to-all", "all_to_all", factor=_distribute_factor, used=participating_bytes),
+    _bandwidth("sendrecv", "send and receive", "send_receive"),
+    _bandwidth(
+        "copy",
+        "copies between host and GPU",
+        *("host_to_device", "device_to_host"),
+        topology=Topology.EACH_GPU,
         gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # each rank pins as much host memory
     ),
 )

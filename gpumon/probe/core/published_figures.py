@@ -90,14 +90,14 @@ def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = Tr
     measured size, and are needed because hosts reach the figure for a much smaller size even without NVLink SHARP.
     `sharp`: False if NVLink SHARP is disabled on this host. Then the figure is that of the ring algorithm.
     """
-    if measurement.collective != "all_reduce":
+    if measurement.operation != "all_reduce":
         return None
     rows = [
         row
         for row in _rows(model, ranks, measurement.algorithm if sharp else "ring")
-        if row.bytes <= NEAR * measurement.bytes
+        if row.bytes <= NEAR * measurement.size
     ]
-    best = min(rows, key=lambda row: max(row.bytes / measurement.bytes, measurement.bytes / row.bytes), default=None)
+    best = min(rows, key=lambda row: max(row.bytes / measurement.size, measurement.size / row.bytes), default=None)
     return None if best is None else (best.busbw, best.source)
 
 

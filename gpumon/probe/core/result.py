@@ -14,7 +14,7 @@ from gpumon.probe.core.wording import leaves_out
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
 SUCCESSES = ("ok", "degraded")
-"""Outcomes of runs whose bandwidths are exported as metrics. Baselines are computed from ok runs only."""
+"""Outcomes of runs whose values are exported as metrics. Baselines are computed from ok runs only."""
 DECISIVE = (*SUCCESSES, "wrong")
 """Outcomes of runs that checked their data. After the outcome wrong some sizes may not have been measured."""
 LIMIT = "limit"
@@ -28,23 +28,28 @@ MAX_NUMBER = 10**21
 """Max number in a result. A larger number in the store shows that the stored result is damaged."""
 Figure = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+Subject = tuple[str, str, str]
+"""What was measured: operation, algorithm and data type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Times and bandwidths of one collective at one size.
+    """A quantity that was measured with one operation at one size, from the median time of the operation."""
 
-    Bandwidths are defined as in nccl-tests, from the median time of an operation.
-    """
-
-    collective: str = "all_reduce"
+    operation: str = "all_reduce"
     algorithm: str = "default"
     """default: NCCL chooses the algorithm. ring: ring without NVLink SHARP."""
     dtype: str = "float32"
-    bytes: Count
+    quantity: str = "busbw"
+    unit: str = "bytes_per_second"
+    size: Count
+    size_unit: str = "bytes"
+    value: Figure
+    """Value of the quantity in the unit. Bandwidths are defined as in nccl-tests."""
+    raw_value: Figure | None = None
+    """The value without the probe's factor for the number of ranks (algorithm bandwidth); None without such a factor.
+    """
     iterations: Count
-    algbw_bytes_per_second: Figure
-    busbw_bytes_per_second: Figure
     latency_seconds: Mapping[str, Figure]
     """Seconds by percentile: p50, p95, p99. The time of one operation is that of its slowest rank."""
     min_seconds: Figure | None = None
@@ -54,9 +59,14 @@ class Measurement:
     """Total of wrong elements on all ranks, in all checked operations at this size."""
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        """Return collective, algorithm, data type and bytes. Measurements with equal keys in two runs are compared."""
-        return (self.collective, self.algorithm, self.dtype, self.bytes)
+    def subject(self) -> Subject:
+        """Return operation, algorithm and data type."""
+        return (self.operation, self.algorithm, self.dtype)
+
+    @property
+    def key(self) -> tuple[Subject, str, int]:
+        """Return subject, quantity and size. Measurements with equal keys in two runs are compared."""
+        return (self.subject, self.quantity, self.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,44 +88,47 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A measured bus bandwidth and the reference bandwidths for it, in bytes per second."""
+    """A measured value and the reference values for it, all in `unit`."""
 
-    collective: str
+    operation: str
     algorithm: str
     dtype: str
-    bytes: Count
-    busbw_bytes_per_second: Figure
-    baseline_bytes_per_second: Figure | None = None
+    quantity: str = "busbw"
+    unit: str = "bytes_per_second"
+    size: Count
+    size_unit: str = "bytes"
+    value: Figure
+    baseline: Figure | None = None
     """Median of this host's earlier runs under the same conditions; None if there are too few."""
-    spread_bytes_per_second: Figure | None = None
+    spread: Figure | None = None
     """Spread of the runs in the baseline: 1.48 times their median absolute deviation; None without a baseline."""
     runs: Count = 0
     """Number of earlier runs under the same conditions, from which the baseline is computed."""
-    best_bytes_per_second: Figure | None = None
-    """Highest median of 30 successive runs of this host under the same conditions; None if there were fewer runs."""
+    best: Figure | None = None
+    """Best median of 30 successive runs of this host under the same conditions; None if there were fewer runs."""
     best_date: str = ""
     """UTC date of the newest of the runs from which the best median is computed; empty if that is None."""
     runs_needed: Count = 0
     """Number of earlier runs that are necessary for a baseline."""
-    expected_bytes_per_second: Figure | None = None
-    """Published bus bandwidth for this hardware; None if there is none."""
+    expected: Figure | None = None
+    """Published figure for this hardware; None if there is none."""
     source: str = ""
     """Source of the published figure."""
     below_reference: str = ""
     """Reference that the measurement falls short of: baseline, expected, or drift (the best median); empty if none."""
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        """Return collective, algorithm, data type and bytes, as Measurement.key does."""
-        return (self.collective, self.algorithm, self.dtype, self.bytes)
+    def key(self) -> tuple[Subject, str, int]:
+        """Return subject, quantity and size, as Measurement.key does."""
+        return ((self.operation, self.algorithm, self.dtype), self.quantity, self.size)
 
     @property
     def usual(self) -> float | None:
         """Return the reference figure that `below_reference` names; None if it names none."""
         figures = {
-            "baseline": self.baseline_bytes_per_second,
-            "drift": self.best_bytes_per_second,
-            "expected": self.expected_bytes_per_second,
+            "baseline": self.baseline,
+            "drift": self.best,
+            "expected": self.expected,
         }
         return figures.get(self.below_reference)
 

@@ -1,4 +1,4 @@
-"""Writes lists and GPU indexes in words, and detects partial runs.
+"""Writes lists, GPU indexes and measured values in words, and detects partial runs.
 
 `gpumon check` imports this module, so it imports nothing slow.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+SYMBOLS = {"bytes_per_second": "B/s", "flops_per_second": "FLOP/s", "seconds": "s"}
+"""Symbol of each unit in which a probe measures. A unit that is missing is written as it is."""
+_SCALES = {"bytes_per_second": (1e9, "G"), "flops_per_second": (1e12, "T"), "seconds": (1e-6, "u")}
 MIN_RANGE = 3
 """Min number of consecutive indexes that are written as a range."""
 
@@ -31,3 +34,19 @@ def index_ranges(indexes: Iterable[int]) -> str:
 
 def _row(indexes: list[int]) -> list[str]:
     return [f"{indexes[0]} to {indexes[-1]}"] if len(indexes) >= MIN_RANGE else [str(index) for index in indexes]
+
+
+def scale(unit: str) -> tuple[float, str]:
+    """Return the factor and the symbol with which all values of a unit are shown, such as 1e9 and GB/s."""
+    factor, prefix = _SCALES.get(unit, (1.0, ""))
+    return factor, prefix + SYMBOLS.get(unit, unit)
+
+
+def in_words(value: float, unit: str, form: str) -> str:
+    """Return a value with its unit. `form`: format specification of the number."""
+    factor, symbol = scale(unit)
+    return f"{value / factor:{form}} {symbol}"
+
+
+def size_in_words(size: int, size_unit: str) -> str:
+    return f"{size / (1 << 20):g} MiB" if size_unit == "bytes" else f"{size} {size_unit}"

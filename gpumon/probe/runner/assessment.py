@@ -17,7 +17,7 @@ _ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.accepta
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
-    """Return the Judge of a run: its reference bandwidths, and the `floors` below which a result is too low.
+    """Return the Judge of a run: its reference values, and the `floors` from which a result is worse.
 
     Published figures are used only for ranks on GPUs.
     """
@@ -31,6 +31,7 @@ def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judg
 
     return Judge(
         probe=probe.name,
+        higher_is_better=probe.higher_is_better,
         backend=plan.setting.backend,
         conditions=conditions,
         settings=own_settings(plan.settings, plan.algorithm),

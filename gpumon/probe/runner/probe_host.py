@@ -79,13 +79,13 @@ class ProbeHost:
             min_idle_seconds=settings.min_idle_seconds if trigger == SCHEDULE else 0.0,
             gated=bool(settings.gate),
             unkillable=self.ranks.unkillable,
-            memory_needed=memory_needed(max(probe.gpu.sizes)),
+            memory_needed=memory_needed(probe, max(probe.gpu.sizes)),
             alone=probe.alone,
             unobserved=self.visibility.unobserved_seconds,
         )
 
     def prepare(self, run: Run, probe: Probe) -> Prepared:
-        """Return the plans and reference bandwidths of a run on the GPUs that are usable now.
+        """Return the plans and reference values of a run on the GPUs that are usable now.
 
         This method also starts to observe these GPUs.
         """

@@ -183,7 +183,7 @@ class ProbeRun:
         plan = plans[len(self._passes)]
         step, planned = progress.step, len(plan.measures)
         share = progress.ratio if step is None else min(1.0, (step + progress.ratio) / planned)
-        repeated = step is not None and step >= planned and progress.bytes is not None
+        repeated = step is not None and step >= planned and progress.size is not None
         ratio = (len(self._passes) + share) / len(plans)
         stage = "repeat" if repeated else progress.stage
         self._surroundings.on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))

@@ -19,13 +19,13 @@ from gpumon.probe.core.state import ProbeState, end_run
 
 MINUTE, HOUR = 60.0, 3600.0
 LOW = Comparison(
-    collective="all_reduce",
+    operation="all_reduce",
     algorithm="default",
     dtype="float32",
-    bytes=1 << 30,
-    busbw_bytes_per_second=380e9,
-    baseline_bytes_per_second=475e9,
-    spread_bytes_per_second=1e9,
+    size=1 << 30,
+    value=380e9,
+    baseline=475e9,
+    spread=1e9,
     runs=30,
     runs_needed=5,
     below_reference="baseline",
@@ -117,8 +117,8 @@ def test_a_slow_drift_is_compared_with_the_best_runs() -> None:
     """The reason names the best bandwidth and its date, not the median, which fell with it."""
     drift = replace(
         LOW,
-        baseline_bytes_per_second=385e9,
-        best_bytes_per_second=475e9,
+        baseline=385e9,
+        best=475e9,
         best_date="2026-05-01",
         below_reference="drift",
     )

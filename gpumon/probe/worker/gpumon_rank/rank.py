@@ -8,8 +8,8 @@ import platform
 from datetime import timedelta
 from typing import Any, Optional
 
-from gpumon_rank.collectives import TABLE, Collective, RankContext, exchange
 from gpumon_rank.faults import Fault
+from gpumon_rank.operations import TABLE, Operation, RankContext, exchange
 from gpumon_rank.pattern import Pattern
 from gpumon_rank.reporter import Reporter
 from gpumon_rank.stop import STOPPED, StopRequest
@@ -107,43 +107,43 @@ class Rank:
     # Steps
 
     def _measure_all(self, step: dict[str, Any]) -> None:
-        kind = TABLE[step["collective"]]
+        kind = TABLE[step["operation"]]
         pattern = Pattern(self._torch, step["dtype"], self._device, self._ranks, summed=kind.SUMS)
         for index, size in enumerate(step["sizes"]):
-            place = {"step": step["number"], "size": index, "sizes": len(step["sizes"]), "bytes": size}
+            place = {"step": step["number"], "index": index, "sizes": len(step["sizes"]), "size": size}
             self._reporter.enter("allocate", **place)
-            collective = kind(self._context, pattern, size)
+            timed = kind(self._context, pattern, size)
             self._barrier()
-            self._measure(step, collective, place)
-            del collective
+            self._measure(step, timed, place)
+            del timed
             self._release_cache()
 
-    def _measure(self, step: dict[str, Any], collective: Collective, place: dict[str, Any]) -> None:
+    def _measure(self, step: dict[str, Any], timed: Operation, place: dict[str, Any]) -> None:
         self._reporter.enter("warm_up", **place)
-        collective.fill()
+        timed.fill()
         for _ in range(step["warm_ups"]):
-            self._time(collective)
+            self._time(timed)
         self._reporter.enter("measure", **place)
         seconds = []
         for operation in range(step["operations"]):
             self._reporter.progress(**place, operation=operation, operations=step["operations"])
-            seconds.append(self._time(collective))
+            seconds.append(self._time(timed))
         self._reporter.enter("check", **place)
         self._barrier()
-        wrong = collective.check(step["checks"])
+        wrong = timed.check(step["checks"])
         self._stop.check()
-        self._reporter.frame(step=step["number"], bytes=place["bytes"], seconds=seconds, wrong=wrong)
+        self._reporter.frame(step=step["number"], size=place["size"], seconds=seconds, wrong=wrong)
 
-    def _time(self, collective: Collective) -> float:
+    def _time(self, timed: Operation) -> float:
         """Run one operation together with the other ranks, and return the seconds that it took on this rank."""
-        collective.prepare()
+        timed.prepare()
         self._barrier()
         self._align_gpus()
-        return self._stopwatch.time(lambda: self._operate(collective))
+        return self._stopwatch.time(lambda: self._operate(timed))
 
-    def _operate(self, collective: Collective) -> None:
+    def _operate(self, timed: Operation) -> None:
         self._fault.delay()
-        collective.operate()
+        timed.operate()
 
     def _measure_pairs(self, step: dict[str, Any]) -> None:
         """Exchange data with the peers of this rank, round by round. All pairs of a round exchange at the same time."""
@@ -175,7 +175,7 @@ class Rank:
         }
         self._stop.check()
         figures = {"seconds": seconds, **wrong, "direct": self._has_direct_access(peer)}
-        self._reporter.frame(step=step["number"], peer=peer, bytes=step["bytes"], **figures)
+        self._reporter.frame(step=step["number"], peer=peer, **figures)
 
     def _has_direct_access(self, peer: int) -> Optional[bool]:  # noqa: UP045 - Python 3.9
         return bool(self._torch.cuda.can_device_access_peer(self._rank, peer)) if self._on_gpu else None

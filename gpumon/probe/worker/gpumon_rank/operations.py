@@ -1,6 +1,6 @@
 """Operations that a rank can time, and the TABLE of them. Each fills its buffers, runs, and counts wrong elements.
 
-The size of an operation is defined as in nccl-tests: bytes of the whole array, of which each rank holds a share in some
+The size of a transfer is defined as in nccl-tests: bytes of the whole array, of which each rank holds a share in some
 collectives.
 """
 
@@ -18,7 +18,7 @@ from gpumon_rank.stop import StopRequest
 
 @dataclass(frozen=True)
 class RankContext:
-    """Modules, device and numbers that a collective needs. `torch`, `group`: modules torch and torch.distributed."""
+    """Modules, device and numbers that an operation needs. `torch`, `group`: modules torch and torch.distributed."""
 
     torch: Any
     group: Any
@@ -42,8 +42,8 @@ def share(elements: int, ranks: int, width: int) -> int:
     return max(aligned, elements // ranks // aligned * aligned)
 
 
-class Collective(ABC):
-    """An operation that a rank times on an array of one size, with the buffers of this rank.
+class Operation(ABC):
+    """An operation that a rank times at one size, with the buffers of this rank.
 
     Most subclasses are collectives of torch.distributed; two copy between host and GPU.
     """
@@ -56,6 +56,7 @@ class Collective(ABC):
         self._rank, self._ranks = context.rank, context.ranks
         self._device, self._fault, self._stop = context.device, context.fault, context.stop
         self._pattern = pattern
+        self.size = size
         self.elements = size // pattern.width
         self._share = share(self.elements, self._ranks, pattern.width)
         self._send: Any
@@ -72,7 +73,7 @@ class Collective(ABC):
         """Write this rank's pattern into the send buffer."""
         self._pattern.fill(self._send, self._rank)
 
-    def prepare(self) -> None:  # noqa: B027 - most collectives have nothing to prepare
+    def prepare(self) -> None:  # noqa: B027 - most operations have nothing to prepare
         """Prepare one timed operation, outside of the timed interval."""
 
     @abstractmethod
@@ -107,7 +108,7 @@ class Collective(ABC):
         return self._torch.empty(elements, dtype=self._pattern.dtype, device=device, pin_memory=pinned)
 
 
-class AllReduceCollective(Collective):
+class AllReduceCollective(Operation):
     """All-reduce in place: it replaces the buffer of every rank with the sum of the buffers of all ranks."""
 
     SUMS = True
@@ -134,7 +135,7 @@ class AllReduceCollective(Collective):
         return self._pattern.count_wrong_sums(self._send)
 
 
-class AllGather(Collective):
+class AllGather(Operation):
     """All-gather: every rank sends its share of the array and receives the shares of all ranks."""
 
     def allocate(self) -> None:
@@ -148,7 +149,7 @@ class AllGather(Collective):
         return sum(self._pattern.count_wrong(share, rank) for rank, share in shares)
 
 
-class ReduceScatter(Collective):
+class ReduceScatter(Operation):
     """Reduce-scatter: the buffers of all ranks are added up, and every rank receives its share of the sum."""
 
     SUMS = True
@@ -167,7 +168,7 @@ class ReduceScatter(Collective):
         return self._pattern.count_wrong_sums(self._receive)
 
 
-class AllToAll(Collective):
+class AllToAll(Operation):
     """All-to-all: every rank sends a different share to each rank."""
 
     def allocate(self) -> None:
@@ -185,7 +186,7 @@ class AllToAll(Collective):
         return sum(self._pattern.count_wrong(share, peer * self._ranks + self._rank) for peer, share in shares)
 
 
-class SendReceive(Collective):
+class SendReceive(Operation):
     """Send and receive in a ring: every rank sends to the next rank and receives from the previous one."""
 
     def allocate(self) -> None:
@@ -199,7 +200,7 @@ class SendReceive(Collective):
         return self._pattern.count_wrong(self._receive, self._before)
 
 
-class HostToDevice(Collective):
+class HostToDevice(Operation):
     """Copy from page-locked host memory to this rank's GPU. No other rank takes part."""
 
     def allocate(self) -> None:
@@ -237,7 +238,7 @@ class DeviceToHost(HostToDevice):
         return self._pattern.count_wrong(self._on_device, self._rank)
 
 
-TABLE: dict[str, type[Collective]] = {
+TABLE: dict[str, type[Operation]] = {
     "all_reduce": AllReduceCollective,
     "all_gather": AllGather,
     "reduce_scatter": ReduceScatter,
