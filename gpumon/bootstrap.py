@@ -26,8 +26,9 @@ from gpumon.config.component_settings import (
 from gpumon.config.model import Configuration
 from gpumon.health.alert_rules import RUNBOOKS
 from gpumon.model.error_event import ErrorObservation
+from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
-from gpumon.model.snapshot import ChildMessage
+from gpumon.model.snapshot import Processes
 from gpumon.model.time_window import WindowKind
 from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.dcgm import DcgmPage
@@ -208,7 +209,7 @@ def _core(configuration: Configuration) -> _Core:
     return _Core(configuration=configuration, loop=loop, monitor=monitor, persistence=persistence, epoch=epoch)
 
 
-def _samplers(core: _Core, on_message: Callable[[ChildMessage], None]) -> SamplerSupervisor:
+def _samplers(core: _Core, on_message: Callable[[Frame], None]) -> SamplerSupervisor:
     return SamplerSupervisor(
         core.loop,
         lambda page: sampler_orders(core.configuration, page, core.epoch),
@@ -233,8 +234,7 @@ def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRank
             samplers.note_xid(bus_id, xid)
 
     def is_own(observation: ErrorObservation) -> bool:
-        host = core.latest().host.snapshot
-        return killed.has_caused(observation, same_pids=host is None or not host.contained)
+        return killed.has_caused(observation, same_pids=not core.latest().host.value(Processes).contained)
 
     log = kernel_log_path(core.configuration)
     return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid, is_own=is_own)

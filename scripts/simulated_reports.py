@@ -15,15 +15,15 @@ from gpumon_sim.library import SimulatedNode, open_node
 from gpumon_sim.profiles import PROFILES
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.host.infiniband import PortReader
-from gpumon.collectors.host.processes import ProcessReader
-from gpumon.collectors.host.services import ServiceReader
+from gpumon.collectors.host.__main__ import HostChild
+from gpumon.collectors.host.reader import Trees
 from gpumon.collectors.nvml.gpm import MIN_SECONDS
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.model import call_progress
 from gpumon.model.node import Build
 from gpumon.model.now import Now
+from gpumon.model.orders import HostOrders
 from gpumon.model.reading import Table, rows
 from gpumon.model.snapshot import GpuReading, HostSnapshot, PciBus, Snapshot
 from gpumon.outputs.prometheus import TABLES
@@ -108,15 +108,8 @@ def _with_verdicts(report: Report, now: Now, terms: ReducerSettings) -> Report:
 
 def _links_snapshot(profile: str, scenario: Path | None, now: float) -> HostSnapshot:
     tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
-    ports, services = PortReader(lambda _: tree), ServiceReader(lambda _: tree, lambda _: tree)
-    processes = ProcessReader(lambda _: tree, clock=lambda: now)
-    return HostSnapshot(
-        ended_at=now,
-        ports=ports.poll(counting=True),
-        services=services.poll(),
-        stuck=processes.poll(),
-        contained=processes.contained,
-    )
+    orders = HostOrders(page=call_progress.create(), parent=0)
+    return HostChild(orders, Trees(tree, tree), clock=lambda: now).poll()
 
 
 def _moment(at: float) -> Now:

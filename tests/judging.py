@@ -9,6 +9,7 @@ from typing import Any
 import example_node as example
 import example_parts
 from changed_report import changed, with_transitions
+from reader_turns import host_snapshot
 from sample_windows import MAINTENANCE, RELEASE, window
 from typing_extensions import Self
 
@@ -25,7 +26,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
-from gpumon.model.snapshot import HostSnapshot, StuckProcess
+from gpumon.model.snapshot import StuckProcess
 from gpumon.model.time_window import WindowsEnded
 from gpumon.state import health_section
 from gpumon.state.reducer_settings import ReducerSettings
@@ -103,7 +104,7 @@ class Ward:
 
     def processes(self, *, stuck: tuple[StuckProcess, ...] | None = (), contained: bool | None = False) -> None:
         """Set what the host child reports about processes; by default no problem."""
-        self._links = HostSnapshot(ended_at=self.at, stuck=stuck, contained=contained)
+        self._links = host_snapshot(self.at, stuck=stuck, contained=contained)
 
     def event(self, index: int, code: int, *, kind: str = XID, count: int = 1, text: str = "", **values: Any) -> None:
         """Add an error event of a GPU at the current time."""

@@ -18,9 +18,9 @@ from gpumon.config.component_settings import host_orders, initial_report, reduce
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.model.error_event import ErrorObservation
+from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
 from gpumon.model.snapshot import (
-    ChildMessage,
     DriverStatus,
     Hello,
     HostSnapshot,
@@ -106,7 +106,7 @@ class SingleReading:
         """Read the GPUs and ports, and return the report as `/api/v1/report` returns it."""
         return _document(self.run())
 
-    def _take(self, message: ChildMessage) -> None:
+    def _take(self, message: Frame) -> None:
         if not isinstance(message, (Hello, Logged, TrialResult, ErrorObservation)):
             self._monitor.take(message)
         polled = isinstance(message, Snapshot) and message.complete

@@ -7,10 +7,19 @@ output for messages, and end the child when its parent ends or its standard inpu
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from gpumon import __version__, log
+from gpumon.model import frame
+from gpumon.model.orders import Orders
+from gpumon.model.snapshot import Hello, Logged
+
+OrdersT = TypeVar("OrdersT", bound=Orders)
 
 PR_SET_PDEATHSIG = 1
 
@@ -39,7 +48,45 @@ class DaemonRequests:
                 self.watch = word == WATCH
 
 
-def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
+class SendMessages(Protocol):
+    """Function that sends its messages, possibly none, to the daemon in one write.
+
+    One write is needed because the daemon may end this child as soon as it has read the first message.
+    """
+
+    def __call__(self, *messages: frame.Frame) -> None: ...
+
+
+Work = Callable[[OrdersT, SendMessages, DaemonRequests], int]
+"""Function that does the work of a child until the daemon requests the end, and returns the exit code."""
+
+
+def run(orders_type: type[OrdersT], work: Work[OrdersT]) -> int:
+    """Read the orders (the configuration), then do `work` until the daemon requests the end or closes standard input.
+
+    Return the exit code.
+    """
+    orders = orders_type.decode(read_orders())
+    write = reserve_stdout()
+    requests = DaemonRequests(watch=orders.watch)
+    tie_to_parent(orders.parent, requests)
+    log.configure(level=orders.log_level, format=orders.log_format)
+
+    encoder = frame.Encoder()
+
+    def send(*messages: frame.Frame) -> None:
+        logged = log.take_counts()
+        write(b"".join(map(encoder.encode, (*messages, Logged(messages=logged)) if logged else messages)))
+
+    send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
+    try:
+        return work(orders, send, requests)
+    except BrokenPipeError:
+        logging.getLogger("gpumon.collectors").info("the daemon has ended")
+        return 0
+
+
+def tie_to_parent(parent: int, requests: DaemonRequests) -> None:
     """Make this process end when its parent ends or its standard input closes. Pass further input to `requests`.
 
     `parent`: expected process id of the parent. If this process has another parent, end it at once. Restore the default
@@ -50,7 +97,7 @@ def tie_to_parent(parent: int, requests: DaemonRequests | None = None) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # the parent ended before prctl
         os._exit(0)
-    threading.Thread(target=_listen, args=(requests or DaemonRequests(),), name="input", daemon=True).start()
+    threading.Thread(target=_listen, args=(requests,), name="input", daemon=True).start()
 
 
 def _listen(requests: DaemonRequests) -> None:

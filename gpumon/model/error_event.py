@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpumon.model.frame import Frame
+
 XID, SXID, OVERRUN, AER, NIC, DRIVER = "xid", "sxid", "overrun", "aer", "nic", "driver"
 MAX_TEXTS = 3
 """Maximum number of different kernel messages to keep for one error, in addition to the newest message."""
@@ -31,7 +33,7 @@ CANCELLED_BY = {163: 162}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorObservation:
+class ErrorObservation(Frame):
     """An error that one source (NVML or the kernel log) reported `times` times for one device, or without a device."""
 
     kind: str

@@ -1,28 +1,19 @@
 """Frames: messages of a child process to the daemon, one JSON object per line.
 
-The key "frame" names the type of the message. Attributes that are None are omitted. A Snapshot also omits those parts
-of a GPU's reading that have not changed since the child's previous reading of this GPU; the daemon takes them from
-that reading. In "gpu", null stands for a metric that has become None.
+The key "frame" names the type of the message. Attributes that are None are omitted. A GPU's reading in a Snapshot has
+only what has changed since the child's previous reading of this GPU; the daemon takes the rest from that reading.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from functools import cache
-from typing import Any
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, ClassVar, TypeVar
 
-from gpumon.model import snapshot
-from gpumon.model.error_event import ErrorObservation
-from gpumon.model.fabric import Fabric, Platform
-from gpumon.model.gpu import Gpu
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort, Placement
-from gpumon.model.mig import Mig
-from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
-from gpumon.model.snapshot import ChildMessage
-
-SCHEMA = 10
+SCHEMA = 11
 """Version of the messages. Increase it with each change of a message, so that daemons and children of different
 versions do not exchange messages.
 """
@@ -30,169 +21,158 @@ versions do not exchange messages.
 LIMIT = 16 * 1024 * 1024
 """Maximum length of a line in bytes."""
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        snapshot.Hello,
-        snapshot.Logged,
-        snapshot.PciBus,
-        snapshot.DriverStatus,
-        snapshot.Snapshot,
-        ErrorObservation,
-        snapshot.TrialResult,
-        snapshot.HostSnapshot,
-    )
-}
+
+T = TypeVar("T")
 
 
 class FrameError(ValueError):
     """Raised for a line that cannot be decoded as a frame of this schema version."""
 
 
-class Encoder:
-    """Encodes the messages that one child sends through its pipe.
+class Frame:
+    """A message of a child, or a value in one: a frozen dataclass. A subclass registers itself by its name."""
 
-    The encoder keeps the last reading of each GPU, so that it can omit the sections that did not change.
-    """
+    __slots__ = ()
+    kinds: ClassVar[dict[str, type[Frame]]] = {}
+    """All subclasses by name."""
+    changing: ClassVar[Mapping[str, str]] = {}
+    """Attributes with items of which only changes are sent, each with the attribute that identifies an item."""
+
+    def __init_subclass__(cls) -> None:
+        Frame.kinds[cls.__name__] = cls
+
+
+class Encoder:
+    """Encodes the messages that one child sends through its pipe. Keeps the items of which it sends only changes."""
 
     def __init__(self) -> None:
-        self._sent: dict[str, snapshot.GpuReading] = {}
-        """The last reading of each GPU that was sent, by bus id."""
+        self._sent: dict[tuple[str, str], Any] = {}
 
-    def encode(self, message: ChildMessage) -> bytes:
-        """Return the message as one line with its newline.
-
-        For a GPU in a Snapshot, the line omits the sections, and the metrics in "gpu", that have not changed since the
-        previous Snapshot with this GPU.
-        """
-        values = {"frame": type(message).__name__} | _attributes(message)
-        if isinstance(message, snapshot.Snapshot):
-            values["gpus"] = [self._changes(reading) for reading in message.gpus]
+    def encode(self, message: Frame) -> bytes:
+        """Return the message as one line with its newline, without what the previous messages contain already."""
+        values = _attributes(message)
+        for part, key in message.changing.items():
+            values[part] = [self._item(part, key, item) for item in getattr(message, part)]
         return json.dumps(values, separators=(",", ":"), default=_attributes).encode() + b"\n"
 
-    def _changes(self, reading: snapshot.GpuReading) -> dict[str, Any]:
-        """Return a GPU's reading as a JSON object, without the sections that equal those of its previous reading.
-
-        "gpu" has only changed attributes. "same" lists the omitted sections. The first reading of a GPU is complete.
-        """
-        values, before = _attributes(reading), self._sent.get(reading.bus_id)
-        self._sent[reading.bus_id] = reading
-        if before is None:
-            return values
-        same = [name for name in _PARTS if name in values and values[name] == getattr(before, name)]
-        for name in same:
-            del values[name]
-        if reading.gpu is not None and before.gpu is not None:
-            values["gpu"] = {
-                name: after
-                for name in _names(Gpu)
-                if (after := getattr(reading.gpu, name)) != getattr(before.gpu, name)
-            }
-        return values | {"same": same}
+    def _item(self, part: str, key: str, item: Any) -> Any:
+        """Return the item as a JSON object: complete if it is the first with its identity, otherwise its changes."""
+        identity = getattr(item, key)
+        before = self._sent.get((part, identity))
+        self._sent[part, identity] = item
+        return item if before is None else {key: identity, "changes": _changes(before, item)}
 
 
 class Decoder:
-    """Decodes the lines that the daemon receives from one child.
-
-    The decoder keeps the last reading of each GPU, so that it can fill in the sections that were omitted as unchanged.
-    """
+    """Decodes the lines that the daemon receives from one child. Keeps the items of which it receives only changes."""
 
     def __init__(self) -> None:
-        self._received: dict[str, snapshot.GpuReading] = {}
+        self._received: dict[tuple[str, str], Any] = {}
 
-    def decode(self, line: bytes) -> ChildMessage:
+    def decode(self, line: bytes) -> Frame:
         """Return the message in this line. Raise FrameError if the line is not a frame of this schema version."""
         try:
             values = json.loads(line)
-            kind = _KINDS[values.pop("frame")]
-            if kind is snapshot.Snapshot:
-                return self._snapshot(values)
-            if kind is snapshot.HostSnapshot:
-                return _links(values)
-            return kind(**_with_tuples(values))  # type: ignore[no-any-return]
+            kind = Frame.kinds[values.pop("frame")]
+            items = {part: self._items(kind, part, values.pop(part)) for part in kind.changing}
+            return kind(**_arguments(kind, values), **items)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
 
-    def _snapshot(self, values: dict[str, Any]) -> snapshot.Snapshot:
-        values["gpus"] = [self._reading(gpu) for gpu in values["gpus"]]
-        return snapshot.Snapshot(**_with_tuples(values))
-
-    def _reading(self, values: dict[str, Any]) -> snapshot.GpuReading:
-        before = self._received[values["bus_id"]] if "same" in values else None
-        same = values.pop("same", ())
-        rows = values.get("gpu")
-        for name in values.keys() & _PARTS.keys():
-            values[name] = _PARTS[name](values[name])
-        values |= {name: getattr(before, name) for name in same}
-        if rows is not None:
-            values["gpu"] = _gpu(None if before is None else before.gpu, rows)
-        reading = self._received[values["bus_id"]] = snapshot.GpuReading(**values)
-        return reading
+    def _items(self, kind: Any, part: str, encoded: list[dict[str, Any]]) -> tuple[Any, ...]:
+        key, (item_kind, _) = kind.changing[part], typing.get_args(_hints(kind)[part])
+        items = []
+        for values in encoded:
+            place = part, values[key]
+            changes = values.get("changes")
+            item = _build(item_kind, values) if changes is None else _with_changes(self._received[place], changes)
+            self._received[place] = item
+            items.append(item)
+        return tuple(items)
 
 
-def encode(message: ChildMessage) -> bytes:
-    """Return the message as one line with its newline. A Snapshot in it has all readings, changed or not."""
+def encode(message: Frame) -> bytes:
+    """Return the message as one line with its newline. It is complete, see `decode`."""
     return Encoder().encode(message)
 
 
-def decode(line: bytes) -> ChildMessage:
+def decode(line: bytes) -> Frame:
     """Return the message in a complete line, as from `encode`. Raise FrameError for any other line.
 
-    A Snapshot in which an Encoder omitted unchanged readings is not complete: only the child's Decoder can decode it.
+    A line in which an Encoder omitted what did not change is not complete: only the child's Decoder can decode it.
     """
     return Decoder().decode(line)
 
 
 @cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+@cache
 def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(kind))
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    pairs = ((name, getattr(value, name)) for name in _names(value.__class__))
-    return {name: attribute for name, attribute in pairs if attribute is not None}
+    kind = value.__class__
+    named = {"frame": kind.__name__} if issubclass(kind, Frame) else {}
+    pairs = ((name, getattr(value, name)) for name in _names(kind))
+    return named | {name: attribute for name, attribute in pairs if attribute is not None}
 
 
-def _gpu(before: Gpu | None, rows: dict[str, Any]) -> Gpu:
-    if before is None:
-        return Gpu(**rows)
-    return dataclasses.replace(before, **rows) if rows else before
+def _changes(before: Any, after: Any) -> dict[str, Any]:
+    """Return the attributes of `after` that differ from those of `before`; of a nested dataclass, only its changes."""
+    changes = {}
+    for name in _names(after.__class__):
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            nested = new is not None and dataclasses.is_dataclass(old)
+            changes[name] = _changes(old, new) if nested else new
+    return changes
 
 
-def _by_link(table: type[Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda values: {link: table(**rows) for link, rows in values.items()}
+def _with_changes(before: Any, changes: dict[str, Any]) -> Any:
+    """Return the value whose difference from `before` is `changes`. Unchanged parts are the same objects."""
+    builders, after = _builders(before.__class__), dict(changes)
+    for name, value in changes.items():
+        old = getattr(before, name)
+        if value is not None and dataclasses.is_dataclass(old):
+            after[name] = _with_changes(old, value)
+        elif value is not None and name in builders:
+            after[name] = builders[name](value)
+    return dataclasses.replace(before, **after)
 
 
-_PARTS: dict[str, Callable[[Any], Any]] = {
-    "links": _by_link(Nvlink),
-    "peers": _by_link(NvlinkPeer),
-    "c2c_links": _by_link(C2cLink),
-    "fabric": lambda rows: Fabric(**rows),
-    "platform": lambda rows: Platform(**rows),
-    "migs": lambda migs: tuple(snapshot.MigReading(**mig | {"mig": Mig(**mig["mig"])}) for mig in migs),
-    "peer_access": lambda access: access,
-    "link_bytes": lambda moved: moved,
-    "pids": tuple,
-}
-"""Sections of a GpuReading that are sent only if they changed: the function that decodes each, by attribute name."""
+def _build(kind: Callable[..., T], values: dict[str, Any]) -> T:
+    """Return the dataclass of this kind with attributes from JSON."""
+    return kind(**_arguments(kind, values))
 
 
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes with a tuple for each list, because JSON has no tuples."""
-    return values | {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+def _arguments(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    builders = _builders(kind)
+    return values | {name: builders[name](values[name]) for name in builders.keys() & values.keys()}
 
 
-def _links(values: dict[str, Any]) -> snapshot.HostSnapshot:
-    values["ports"] = [_port(port) for port in values["ports"]]
-    if "stuck" in values:
-        values["stuck"] = [snapshot.StuckProcess(**_with_tuples(process)) for process in values["stuck"]]
-    return snapshot.HostSnapshot(**_with_tuples(values))
+@cache
+def _builders(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """Return, for each attribute that differs from its JSON value, the function that builds it from that value."""
+    builders = {name: _builder(_hints(kind)[name]) for name in _names(kind)}
+    return {name: builder for name, builder in builders.items() if builder is not None}
 
 
-def _port(values: dict[str, Any]) -> snapshot.PortReading:
-    parts = {
-        "link": InfinibandLink(**values["link"]),
-        "counts": InfinibandPort(**values["counts"]),
-        "placement": Placement(**_with_tuples(values["placement"])),
-    }
-    return snapshot.PortReading(**values | parts)
+def _builder(hint: Any) -> Callable[[Any], Any] | None:
+    """Return the function that builds a value of this type from its JSON value; None if the two are the same."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Frame:
+        return lambda values: _build(Frame.kinds[values.pop("frame")], values)
+    if dataclasses.is_dataclass(hint):
+        return partial(_build, hint)  # type: ignore[arg-type]
+    parts = [builder for builder in map(_builder, arguments) if builder is not None]
+    if not parts:
+        return tuple if origin is tuple else None
+    if origin is tuple:
+        return lambda values: tuple(map(parts[0], values))
+    if origin is Mapping:
+        return lambda values: {key: None if value is None else parts[0](value) for key, value in values.items()}
+    return lambda value: None if value is None else parts[0](value)  # a part, or None

@@ -55,6 +55,10 @@ class Orders:
     simulation: Simulation | None = None
     log_level: str = "info"
     log_format: str = "logfmt"
+    watch: bool = False
+    """For a sampler: True to read, at every poll, the GPU's processes and, if that is fast enough, the whole slow tier.
+    A later line on the child's input changes this, because replacing the child would leave a gap in a probe's readings.
+    """
 
     def encode(self) -> bytes:
         """Return the orders as one line of JSON with its newline."""
@@ -91,10 +95,6 @@ class SamplerOrders(Orders):
     """True to read also the metrics that are used only as detailed metrics."""
     largest_processes: int = 0
     """Maximum number of processes per GPU whose memory is reported by name; 0 for none."""
-    watch: bool = False
-    """True to read, at every poll, the GPU's processes and, if that is fast enough, the whole slow tier. A later line
-    on the child's input changes this, because replacing the child would leave a gap in the readings of a probe run.
-    """
     trial: str | None = None
     procfs: str = "/proc"
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
 
-from gpumon.model.error_event import ErrorObservation
 from gpumon.model.fabric import Fabric, Platform
+from gpumon.model.frame import Frame
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import EFA, FABRIC, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.mig import Mig
@@ -20,6 +21,7 @@ HOST, GUEST, CONTAINER, SANDBOX = PLACES = ("host", "guest", "container", "sandb
 the PCI bus still lists all GPUs; in a sandbox sysfs shows no NVIDIA GPU, although the driver lists some.
 """
 
+ValueT = TypeVar("ValueT", bound=Frame)
 Increments = Mapping[str, float | Mapping[str, float]]
 
 
@@ -75,11 +77,13 @@ class GpuReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Frame):
     """Result of one poll of the sampler, or of one part of a poll: the GPUs read since the previous Snapshot.
 
     A poll is sent in parts if it takes longer than a second, or if it reads the rare tier of several GPUs.
     """
+
+    changing: ClassVar[Mapping[str, str]] = {"gpus": "bus_id"}
 
     ended_at: float
     wall: float
@@ -99,7 +103,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PciBus:
+class PciBus(Frame):
     """NVIDIA GPUs on the PCI bus, read from sysfs without the NVIDIA driver.
 
     `functions` maps the bus id of each GPU to the kernel driver bound to it ("" for none).
@@ -119,7 +123,7 @@ class PciBus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverStatus:
+class DriverStatus(Frame):
     """Result of an attempt to initialise the driver."""
 
     up: bool
@@ -183,33 +187,65 @@ class StuckProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostSnapshot:
-    """Result of one poll of the host child: ports, services, blocked processes and schedulers."""
+class Ports(Frame):
+    """Value of the reader `infiniband`."""
 
-    ended_at: float
     ports: tuple[PortReading, ...] = ()
-    services: Mapping[str, bool] = field(default_factory=dict)
-    """True for each systemd unit that runs, else False, by unit name. Units that are not installed are absent."""
-    errors: Mapping[str, str] = field(default_factory=dict)
-    """Text that describes what a collector could not read, by name of the collector."""
-    denied: tuple[str, ...] = ()
-    """Names of collectors that lacked a permission."""
     left_out: int = 0
     """Number of ports that were not read, because the node has more ports than the maximum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services(Frame):
+    """Value of the reader `services`."""
+
+    running: Mapping[str, bool] = field(default_factory=dict)
+    """True for each systemd unit that runs, else False, by unit name. Units that are not installed are absent."""
+    ended: tuple[str, ...] = ()
+    """Systemd units that stopped or restarted since the last turn: all processes that they had then have ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes(Frame):
+    """Value of the reader `processes`."""
+
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes blocked in the kernel with NVIDIA devices open; None if unknown."""
     contained: bool | None = None
     """True if the agent runs in a PID namespace other than the host's: the agent and NVML then list only the processes
     of this container. None if unknown.
     """
-    ended: tuple[str, ...] = ()
-    """Systemd units that stopped or restarted since the last poll: all processes that they had then have ended."""
-    schedulers: tuple[str, ...] | None = None
+    fabric_manager: bool | None = None
+    """True if a fabric manager process runs, also in a container; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedulers(Frame):
+    """Value of the reader `schedulers`."""
+
+    names: tuple[str, ...] | None = None
     """Names of the job schedulers on this host; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class HostSnapshot(Frame):
+    """Result of one poll of the host child."""
+
+    ended_at: float
+    values: Mapping[str, Frame | None] = field(default_factory=dict)
+    """Value of each reader that had its turn, by its name; None if it is quarantined or failed."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Text that describes what a reader could not read in its last turn, by name of the reader."""
+    denied: tuple[str, ...] = ()
+    """Names of readers that lacked a permission in their last turn."""
+
+    def value(self, kind: type[ValueT]) -> ValueT:
+        """Return the value of this type; one without attributes, which is "unknown", if there is none."""
+        return next((value for value in self.values.values() if isinstance(value, kind)), None) or kind()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Frame):
     """First frame of a sampler, trial or host child: its version, the schema of its frames, and its process id."""
 
     version: str
@@ -218,18 +254,15 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
+class TrialResult(Frame):
     """Message from a trial child: all driver calls on the quarantined GPU `bus_id` returned, perhaps with an error."""
 
     bus_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
+class Logged(Frame):
     """Message that counts the log messages of a child since its previous Logged message."""
 
     messages: Mapping[str, float]
     """Number of log messages by level."""
-
-
-ChildMessage = Hello | Logged | PciBus | DriverStatus | Snapshot | ErrorObservation | TrialResult | HostSnapshot

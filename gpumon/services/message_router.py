@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpumon.clock import boot_clock
 from gpumon.model.error_event import ErrorObservation
-from gpumon.model.snapshot import ChildMessage, DriverStatus, Hello, Logged, Snapshot, TrialResult
+from gpumon.model.frame import Frame
+from gpumon.model.snapshot import DriverStatus, Hello, Logged, Snapshot, TrialResult
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.state.monitor import Monitor
@@ -22,7 +23,7 @@ class MessageRouter:
         self._first_poll_by = boot_clock() + READY_SECONDS
         self._polled = False
 
-    def take(self, message: ChildMessage) -> None:
+    def take(self, message: Frame) -> None:
         """Pass an Xid to the event recorder, and any other message to the monitor, which updates the Report.
 
         Ignore Hello, Logged and TrialResult, which the supervisor of the child has already processed.
@@ -39,7 +40,7 @@ class MessageRouter:
         return self._polled or node_is_released or boot_clock() > self._first_poll_by
 
 
-def _ends_a_poll(message: ChildMessage) -> bool:
+def _ends_a_poll(message: Frame) -> bool:
     if isinstance(message, Snapshot):
         return message.complete
     return isinstance(message, DriverStatus) and not message.up

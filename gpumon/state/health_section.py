@@ -10,6 +10,7 @@ from gpumon.health.free_node import free_since
 from gpumon.health.node_health import Health
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.now import Now
+from gpumon.model.snapshot import Processes
 from gpumon.model.time_window import WindowKind, in_force, of_kind
 from gpumon.state import port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
@@ -58,13 +59,14 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     """Return the facts that checks may read at this time."""
     inventory, host = report.inventory, report.host
     current, bus = host.current, inventory.bus
+    processes = Processes() if current is None else current.value(Processes)
     read = Facts(
         now=now,
         boot_id=report.boot_id,
         node=report.node,
         gpus=report.gpus,
-        stuck=None if current is None else current.stuck,
-        contained=None if current is None else current.contained,
+        stuck=processes.stuck,
+        contained=processes.contained,
         ports=(*report.ports, *(gone.port for gone in report.gone_ports)),
         gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},
         known_ports=port_inventory.by_name(host.inventory),

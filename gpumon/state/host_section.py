@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from gpumon.model.frame import Frame
 from gpumon.model.node import UNITS
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import HostSnapshot
+from gpumon.model.snapshot import HostSnapshot, Ports, Processes, Services
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance, HostStatus, StoredState
 from gpumon.state.port_inventory import PortInventory
@@ -16,8 +17,11 @@ from gpumon.state.section import Step
 
 STALE_SECONDS = 3 * SLOW.value
 """Age in seconds above which the last snapshot of the host child is no longer used."""
-INFINIBAND, _, PROCESSES, _ = COLLECTORS = ("infiniband", "services", "processes", "schedulers")
-"""Names of the collectors of the host child."""
+INFINIBAND, PROCESSES = "infiniband", "processes"
+"""Names of readers of the host child."""
+FABRIC_MANAGER = UNITS["fabric_manager_up"]
+
+ValueT = TypeVar("ValueT", bound=Frame)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +30,20 @@ class HostState:
 
     child: HostStatus = HostStatus()
     snapshot: HostSnapshot | None = None
+    """The last snapshot, with the last value of each reader."""
     read_at: float = 0.0
     """Time at which the snapshot arrived, as Now.uptime."""
     is_current: bool = False
     """True if there is a snapshot that is not older than STALE_SECONDS."""
     stops: Mapping[str, float] = field(default_factory=dict)
     """Number of stops and restarts by systemd unit name, since the start of the agent."""
+    fabric_manager_elsewhere: bool = False
+    """True if the fabric manager has run outside its unit, as in a container of the GPU operator."""
     inventory: PortInventory = PortInventory()
+
+    def value(self, kind: type[ValueT]) -> ValueT:
+        """Return the last value of this type; one without attributes, which is "unknown", if there is none."""
+        return kind() if self.snapshot is None else self.snapshot.value(kind)
 
     @property
     def current(self) -> HostSnapshot | None:
@@ -43,7 +54,7 @@ class HostState:
     def lists_all_ports(self) -> bool:
         """Return True if the last snapshot lists every port, so that a port that it does not list is missing."""
         snapshot, child = self.snapshot, self.child
-        if snapshot is None or INFINIBAND in snapshot.errors or snapshot.left_out:
+        if snapshot is None or INFINIBAND in snapshot.errors or snapshot.value(Ports).left_out:
             return False
         return not (child.quarantined or child.trouble)
 
@@ -64,14 +75,14 @@ def apply(host: HostState, step: Step) -> HostState:
 
 
 def _read(host: HostState, snapshot: HostSnapshot, step: Step) -> HostState:
-    stops = host.stops
-    if snapshot.ended:
-        stops = {**stops} | {unit: stops.get(unit, 0.0) + 1 for unit in snapshot.ended}
-    host = replace(host, snapshot=snapshot, read_at=step.now.uptime, stops=stops)
+    stops = {**host.stops} | {unit: host.stops.get(unit, 0.0) + 1 for unit in snapshot.value(Services).ended}
+    values = snapshot.values if host.snapshot is None else {**host.snapshot.values, **snapshot.values}
+    host = replace(host, snapshot=replace(snapshot, values=values), read_at=step.now.uptime, stops=stops)
     ports = port_inventory.read(
-        host.inventory, snapshot, step.now, complete=host.lists_all_ports, patterns=step.settings.ports
+        host.inventory, host.value(Ports), step.now, complete=host.lists_all_ports, patterns=step.settings.ports
     )
-    return replace(host, inventory=ports)
+    outside = host.value(Processes).fabric_manager and not host.value(Services).running.get(FABRIC_MANAGER)
+    return replace(host, inventory=ports, fabric_manager_elsewhere=bool(outside) or host.fabric_manager_elsewhere)
 
 
 def node_rows(host: HostState, denied: Mapping[str, float] | None) -> dict[str, Any]:
@@ -80,8 +91,9 @@ def node_rows(host: HostState, denied: Mapping[str, float] | None) -> dict[str, 
     `denied` is the current row `collector_denied`.
     """
     snapshot = host.current
-    running = {} if snapshot is None else snapshot.services
-    others = {name: value for name, value in (denied or {}).items() if name not in COLLECTORS}
+    running = {} if snapshot is None else _running(host)
+    readers = host.snapshot.values if host.snapshot else ()
+    others = {name: value for name, value in (denied or {}).items() if name not in readers}
     others |= dict.fromkeys(snapshot.denied if snapshot else (), 1.0)
     return {
         **{row: float(running[unit]) if unit in running else None for row, unit in UNITS.items()},
@@ -90,12 +102,20 @@ def node_rows(host: HostState, denied: Mapping[str, float] | None) -> dict[str, 
     }
 
 
+def _running(host: HostState) -> Mapping[str, bool]:
+    """Return whether each unit runs. The fabric manager runs if its unit or another process of it does."""
+    running, process = host.value(Services).running, host.value(Processes).fabric_manager
+    if process:
+        return {**running, FABRIC_MANAGER: True}
+    return {FABRIC_MANAGER: False, **running} if host.fabric_manager_elsewhere and process is not None else running
+
+
 def _service_stops(host: HostState) -> dict[str, float] | None:
     """Return how often each installed service has stopped, by service name; None if no service is in a snapshot."""
     if host.snapshot is None:
         return None
     names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
-    return {names[unit]: host.stops.get(unit, 0.0) for unit in {**host.snapshot.services, **host.stops}} or None
+    return {names[unit]: host.stops.get(unit, 0.0) for unit in {**_running(host), **host.stops}} or None
 
 
 def notice(host: HostState) -> str | None:

@@ -9,10 +9,10 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
 from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition
+from gpumon.model.frame import Frame
 from gpumon.model.notified_alert import NotifiedAlert
 from gpumon.model.port_record import PortRecord
 from gpumon.model.request_result import DeviceHolder
-from gpumon.model.snapshot import DriverStatus, HostSnapshot, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
@@ -185,10 +185,7 @@ class Tick:
 
 
 Message = (
-    Snapshot
-    | PciBus
-    | DriverStatus
-    | HostSnapshot
+    Frame
     | HostStatus
     | SamplerStatus
     | ReleaseHolders

@@ -15,7 +15,7 @@ from gpumon.model.now import Now
 from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.port_record import PortRecord
 from gpumon.model.reading import rows
-from gpumon.model.snapshot import HostSnapshot, PortReading
+from gpumon.model.snapshot import PortReading, Ports
 from gpumon.state.counters import Counts, advance, raw_values, totals
 from gpumon.state.port_roles import with_roles
 
@@ -68,35 +68,35 @@ NO_PATTERNS = PortPatterns()
 
 def read(
     inventory: PortInventory,
-    snapshot: HostSnapshot,
+    read_ports: Ports,
     now: Now,
     *,
     complete: bool,
     patterns: PortPatterns = NO_PATTERNS,
 ) -> PortInventory:
-    """Return the inventory after a snapshot of the host child.
+    """Return the inventory after a reading of the ports.
 
-    `complete` is True if the snapshot lists every port, so that an expected port that it does not list is missing.
+    `complete` is True if the reading lists every port, so that an expected port that it does not list is missing.
     """
     before = {(port.device, port.port): port for port in inventory.ports}
     counters = dict(inventory.counters)
-    snapshot = replace(snapshot, ports=_with_roles(inventory, snapshot.ports, patterns))
+    current = _with_roles(inventory, read_ports.ports, patterns)
     ports = []
-    for port in snapshot.ports:
+    for port in current:
         place = (port.device, port.port)
         raws = raw_values(port.counts)
         counters[place] = advance(counters.pop(place, {}), raws, {}, now.uptime, InfinibandPort)
         exported = replace(port, counts=replace(port.counts, **totals(port.counts, counters[place], {})))
         ports.append(_reuse(before.get(place), exported))
-    here = _identities(snapshot.ports, inventory.records)
+    here = _identities(current, inventory.records)
     inventory = replace(
         inventory,
         ports=tuple(ports),
         counters=dict(list(counters.items())[-MAX_RECORDS:]),
-        records=_exclude(_with_ports(inventory.records, snapshot.ports, here, now.wall), patterns.exclude),
+        records=_exclude(_with_ports(inventory.records, current, here, now.wall), patterns.exclude),
         here=here,
         missing=_without(inventory.missing, here.values()),
-        left_out=max(inventory.left_out, snapshot.left_out),
+        left_out=max(inventory.left_out, read_ports.left_out),
     )
     return _find_missing(inventory, before, now) if complete else inventory
 

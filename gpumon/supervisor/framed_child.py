@@ -13,7 +13,7 @@ from gpumon.log import add_counts
 from gpumon.model import call_progress, frame
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.error_event import ErrorObservation
-from gpumon.model.snapshot import ChildMessage, Hello, Logged
+from gpumon.model.snapshot import Hello, Logged
 from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.hang_detector import HangDetector
@@ -52,7 +52,7 @@ class FramedChild:
         loop: Loop,
         launch: Callable[[int], ChildProgram],
         *,
-        on_message: Callable[[ChildMessage], None],
+        on_message: Callable[[frame.Frame], None],
         on_end: Callable[[int], None],
         on_abandoned: Callable[[], None],
     ) -> None:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders
-from gpumon.model.snapshot import ChildMessage, TrialResult
+from gpumon.model.snapshot import TrialResult
 from gpumon.model.time_window import NODE
 from gpumon.supervisor.gpu_quarantine import GpuQuarantine
 from gpumon.supervisor.sampler_child import SamplerChild
@@ -77,7 +78,7 @@ class GpuTrials:
         if self._child is None:
             self._quarantine.postpone(bus_id)
 
-    def _take_message(self, message: ChildMessage) -> None:
+    def _take_message(self, message: Frame) -> None:
         if isinstance(message, TrialResult) and message.bus_id in self._quarantine:
             log.info("GPU answers again; ending its quarantine", extra={"pci_bus_id": message.bus_id})
             self._quarantine.remove(message.bus_id)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
+from gpumon.model.frame import Frame
 from gpumon.model.orders import HostOrders
-from gpumon.model.snapshot import ChildMessage, HostSnapshot
+from gpumon.model.snapshot import HostSnapshot
 from gpumon.state.messages import HostStatus, Quarantine
 from gpumon.supervisor.deadlines import HOST_DEADLINES, HostDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
@@ -120,7 +121,7 @@ class HostSupervisor:
 
     # Messages
 
-    def _take_message(self, message: ChildMessage) -> None:
+    def _take_message(self, message: Frame) -> None:
         """Pass a snapshot to `on_snapshot`, and end the quarantine of each device that this child retries.
 
         The quarantine ends, because a child sends a snapshot only after its reads have returned.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpumon.model.call_progress import CallInProgress
+from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders
-from gpumon.model.snapshot import ChildMessage
 from gpumon.model.time_window import NODE
 from gpumon.supervisor.deadlines import SamplerDeadlines
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
@@ -36,7 +36,7 @@ class SamplerChild(FramedChild):
         orders: Callable[[int], SamplerOrders],
         deadlines: SamplerDeadlines,
         *,
-        on_message: Callable[[ChildMessage], None],
+        on_message: Callable[[Frame], None],
         on_end: Callable[[SamplerChild, int], None],
         on_abandoned: Callable[[SamplerChild], None],
     ) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.request_result import DeviceHolder
-from gpumon.model.snapshot import ChildMessage
 from gpumon.supervisor.deadlines import SamplerDeadlines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_child import SamplerChild
@@ -34,7 +34,7 @@ class SamplerChildren:
         self,
         orders: Callable[[int], SamplerOrders],
         *,
-        on_message: Callable[[ChildMessage], None],
+        on_message: Callable[[Frame], None],
         on_end: Callable[[SamplerChild, int], None],
         on_abandoned: Callable[[SamplerChild], None],
     ) -> SamplerChild | None:

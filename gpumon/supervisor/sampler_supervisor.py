@@ -13,9 +13,10 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import REST, WATCH
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.error_event import FIRMWARE_SILENT, ErrorObservation
+from gpumon.model.frame import Frame
 from gpumon.model.orders import EXIT_MISMATCH, SamplerOrders
 from gpumon.model.request_result import DeviceHolder
-from gpumon.model.snapshot import ChildMessage, Snapshot
+from gpumon.model.snapshot import Snapshot
 from gpumon.model.time_window import NODE
 from gpumon.state.messages import SamplerStatus
 from gpumon.supervisor.deadlines import SAMPLER_DEADLINES, SamplerDeadlines
@@ -48,7 +49,7 @@ class SamplerSupervisor:
         loop: Loop,
         orders: Callable[[int], SamplerOrders],
         *,
-        on_message: Callable[[ChildMessage], None],
+        on_message: Callable[[Frame], None],
         on_state: Callable[[SamplerStatus], None],
         deadlines: SamplerDeadlines = SAMPLER_DEADLINES,
     ) -> None:
@@ -192,7 +193,7 @@ class SamplerSupervisor:
             self._quarantine.add(call.bus_id, "stuck", f"{call.call} does not return")
         sampler.kill("deadline")
 
-    def _take_message(self, message: ChildMessage) -> None:
+    def _take_message(self, message: Frame) -> None:
         self._on_message(message)
         if isinstance(message, Snapshot):
             self._hang = ""

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from gpumon.collectors.lifecycle import PR_SET_PDEATHSIG
+from gpumon.supervisor.exec_shim import PR_SET_PDEATHSIG
 from gpumon.supervisor.process_tree import become_subreaper, descendants
 
 PATIENCE = 2.0

@@ -17,6 +17,7 @@ import pytest
 from agents import unreaped_children
 from changed_report import changed, new_report
 from loops import turn_for, turn_until
+from reader_turns import host_snapshot
 
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import probe_settings
@@ -25,7 +26,6 @@ from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
-from gpumon.model.snapshot import HostSnapshot
 from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
@@ -81,7 +81,7 @@ def node(*processes: float, simulated: bool = True, **gpu: float) -> Report:
 
 def on_host(report: Report, pids: Sequence[int] = (), *, contained: bool = False) -> Report:
     """Return a Report that is never old and shows all processes of the host, each pid on its own GPU."""
-    host = HostState(snapshot=HostSnapshot(ended_at=0.0, contained=contained))
+    host = HostState(snapshot=host_snapshot(contained=contained))
     held = [pids[n : n + 1] for n in range(len(report.gpus))]
     gpus = tuple(replace(state, pids=tuple(own)) for state, own in zip(report.gpus, held, strict=True))
     polled_node = replace(report.node, snapshot_timestamp_seconds=1.0)
@@ -174,7 +174,7 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
 def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
     """The reset of a GPU makes one run due before its scheduled time."""
     polled_report = on_host(node(0.0, 0.0, simulated=False))
-    host = replace(polled_report.host, snapshot=HostSnapshot(ended_at=0.0, contained=False, schedulers=()))
+    host = replace(polled_report.host, snapshot=host_snapshot(contained=False, schedulers=()))
     before = ProbeResult(
         id="r0",
         probe="allreduce",
@@ -432,7 +432,7 @@ def test_shared_memory_of_an_interrupted_run_is_deleted(bench: Bench, tmp_path: 
 
 def with_schedulers(report: Report, *schedulers: str) -> Report:
     """Return the Report of a polled host with these schedulers."""
-    host = HostState(snapshot=HostSnapshot(ended_at=0.0, contained=False, schedulers=schedulers))
+    host = HostState(snapshot=host_snapshot(contained=False, schedulers=schedulers))
     return changed(
         report,
         node=replace(report.node, snapshot_timestamp_seconds=1.0),

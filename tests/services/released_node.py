@@ -17,10 +17,11 @@ from agents import alive, descendants, unreaped_children
 from loops import turn_until
 
 from gpumon.clock import boot_clock, boot_id
+from gpumon.model.frame import Frame
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.request_result import RequestResult
-from gpumon.model.snapshot import ChildMessage, DriverStatus, PciBus, Snapshot
+from gpumon.model.snapshot import DriverStatus, PciBus, Snapshot
 from gpumon.model.time_window import NODE, TimeWindow, WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
@@ -210,6 +211,6 @@ class ReleasedNode:
         self.monitor.take(arrival)
         self.reports.append(self.monitor.latest)
 
-    def _take_message(self, message: ChildMessage) -> None:
+    def _take_message(self, message: Frame) -> None:
         if isinstance(message, (Snapshot, DriverStatus, PciBus)):
             self.take(message)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from reader_turns import host_snapshot
 from reduced_reports import UP, gpu_reading, healthy, log_lines, lost_reading, reduce_all, snapshot, xid79_verdict
 from sample_events import change, error_event
 
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
-from gpumon.model.snapshot import DriverStatus, HostSnapshot
+from gpumon.model.snapshot import DriverStatus
 from gpumon.state.change_log import changes
 from gpumon.state.messages import ErrorChanges, StoredState, VerdictTransitions
 from gpumon.state.reducer_settings import ReducerSettings
@@ -34,9 +35,9 @@ def test_loss_and_recovery_of_a_gpu_are_each_logged_once() -> None:
 
 def test_missing_permission_for_processes_is_logged_once() -> None:
     """The log reports once, at INFO, that permission to list processes is missing, with the remedy."""
-    healthy_report = reduce_all(HostSnapshot(ended_at=100.0, stuck=()), report=healthy())
-    denied = reduce_all(HostSnapshot(ended_at=101.0, denied=("processes",)), report=healthy_report, at=101.0)
-    still = reduce_all(HostSnapshot(ended_at=102.0, denied=("processes", "services")), report=denied, at=102.0)
+    healthy_report = reduce_all(host_snapshot(100.0, stuck=()), report=healthy())
+    denied = reduce_all(host_snapshot(101.0, denied=("processes",)), report=healthy_report, at=101.0)
+    still = reduce_all(host_snapshot(102.0, denied=("processes", "services")), report=denied, at=102.0)
 
     words = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
     assert log_lines(healthy_report, denied) == [(logging.INFO, words)]

@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+from reader_turns import host_snapshot
 from reduced_reports import gpu_reading, healthy, log_lines, reduce_all, snapshot
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
@@ -31,7 +32,7 @@ def port(number: int = 0, *, up: float | None = 1.0, received: float = 1000.0, d
 
 
 def links(*ports: PortReading, **more: object) -> HostSnapshot:
-    return HostSnapshot(ended_at=0.0, ports=ports, **more)  # type: ignore[arg-type]
+    return host_snapshot(ports=ports, **more)  # type: ignore[arg-type]
 
 
 def total_received(report: Report, number: int = 0) -> float | None:
@@ -216,3 +217,17 @@ def test_stops_of_services_are_counted() -> None:
     assert report.node.service_stops_total == {"fabric_manager": 0.0}
     report = reduce_all(links(**running, ended=(FABRIC_MANAGER,)), links(**running), report=report)
     assert report.node.service_stops_total == {"fabric_manager": 1.0}
+
+
+def test_a_fabric_manager_in_a_container_runs_whatever_its_unit_is() -> None:
+    """Its process counts, whether the unit is stopped or not installed; once it has ended, so has the service."""
+
+    def up(report: Report) -> float | None:
+        return report.node.fabric_manager_up
+
+    assert up(reduce_all(links(fabric_manager=False))) is None
+    stopped = reduce_all(links(services={FABRIC_MANAGER: False}, fabric_manager=False))
+    running = reduce_all(links(services={FABRIC_MANAGER: False}, fabric_manager=True), report=stopped)
+    assert (up(stopped), up(running)) == (0.0, 1.0)
+    assert up(reduce_all(links(fabric_manager=False), report=running)) == 0.0
+    assert up(reduce_all(links(), report=running)) is None

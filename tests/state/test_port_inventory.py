@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reader_turns import host_snapshot
 from reduced_reports import UP, gpu_reading, log_lines, reduce_all, snapshot
 
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
@@ -40,7 +41,7 @@ def card(number: int, place: int | None = None, device: int | None = None, *, up
 
 
 def links(*cards: PortReading, **more: object) -> HostSnapshot:
-    return HostSnapshot(ended_at=0.0, ports=cards, **more)  # type: ignore[arg-type]
+    return host_snapshot(ports=cards, **more)  # type: ignore[arg-type]
 
 
 def report_after(*arrivals: Message, report: Report | None = None, at: float = 100.0) -> Report:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from each_case import each_case
 from gpumon_sim.infiniband import open_tree
+from reader_turns import Turns, host_snapshot
 from reduced_reports import reduce_all
 
 from gpumon.collectors.host.infiniband import PortReader
 from gpumon.model.infiniband import APART, BOND, DPU, NUMA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.port_patterns import PortPatterns, matches
-from gpumon.model.snapshot import HostSnapshot, PortReading
+from gpumon.model.snapshot import PortReading, Ports
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 
@@ -23,13 +24,13 @@ def simulated_ports(folder: Path, profile: str, nics: str) -> tuple[PortReading,
     scenario = folder / "scenario.yml"
     scenario.write_text(f"nics: [{nics}]")
     tree = open_tree(profile, scenario=scenario, epoch=0.0)
-    return PortReader(lambda _: tree).poll(counting=True)
+    return Turns[Ports](PortReader(), tree).poll().ports
 
 
 def report_of(*ports: PortReading, patterns: PortPatterns | None = None, report: Report | None = None) -> Report:
     settings = ReducerSettings(ports=patterns or PortPatterns())
     begin = report or Report(started=0.0, boot_id="b2")
-    return reduce_all(HostSnapshot(ended_at=0.0, ports=ports), report=begin, terms=settings)
+    return reduce_all(host_snapshot(ports=ports), report=begin, terms=settings)
 
 
 def others(report: Report) -> dict[str, str]:

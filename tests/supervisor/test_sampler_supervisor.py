@@ -17,8 +17,9 @@ from unkillable import build, held
 
 from gpumon.clock import boot_clock
 from gpumon.model.error_event import ErrorObservation
+from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation
-from gpumon.model.snapshot import ChildMessage, Snapshot
+from gpumon.model.snapshot import Snapshot
 from gpumon.state.messages import SamplerStatus
 from gpumon.supervisor.deadlines import Deadlines, SamplerDeadlines
 from gpumon.supervisor.loop import Loop
@@ -81,7 +82,7 @@ class SupervisedNode:
         self.supervisor.stop()
         self.until(lambda: not self.supervisor.running and unreaped_children() <= unreaped_before)
 
-    def _take(self, message: ChildMessage) -> None:
+    def _take(self, message: Frame) -> None:
         if isinstance(message, ErrorObservation):
             self.xids.append(message.code)
         elif isinstance(message, Snapshot):

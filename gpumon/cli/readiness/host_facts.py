@@ -23,12 +23,15 @@ from gpumon.cli.client import Client, ClientError
 from gpumon.cli.config_arguments import local_socket, web_problem
 from gpumon.cli.once import SingleReading
 from gpumon.cli.readiness.bounded_child import run_bounded
+from gpumon.clock import boot_clock
 from gpumon.collectors.host.files import Tree
-from gpumon.collectors.host.schedulers import SchedulerReader
+from gpumon.collectors.host.reader import Trees, Turn
+from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.config.component_settings import kernel_log_path, probe_settings
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact_text
+from gpumon.model.orders import HostOrders
 from gpumon.outputs import terminal
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.runner.shared_memory import FOLDER
@@ -181,11 +184,16 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         cgroup2=Path("/sys/fs/cgroup/cgroup.controllers").exists(),
         clock_error=_clock_error(),
-        schedulers=SchedulerReader(lambda _: Tree(configuration.links.root)).poll(),
+        schedulers=_schedulers(configuration.links.root),
         fabric_manager=run_bounded([manager, "--version"], COMMAND_SECONDS).text if shutil.which(manager) else "",
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         agent_devices=unit.environment.get("CUDA_VISIBLE_DEVICES"),
     )
+
+
+def _schedulers(root: Path) -> tuple[str, ...] | None:
+    tree = Tree(root)
+    return read_schedulers(Turn("schedulers", Trees(tree, tree), HostOrders(page=-1, parent=0), boot_clock())).names
 
 
 def torch_report(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:

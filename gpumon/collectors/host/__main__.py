@@ -1,104 +1,96 @@
-"""Run the host child: read ports, services, processes and schedulers periodically, and send them to the daemon."""
+"""Run the host child: call the readers of ports, services, processes and schedulers, and send what they have read."""
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpumon import __version__, log
 from gpumon.clock import boot_clock
-from gpumon.collectors.host.files import Files, NotedTree, Reach, Tree
-from gpumon.collectors.host.infiniband import COLLECTOR as INFINIBAND
+from gpumon.collectors.host.files import ReadErrors, Tree
 from gpumon.collectors.host.infiniband import PortReader
-from gpumon.collectors.host.processes import COLLECTOR as PROCESSES
-from gpumon.collectors.host.processes import ProcessReader, mask_pids
-from gpumon.collectors.host.schedulers import COLLECTOR as SCHEDULERS
-from gpumon.collectors.host.schedulers import SchedulerReader
-from gpumon.collectors.host.services import COLLECTOR as SERVICES
+from gpumon.collectors.host.processes import ProcessReader
+from gpumon.collectors.host.reader import Reader, Trees, Turn
+from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.collectors.host.services import ServiceReader
-from gpumon.collectors.lifecycle import reserve_stdout, tie_to_parent
+from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
 from gpumon.collectors.node_source import node_source
 from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import HostOrders, SimulationError
 from gpumon.model.reading import SLOW, STATE
-from gpumon.model.snapshot import ChildMessage, Hello, HostSnapshot, Logged, StuckProcess
+from gpumon.model.snapshot import HostSnapshot
+
+READERS = (
+    Reader("infiniband", PortReader, STATE.value),
+    Reader("services", ServiceReader, STATE.value),
+    Reader("processes", ProcessReader, SLOW.value),
+    Reader("schedulers", read_schedulers, 60.0),
+)
+"""All readers. To add one, add a row."""
 
 AGAIN_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
-    """The file trees that the host child reads: sysfs, and the root directory of the host."""
+class _Slot:
+    """A reader, the time of its next turn, and the errors of its last turn."""
 
-    sysfs: Files
-    root: Files
+    def __init__(self, row: Reader, at: float) -> None:
+        self.row = row
+        self.read = row.read() if isinstance(row.read, type) else row.read
+        self.due = at
+        self.errors = ReadErrors()
+
+    def take_turn(self, turn: Turn) -> frame.Frame | None:
+        """Return what the reader has read; None if it raises OSError, which is noted."""
+        self.due = max(self.due + self.row.interval, turn.at)
+        self.errors = turn.errors
+        try:
+            return self.read(turn)
+        except OSError as error:
+            self.errors.note(error.filename or self.row.name, error)
+            return None
 
 
 class HostChild:
-    """The readers of the host child: for ports, services, processes and schedulers. They keep data between polls."""
+    """Calls each reader at its interval."""
 
-    def __init__(self, orders: HostOrders, trees: Trees) -> None:
-        page = Writer(orders.page)
+    def __init__(
+        self,
+        orders: HostOrders,
+        trees: Trees,
+        readers: Sequence[Reader] = READERS,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self._orders = orders
+        self._trees = trees
+        self._clock = clock
+        self._page = Writer(orders.page)
+        self._slots = [_Slot(row, clock()) for row in readers]
 
-        def reach(files: Files, shown: Callable[[str], str] = str) -> Reach:
-            return lambda subject: NotedTree(files, page, subject, shown)
-
-        self._infiniband = PortReader(reach(trees.sysfs), orders.quarantined, orders.exclude, orders.fabric)
-        self._services = ServiceReader(reach(trees.sysfs), reach(trees.root), orders.quarantined)
-        self._processes = ProcessReader(reach(trees.root, mask_pids), orders.quarantined)
-        self._schedulers = SchedulerReader(reach(trees.root, mask_pids), orders.quarantined)
-        self._stuck: tuple[StuckProcess, ...] | None = None
-        self._count_at = 0.0
+    @property
+    def due(self) -> float:
+        """Return the boot clock of the next turn of a reader."""
+        return min(slot.due for slot in self._slots)
 
     def poll(self) -> HostSnapshot:
-        """Read everything that is due, and return it with the last values of the rest.
-
-        Read port and service states at every poll, port counters and processes at the interval of the slow tier (15 s),
-        and schedulers every 60 s.
-        """
-        counting = boot_clock() >= self._count_at
-        if counting:
-            self._count_at = boot_clock() + SLOW.value
-        ports = self._infiniband.poll(counting=counting)
-        self._stuck = self._processes.poll() if counting else self._stuck
-        services = self._services.poll(fabric_manager=self._processes.fabric_manager)
-        schedulers = self._schedulers.poll()
-        read_errors = {
-            SERVICES: self._services.read_errors,
-            INFINIBAND: self._infiniband.read_errors,
-            PROCESSES: self._processes.read_errors,
-            SCHEDULERS: self._schedulers.read_errors,
-        }
-        denied = {collector for collector, of_collector in read_errors.items() if of_collector.denied}
+        """Call each reader that is due. Return what they have read, and the last errors of all readers."""
+        at = self._clock()
         return HostSnapshot(
-            ended_at=boot_clock(),
-            ports=ports,
-            services=services,
-            errors={
-                collector: of_collector.words for collector, of_collector in read_errors.items() if of_collector.words
-            },
-            denied=tuple(sorted(denied | ({PROCESSES} if self._processes.denied else set()))),
-            left_out=self._infiniband.left_out,
-            stuck=self._stuck,
-            contained=self._processes.contained,
-            ended=self._services.ended,
-            schedulers=schedulers,
+            values={slot.row.name: self._value(slot, at) for slot in self._slots if slot.due <= at},
+            errors={slot.row.name: slot.errors.words for slot in self._slots if slot.errors.words},
+            denied=tuple(sorted(slot.row.name for slot in self._slots if slot.errors.denied)),
+            ended_at=self._clock(),
         )
 
-
-def run(links: HostChild, send: Callable[[ChildMessage], None]) -> None:
-    """Poll at the interval of STATE, and pass each snapshot to `send`. Raise BrokenPipeError if the daemon ended."""
-    due = boot_clock()
-    while True:
-        send(links.poll())
-        due = max(due + STATE.value, boot_clock())
-        time.sleep(max(0.0, due - boot_clock()))
+    def _value(self, slot: _Slot, at: float) -> frame.Frame | None:
+        """Return what the reader has read; None if it is quarantined or failed."""
+        name = slot.row.name
+        if name in self._orders.quarantined:
+            slot.due += slot.row.interval
+            return None
+        return slot.take_turn(Turn(name, self._trees, self._orders, at, self._page))
 
 
 def trees(orders: HostOrders) -> Trees:
@@ -116,25 +108,13 @@ def trees(orders: HostOrders) -> Trees:
             time.sleep(AGAIN_SECONDS)
 
 
-def main() -> int:
-    """Read the orders (the configuration) from standard input, then poll until the daemon ends. Return exit code 0."""
-    orders = HostOrders.decode(sys.stdin.buffer.readline())
-    write = reserve_stdout()
-    tie_to_parent(orders.parent)
-    log.configure(level=orders.log_level, format=orders.log_format)
-
-    def send(message: ChildMessage) -> None:
-        write(frame.encode(message))
-        if logged := log.take_counts():
-            write(frame.encode(Logged(messages=logged)))
-
-    send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
-    try:
-        run(HostChild(orders, trees(orders)), send)
-    except BrokenPipeError:
-        logging.getLogger("gpumon.collectors.host").info("the daemon has ended")
+def poll_host(orders: HostOrders, send: SendMessages, requests: DaemonRequests) -> int:
+    """Poll whenever a reader is due. Return 0 when the daemon requests the end."""
+    host = HostChild(orders, trees(orders))
+    while not requests.end.wait(max(0.0, host.due - boot_clock())):
+        send(host.poll())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(HostOrders, poll_host))

@@ -41,12 +41,6 @@ class Files(Protocol):
         ...
 
 
-Reach = Callable[[str], Files]
-"""Function that returns the file tree for a device or collector, given its name. While a file is read, the call page
-shows that name to the daemon.
-"""
-
-
 class Tree:
     """The files below a folder of this host, as an implementation of Files."""
 
@@ -116,21 +110,21 @@ class NotedTree:
 
 
 class ReadErrors:
-    """Read errors of one poll, by path of the file. Errors that mean "not supported" or "gone" are left out.
+    """Read errors of one turn, by path of the file. Errors that mean "not supported" or "gone" are left out."""
 
-    A new object begins with the errors of `earlier`.
-    """
-
-    def __init__(self, *earlier: ReadErrors) -> None:
-        self.found: dict[str, OSError] = {path: error for reader in earlier for path, error in reader.found.items()}
+    def __init__(self) -> None:
+        self.found: dict[str, OSError] = {}
+        self.denied = False
+        """True if a permission is lacking, even if that is not an error of one file."""
 
     def note(self, path: str, error: OSError) -> None:
         if error.errno not in UNSUPPORTED:
             self.found[path] = error
+            self.denied |= isinstance(error, PermissionError)
 
-    @property
-    def denied(self) -> bool:
-        return any(isinstance(error, PermissionError) for error in self.found.values())
+    def include(self, other: ReadErrors) -> None:
+        self.found |= other.found
+        self.denied |= other.denied
 
     @property
     def words(self) -> str:

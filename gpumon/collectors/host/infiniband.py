@@ -7,7 +7,8 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 
-from gpumon.collectors.host.files import Files, Reach, ReadErrors, list_names, read_text
+from gpumon.collectors.host.files import Files, ReadErrors, list_names, read_text
+from gpumon.collectors.host.reader import Turn
 from gpumon.collectors.host.topology import Topology
 from gpumon.collectors.host.unmatched_patterns import UnmatchedPatterns
 from gpumon.model.bus_id import parse_bus_id
@@ -23,13 +24,13 @@ from gpumon.model.infiniband import (
     Placement,
 )
 from gpumon.model.port_patterns import matches
+from gpumon.model.reading import SLOW
 from gpumon.model.series_limits import MAX_SERIES
-from gpumon.model.snapshot import PortReading
+from gpumon.model.snapshot import PortReading, Ports
 
 log = logging.getLogger("gpumon.collectors.host")
 
 CLASS = "class/infiniband"
-COLLECTOR = "infiniband"
 MAX_PORTS = MAX_SERIES["ports"]
 """Max number of ports that are read, in the order of their names. It limits the number of time series of a host that
 has one port for each virtual machine.
@@ -48,23 +49,10 @@ ACTIVE, LINK_UP = 4, 5
 class PortReader:
     """Reads the InfiniBand, RoCE and EFA ports. Repeats the last values of counters in polls that do not read them."""
 
-    def __init__(
-        self,
-        reach: Reach,
-        quarantined: Collection[str] = (),
-        exclude: Collection[str] = (),
-        fabric: Collection[str] = (),
-    ) -> None:
-        """Create a reader. `quarantined`: devices that are not read because reads hung; COLLECTOR for all devices.
-
-        `exclude`: configured patterns of devices that are not read. `fabric`: configured patterns of devices of the
-        fabric, used here only to warn of patterns without a match.
-        """
-        self._reach = reach
-        self._quarantined = quarantined
-        self._exclude = exclude
-        self._unmatched = UnmatchedPatterns({"links.exclude": exclude, "links.fabric": fabric})
-        self._topology = Topology(reach, COLLECTOR)
+    def __init__(self) -> None:
+        self._count_at = 0.0
+        self._unmatched = UnmatchedPatterns()
+        self._topology = Topology()
         self._placements: dict[str, Placement] = {}
         self._guids: dict[str, str] = {}
         self._invalid: set[str] = set()
@@ -77,31 +65,32 @@ class PortReader:
         """Whether reads of all counters of a port fail with EINVAL, by device and port number."""
         self._counts: dict[tuple[str, str], InfinibandPort] = {}
         self._counter_errors = ReadErrors()
+        """Read errors of counters in the last turn that read them."""
         self._full: set[str] = set()
-        self.left_out = 0
-        """Number of ports beyond MAX_PORTS."""
-        self.read_errors = ReadErrors()
-        """Read errors of states in the last poll, and of counters in the last poll that read them."""
 
-    def poll(self, *, counting: bool) -> tuple[PortReading, ...]:
+    def __call__(self, turn: Turn) -> Ports:
         """Return the readings of the first MAX_PORTS ports.
 
-        If `counting`, read all counters; otherwise read only those of new ports, and repeat the last values of others.
+        Read all counters every 15 s (SLOW). In other turns read only those of new ports, and repeat the last values of
+        others.
         """
-        state_errors = ReadErrors()
+        self._turn, counting = turn, turn.at >= self._count_at
         if counting:
+            self._count_at = turn.at + SLOW.value
             self._counter_errors = ReadErrors()
-            self._topology.refresh()
-        places = self._places(state_errors)
-        if counting and not self._quarantined and self._unmatched.due:
-            devices = list_names(self._reach(COLLECTOR), CLASS)
-            self._unmatched.warn({device: (self._bus(device)[1], self._board(device)) for device in devices})
+            self._topology.refresh(turn.sysfs)
+        places = self._places()
+        if counting and not turn.orders.quarantined:
+            self._unmatched.check(turn.orders, self._adapters)
         self._forget({device for device, _ in places}, counting=counting)
-        self.left_out = max(0, len(places) - MAX_PORTS)
-        ports = tuple(self._port(device, port, state_errors, counting=counting) for device, port in places[:MAX_PORTS])
+        ports = tuple(self._port(device, port, counting=counting) for device, port in places[:MAX_PORTS])
         self._counts = {place: self._counts[place] for place in places[:MAX_PORTS]}
-        self.read_errors = ReadErrors(state_errors, self._counter_errors)
-        return ports
+        turn.errors.include(self._counter_errors)
+        return Ports(ports=ports, left_out=max(0, len(places) - MAX_PORTS))
+
+    def _adapters(self) -> dict[str, tuple[str, str]]:
+        """Return PCI address and board id by device name."""
+        return {device: (self._bus(device)[1], self._board(device)) for device in list_names(self._turn.sysfs, CLASS)}
 
     def _forget(self, present: Collection[str], *, counting: bool) -> None:
         """Discard cached data of devices that are not in `present`.
@@ -119,31 +108,29 @@ class PortReader:
         self._invalid = {path for path in self._invalid if not path.startswith(folder)}
         self._answered = {path for path in self._answered if not path.startswith(folder)}
 
-    def _places(self, read_errors: ReadErrors) -> list[tuple[str, str]]:
+    def _places(self) -> list[tuple[str, str]]:
         """Return the device name and port number of each port to read, in natural order: mlx5_10 follows mlx5_9."""
-        if COLLECTOR in self._quarantined:
-            return []
-        devices = list_names(self._reach(COLLECTOR), CLASS, read_errors)
+        orders, errors = self._turn.orders, self._turn.errors
         return [
             (device, port)
-            for device in sorted(set(devices) - set(self._quarantined), key=_natural_sort_key)
-            if not (self._exclude and self._is_excluded(device))
-            for port in sorted(self._ports(device, read_errors), key=_natural_sort_key)
+            for device in sorted(
+                set(list_names(self._turn.sysfs, CLASS, errors)) - set(orders.quarantined), key=_natural_sort_key
+            )
+            if not (orders.exclude and matches(orders.exclude, device, self._bus(device)[1], self._board(device)))
+            for port in sorted(self._ports(device, errors), key=_natural_sort_key)
         ]
 
-    def _is_excluded(self, device: str) -> bool:
-        return matches(self._exclude, device, self._bus(device)[1], self._board(device))
-
     def _board(self, device: str) -> str:
-        return read_text(self._reach(device), f"{CLASS}/{device}/board_id")
+        return read_text(self._turn.device(device), f"{CLASS}/{device}/board_id")
 
     def _ports(self, device: str, read_errors: ReadErrors) -> list[str]:
         """Return a device's port numbers; [] for a virtual function, whose traffic the physical function counts."""
-        files, folder = self._reach(device), f"{CLASS}/{device}"
+        files, folder = self._turn.device(device), f"{CLASS}/{device}"
         return [] if files.exists(f"{folder}/device/physfn") else list_names(files, f"{folder}/ports", read_errors)
 
-    def _port(self, device: str, port: str, read_errors: ReadErrors, *, counting: bool) -> PortReading:
-        files, folder = self._reach(device), f"{CLASS}/{device}/ports/{port}"
+    def _port(self, device: str, port: str, *, counting: bool) -> PortReading:
+        read_errors = self._turn.errors
+        files, folder = self._turn.device(device), f"{CLASS}/{device}/ports/{port}"
         guid = self._guid(device)
         if self._guids.setdefault(device, guid) != guid:  # the device was replaced
             self._guids[device] = guid
@@ -152,7 +139,7 @@ class PortReader:
             self._counts[device, port] = self._read_counters(files, device, port)
             self._restricted[device, port] = self._is_restricted(files, f"{folder}/counters")
         if device not in self._placements:
-            self._placements[device] = self._topology.placement(device, f"{CLASS}/{device}")
+            self._placements[device] = self._topology.placement(files, f"{CLASS}/{device}")
         driver, bus_id = self._bus(device)
         return PortReading(
             device=device,
@@ -177,12 +164,12 @@ class PortReader:
 
     def _guid(self, device: str) -> str:
         """Return the device's node GUID, which a renaming does not change; "" if the GUID is missing or zero."""
-        text = read_text(self._reach(device), f"{CLASS}/{device}/node_guid")
+        text = read_text(self._turn.device(device), f"{CLASS}/{device}/node_guid")
         return text if text.strip("0:") else ""
 
     def _bus(self, device: str) -> tuple[str, str]:
         """Return the kernel driver and PCI address of a device; the address is "" if the device is not on a PCI bus."""
-        text = read_text(self._reach(device), f"{CLASS}/{device}/device/uevent")
+        text = read_text(self._turn.device(device), f"{CLASS}/{device}/device/uevent")
         values = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         return values.get("DRIVER", ""), parse_bus_id(values.get("PCI_SLOT_NAME", "")) or ""
 

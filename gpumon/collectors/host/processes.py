@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from gpumon.clock import boot_clock
-from gpumon.collectors.host.files import UNSUPPORTED, Reach, ReadErrors, list_names, read_link, read_text
-from gpumon.model.snapshot import StuckProcess
-
-COLLECTOR = "processes"
+from gpumon.collectors.host.files import UNSUPPORTED, list_names, read_link, read_text
+from gpumon.collectors.host.reader import Turn, mask_pids
+from gpumon.model.snapshot import Processes, StuckProcess
 
 MAX_PROCESSES = 16384
 """Maximum number of processes that are examined. If there are more, a read error is reported."""
@@ -78,57 +76,41 @@ class ProcessReader:
     Keeps the threads that were in state D at the last poll.
     """
 
-    def __init__(
-        self, reach: Reach, quarantined: Collection[str] = (), clock: Callable[[], float] = boot_clock
-    ) -> None:
-        self._files = reach(COLLECTOR)
-        self._quarantined = COLLECTOR in quarantined
-        self._clock = clock
+    def __init__(self) -> None:
         self._kernel: set[str] = set()
         self._asleep: dict[str, _Asleep] = {}
-        self.read_errors = ReadErrors()
-        self.denied = False
-        """Whether the open files of other users' processes cannot be read."""
-        self.fabric_manager: bool | None = None
-        """Whether a fabric manager process runs, also in a container; None if processes cannot be read."""
-        self.contained: bool | None = None
-        """True if this process is in another PID namespace than the host's. NVML then shows it only the processes of
-        its own namespace. None if /proc cannot be read.
-        """
 
-    def poll(self) -> tuple[StuckProcess, ...] | None:
+    def __call__(self, turn: Turn) -> Processes:
         """Return the stuck processes that have an NVIDIA device open or sleep in NVIDIA's driver.
 
         Return at most MAX_STUCK, those blocked longest first, without this process, the daemon and their children; None
         if processes cannot be examined. `since` of a process is that of its thread that has been blocked longest.
         """
-        self.read_errors, self.denied, self.contained, self.fabric_manager = ReadErrors(), False, None, None
-        if self._quarantined:
-            return None
+        self._turn, self._files = turn, turn.root
         try:
-            return self._examine()
+            pids = [name for name in self._files.names("proc") if name.isdecimal()]
         except OSError as error:
-            self.read_errors.note("proc", error)
-            return None
-
-    def _examine(self) -> tuple[StuckProcess, ...] | None:
-        pids = [name for name in self._files.names("proc") if name.isdecimal()]
-        namespace = read_link(self._files, "proc/self/ns/pid")
-        self.contained = namespace != _HOST if namespace else None
+            turn.errors.note("proc", error)
+            return Processes()
         if len(pids) > MAX_PROCESSES:
-            self.read_errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
+            turn.errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
+        namespace = read_link(self._files, "proc/self/ns/pid")
         # Any user may read names and states: a fabric manager in a container is found without permissions too.
         sleeping = list(self._sleeping_threads(pids[:MAX_PROCESSES]))
-        self.denied = not self._may_examine()
-        if self.denied:
-            return None
-        asleep = {place: self._record(place, stat) for place, stat in sleeping}
-        self._asleep = asleep
+        may_examine = self._may_examine()
+        turn.errors.denied |= not may_examine
+        return Processes(
+            stuck=self._stuck(sleeping) if may_examine else None,
+            contained=namespace != _HOST if namespace else None,
+            fabric_manager=self._fabric_manager,
+        )
+
+    def _stuck(self, sleeping: Collection[tuple[str, _Stat]]) -> tuple[StuckProcess, ...]:
+        self._asleep = {place: self._record(place, stat) for place, stat in sleeping}
         stuck: dict[str, StuckProcess] = {}
-        for place, thread in sorted(asleep.items(), key=lambda item: item[1].since):
+        for place, thread in sorted(self._asleep.items(), key=lambda item: item[1].since):
             if thread.stuck is not None:
-                pid = place.split("/")[1]
-                stuck.setdefault(pid, thread.stuck)
+                stuck.setdefault(place.split("/")[1], thread.stuck)
         return tuple(stuck.values())[:MAX_STUCK]
 
     def _may_examine(self) -> bool:
@@ -142,20 +124,20 @@ class ProcessReader:
         return True
 
     def _sleeping_threads(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
-        """Yield the folder in /proc and the stat fields of each thread in state D, and set `fabric_manager`.
+        """Yield the folder in /proc and the stat fields of each thread in state D, and set `_fabric_manager`.
 
         Only the main thread of a live process is checked, but all threads of a zombie. Kernel threads and processes of
         the agent are left out.
         """
         self._kernel &= set(pids)
         # With hidepid=2 only processes of the same user are listed: process 1, of root, is not among them.
-        own, self.fabric_manager = self._own(), False if "1" in pids else None
+        own, self._fabric_manager = self._own(), False if "1" in pids else None
         for pid in pids:
             stat = None if pid in self._kernel or pid in own else self._stat(f"proc/{pid}")
             if stat is None or stat.parent in own:
                 continue
             if stat.name == FABRIC_MANAGER and stat.state != "Z" and self._is_of_root(pid):
-                self.fabric_manager = True
+                self._fabric_manager = True
             if stat.flags & _KERNEL_THREAD:
                 self._kernel.add(pid)
             elif stat.state == "D" or (stat.state == "Z" and stat.threads > 1):
@@ -190,7 +172,7 @@ class ProcessReader:
         """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
-            return _Asleep(stat.ran, self._clock())
+            return _Asleep(stat.ran, self._turn.at)
         if before.stuck is not None and before.stuck.in_driver:
             return before
         return before._replace(stuck=self._examine_process(place, before.since))
@@ -254,12 +236,7 @@ class ProcessReader:
             text = self._files.read(f"{folder}/stat")
         except OSError as error:
             if error.errno not in _GONE:
-                self.read_errors.note(mask_pids(f"{folder}/stat"), error)
+                self._turn.errors.note(mask_pids(f"{folder}/stat"), error)
             return None
         name, fields = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
         return _Stat(name, fields[0], fields[1], int(fields[6]), (fields[19], fields[11], fields[12]), int(fields[17]))
-
-
-def mask_pids(path: str) -> str:
-    """Return the path with `*` in place of each number, because clients of the API must not see process ids."""
-    return re.sub(r"/\d+", "/*", path)

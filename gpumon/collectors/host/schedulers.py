@@ -7,16 +7,14 @@ even if it is stopped, so that probes run in the same way before and after the s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpumon.clock import boot_clock
-from gpumon.collectors.host.files import Reach, ReadErrors, list_names, read_link, read_text
+from gpumon.collectors.host.files import Files, list_names, read_link, read_text
 from gpumon.collectors.host.processes import MAX_PROCESSES
+from gpumon.collectors.host.reader import Turn
 from gpumon.collectors.host.services import UNIT_FOLDERS
-
-COLLECTOR = "schedulers"
-LOOK_SECONDS = 60.0
+from gpumon.model.snapshot import Schedulers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,53 +53,26 @@ TABLE = (
 """The schedulers that are detected. To add one, add a row."""
 
 
-class SchedulerReader:
-    """Detects the schedulers of this host. `environment` holds the environment variables of this process."""
+def read_schedulers(turn: Turn, environment: Mapping[str, str] = os.environ) -> Schedulers:
+    """Return the names of the schedulers of this host; unknown if read errors prevented the detection.
 
-    def __init__(
-        self,
-        reach: Reach,
-        quarantined: Collection[str] = (),
-        *,
-        environment: Mapping[str, str] = os.environ,
-        clock: Callable[[], float] = boot_clock,
-    ) -> None:
-        self._files = reach(COLLECTOR)
-        self._quarantined = COLLECTOR in quarantined
-        self._environment = environment
-        self._clock = clock
-        self._due = 0.0
-        self._found: tuple[str, ...] | None = None
-        self.read_errors = ReadErrors()
+    `environment`: the environment variables of this process.
+    """
+    commands = frozenset(_commands(turn))
+    names = tuple(row.name for row in TABLE if row.variable in environment or _is_present(row, turn.root, commands))
+    return Schedulers(names=None if turn.errors.found and not names else names)
 
-    def poll(self) -> tuple[str, ...] | None:
-        """Return the names of the schedulers; None if quarantined, or if read errors prevented the detection.
 
-        The schedulers are detected again every LOOK_SECONDS. In between, the last result is returned.
-        """
-        if self._quarantined or self._clock() < self._due:
-            return self._found
-        self._due = self._clock() + LOOK_SECONDS
-        self.read_errors = ReadErrors()
-        commands = frozenset(self._commands())
-        schedulers = tuple(scheduler.name for scheduler in TABLE if self._is_present(scheduler, commands))
-        self._found = None if self.read_errors.found and not schedulers else schedulers
-        return self._found
+def _is_present(scheduler: Scheduler, root: Files, commands: frozenset[str]) -> bool:
+    units = (f"{folder}/{unit}" for folder in UNIT_FOLDERS for unit in scheduler.units)
+    # In a container, a link of the host may not resolve: it is a sign too.
+    return not commands.isdisjoint(scheduler.commands) or any(
+        root.exists(path) or read_link(root, path) for path in (*units, *scheduler.paths)
+    )
 
-    def _is_present(self, scheduler: Scheduler, commands: frozenset[str]) -> bool:
-        units = (f"{folder}/{unit}" for folder in UNIT_FOLDERS for unit in scheduler.units)
-        return (
-            scheduler.variable in self._environment
-            or not commands.isdisjoint(scheduler.commands)
-            or any(self._is_there(path) for path in (*units, *scheduler.paths))
-        )
 
-    def _is_there(self, path: str) -> bool:
-        """Return True if the path exists or is a broken link: in a container, links of the host may not resolve."""
-        return self._files.exists(path) or bool(read_link(self._files, path))
-
-    def _commands(self) -> Iterator[str]:
-        """Yield the names of the visible processes, at most MAX_PROCESSES."""
-        pids = [name for name in list_names(self._files, "proc", self.read_errors) if name.isdecimal()]
-        for pid in pids[:MAX_PROCESSES]:
-            yield read_text(self._files, f"proc/{pid}/comm")  # "" if it has ended
+def _commands(turn: Turn) -> Iterator[str]:
+    """Yield the names of the visible processes, at most MAX_PROCESSES."""
+    pids = [name for name in list_names(turn.root, "proc", turn.errors) if name.isdecimal()]
+    for pid in pids[:MAX_PROCESSES]:
+        yield read_text(turn.root, f"proc/{pid}/comm")  # "" if it has ended

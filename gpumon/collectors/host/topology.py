@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpumon.collectors.host.files import Files, Reach, list_names, read_link, read_text
+from gpumon.collectors.host.files import Files, list_names, read_link, read_text
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import APART, BOND, DPU, NUMA, SWITCH, Placement
 
@@ -18,31 +18,24 @@ _BLUEFIELD = "MT416"
 
 
 class Topology:
-    """The positions of the GPUs on the PCIe bus. A GPU keeps its entry after its driver was unbound.
+    """The positions of the GPUs on the PCIe bus. A GPU keeps its entry after its driver was unbound."""
 
-    `subject`: name that the call page shows while files of GPUs are read.
-    """
-
-    def __init__(self, reach: Reach, subject: str) -> None:
-        self._reach = reach
-        self._subject = subject
+    def __init__(self) -> None:
         self._gpus: dict[str, tuple[list[str], str]] = {}
 
-    def refresh(self) -> None:
+    def refresh(self, files: Files) -> None:
         """Add the GPUs to which the NVIDIA driver is bound."""
-        files = self._reach(self._subject)
         for name in list_names(files, GPUS):  # none if no NVIDIA driver is loaded
             bus_id = parse_bus_id(name)
             if bus_id is not None and bus_id not in self._gpus:
                 node = read_text(files, f"{DEVICES}/{name}/numa_node")
                 self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
 
-    def placement(self, device: str, folder: str) -> Placement:
+    def placement(self, files: Files, folder: str) -> Placement:
         """Return where a network adapter is relative to the GPUs, the nearest GPUs below its PCIe switch, and its kind.
 
-        `device`: name of the adapter. `folder`: folder of the adapter, relative to /sys.
+        `folder`: folder of the adapter, relative to /sys.
         """
-        files = self._reach(device)
         bridges, node = _bridges(files, folder), read_text(files, f"{folder}/device/numa_node")
         depths = {gpu: _common(bridges, above) for gpu, (above, _) in self._gpus.items()}
         nearest = max(depths.values(), default=0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 
+from gpumon.model.orders import HostOrders
 from gpumon.model.port_patterns import matches
 
 log = logging.getLogger("gpumon.collectors.host")
@@ -16,26 +17,23 @@ present, even after a boot.
 
 
 class UnmatchedPatterns:
-    """Configured patterns, by setting. Logs once each pattern that matches no network adapter."""
+    """Logs once each configured pattern that matches no network adapter."""
 
-    def __init__(self, patterns: Mapping[str, Collection[str]]) -> None:
-        self._patterns = {setting: each for setting, each in patterns.items() if each}
+    def __init__(self) -> None:
         self._polls = 0
 
-    @property
-    def due(self) -> bool:
-        """Count this poll, and return True in the poll in which the patterns are to be compared with the adapters."""
-        self._polls += 1
-        return bool(self._patterns) and self._polls == AFTER_POLLS
+    def check(self, orders: HostOrders, read_adapters: Callable[[], Mapping[str, tuple[str, str]]]) -> None:
+        """Count a poll. In poll AFTER_POLLS, log the patterns that match no adapter.
 
-    def warn(self, adapters: Mapping[str, tuple[str, str]]) -> None:
-        """Log patterns that match none of the adapters. `adapters`: PCI address and board id by device name."""
-        for setting, patterns in self._patterns.items():
-            for pattern in patterns:
-                if not any(matches((pattern,), device, *others) for device, others in adapters.items()):
-                    present = ", ".join(
-                        f"{device} ({' '.join(filter(None, others))})" for device, others in adapters.items()
-                    )
+        `read_adapters` returns PCI address and board id by device name.
+        """
+        self._polls += 1
+        patterns = {"links.exclude": orders.exclude, "links.fabric": orders.fabric}
+        if self._polls == AFTER_POLLS and any(patterns.values()):
+            adapters = read_adapters()
+            present = ", ".join(f"{device} ({' '.join(filter(None, names))})" for device, names in adapters.items())
+            for setting, pattern in ((setting, each) for setting, of_it in patterns.items() for each in of_it):
+                if not any(matches((pattern,), device, *names) for device, names in adapters.items()):
                     log.warning(
                         "a pattern matches no network adapter: correct or remove it",
                         extra={"setting": setting, "pattern": pattern, "adapters": present or "none"},

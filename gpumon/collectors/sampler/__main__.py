@@ -7,11 +7,9 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
 
-from gpumon import __version__, log
 from gpumon.clock import boot_clock
-from gpumon.collectors.lifecycle import DaemonRequests, read_orders, reserve_stdout, tie_to_parent
+from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
 from gpumon.collectors.nvml.driver_list import DriverList
 from gpumon.collectors.nvml.gpu_reader import Extent
 from gpumon.collectors.nvml.library import (
@@ -26,14 +24,11 @@ from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.collectors.nvml.table_reader import ProcessNames
 from gpumon.collectors.nvml.turns import SLOW_SECONDS
 from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded_bus_ids
-from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import EXIT_MISMATCH, INDEX_PREFIX, SamplerOrders
-from gpumon.model.snapshot import SANDBOX, ChildMessage, DriverStatus, Hello, Logged, PciBus, TrialResult
+from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, TrialResult
 
 _log = logging.getLogger("gpumon.collectors.sampler")
-
-OrdersT = TypeVar("OrdersT", bound=SamplerOrders)
 
 BACK_OFF = (1.0, 30.0)
 """Min and max seconds between attempts to initialise NVML. The driver may be installed later."""
@@ -51,15 +46,6 @@ REMEDIES = {
     VERSION_MISMATCH: "the driver was upgraded under its kernel module: reload the module or reboot",
     NO_PERMISSION: "this user may not open /dev/nvidiactl: add it to the group that owns the device nodes",
 }
-
-
-class SendMessages(Protocol):
-    """Function that sends its messages, possibly none, to the daemon in one write.
-
-    One write is needed because the daemon may end this child as soon as it has read the first message.
-    """
-
-    def __call__(self, *messages: ChildMessage) -> None: ...
 
 
 class Sampler:
@@ -238,31 +224,6 @@ def failure_status(error: NvmlError) -> DriverStatus:
 
 def poll_node(orders: SamplerOrders, send: SendMessages, requests: DaemonRequests) -> int:
     return Sampler(orders, send, await_surroundings(orders, send), requests).run()
-
-
-def run(orders_type: type[OrdersT], work: Callable[[OrdersT, SendMessages, DaemonRequests], int]) -> int:
-    """Read the orders (the configuration), then do `work` until the daemon requests the end or closes standard input.
-
-    Return the exit code.
-    """
-    orders = orders_type.decode(read_orders())
-    write = reserve_stdout()
-    requests = DaemonRequests(watch=orders.watch)
-    tie_to_parent(orders.parent, requests)
-    log.configure(level=orders.log_level, format=orders.log_format)
-
-    encoder = frame.Encoder()
-
-    def send(*messages: ChildMessage) -> None:
-        logged = log.take_counts()
-        write(b"".join(map(encoder.encode, (*messages, Logged(messages=logged)) if logged else messages)))
-
-    send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
-    try:
-        return work(orders, send, requests)
-    except BrokenPipeError:
-        _log.info("the daemon has ended")
-        return 0
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from gpumon.collectors.node_source import node_source
 from gpumon.collectors.nvml import pci
 from gpumon.collectors.nvml.place import is_virtual, place
 from gpumon.model.bus_id import parse_bus_id
+from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation, SimulationError
-from gpumon.model.snapshot import HOST, ChildMessage, DriverStatus
+from gpumon.model.snapshot import HOST, DriverStatus
 
 log = logging.getLogger("gpumon.collectors.sampler")
 
@@ -63,7 +64,7 @@ def surroundings(orders: SamplerOrders) -> HostContext:
     )
 
 
-def await_surroundings(orders: SamplerOrders, send: Callable[[ChildMessage], None]) -> HostContext:
+def await_surroundings(orders: SamplerOrders, send: Callable[[Frame], None]) -> HostContext:
     """Return the host context of the node to read.
 
     While the profile or scenario of a simulation is invalid, pass the error to `send`, and try again each

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pynvml
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.lifecycle import DaemonRequests
+from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
 from gpumon.collectors.nvml.driver_list import DriverList
 from gpumon.collectors.nvml.library import Library, NvmlError
 from gpumon.collectors.nvml.poll import start
-from gpumon.collectors.sampler.__main__ import Sampler, SendMessages, failure_status, run
+from gpumon.collectors.sampler.__main__ import Sampler, failure_status
 from gpumon.collectors.sampler.node_reader import HostContext, NvidiaBus, await_surroundings, excluded_bus_ids
 from gpumon.model.call_progress import Writer
 from gpumon_sim.capture import BUS, UUIDS

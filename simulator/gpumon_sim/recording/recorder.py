@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders
-from gpumon.model.snapshot import ChildMessage, DriverStatus, Snapshot
+from gpumon.model.snapshot import DriverStatus, Snapshot
 from gpumon.supervisor.deadlines import SAMPLER_DEADLINES
 from gpumon.supervisor.framed_child import ChildProgram, FramedChild
 from gpumon.supervisor.line_splitter import LineSplitter
@@ -90,7 +91,7 @@ class Recording:
         limit = SURVEY_SECONDS if survey else OPENING_SECONDS
         self._deadline = self._loop.call_after(limit, lambda: self._fail(f"no answer of the driver within {limit:g} s"))
 
-    def _take(self, message: ChildMessage) -> None:
+    def _take(self, message: Frame) -> None:
         if isinstance(message, DriverStatus):
             self.up |= message.up
             if not message.up:

@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 from gpumon_sim.infiniband import SimulatedTree, open_tree
 from gpumon_sim.scenario import ScenarioFile
+from reader_turns import Turns
 from sysfs import add_port, write
 
 from gpumon.collectors.host.files import ReadErrors, Tree
-from gpumon.collectors.host.infiniband import COLLECTOR, MAX_PORTS, PortReader
+from gpumon.collectors.host.infiniband import MAX_PORTS, PortReader
 from gpumon.model.infiniband import BOND, SWITCH
-from gpumon.model.snapshot import PortReading
+from gpumon.model.snapshot import PortReading, Ports
 
 
-def reader(sysfs: Path, *quarantined: str) -> PortReader:
-    return PortReader(lambda _: Tree(sysfs), quarantined)
+def reader(sysfs: Path, *quarantined: str) -> Turns[Ports]:
+    return Turns(PortReader(), Tree(sysfs), orders={"quarantined": quarantined})
 
 
 def read_ports(sysfs: Path) -> tuple[PortReading, ...]:
-    return reader(sysfs).poll(counting=True)
+    return reader(sysfs).poll().ports
 
 
 def names(ports: tuple[PortReading, ...]) -> list[str]:
@@ -96,11 +97,11 @@ def test_missing_files_are_absent_readings(tmp_path: Path) -> None:
     (folder / "rate").unlink()
 
     port_reader = reader(tmp_path)
-    (port,) = port_reader.poll(counting=True)
+    (port,) = port_reader.poll().ports
 
     assert (port.link.port_up, port.link.port_speed_bytes_per_second) == (1.0, None)
     assert (port.counts.receive_bytes_total, port.counts.errors_total, port.counts.link_downs_total) == (None,) * 3
-    assert port_reader.read_errors.words == ""
+    assert port_reader.errors.words == ""
 
 
 def test_counters_with_text_are_absent(tmp_path: Path) -> None:
@@ -133,14 +134,14 @@ def test_a_saturated_counter_is_absent_and_logged_once(tmp_path: Path, caplog: p
     port_reader = reader(tmp_path)
 
     with caplog.at_level(logging.INFO, "gpumon.collectors.host"):
-        (port,) = port_reader.poll(counting=True)
+        (port,) = port_reader.poll().ports
         assert port.counts.link_downs_total == 255.0
-        (port,) = port_reader.poll(counting=True)
+        (port,) = port_reader.poll().ports
         assert (port.counts.link_downs_total, port.counts.errors_total, port.counts.receive_bytes_total) == (None,) * 3
         assert port.counts.transmit_bytes_total == 36.0
         assert len(caplog.records) == 3
         write(folder / "counters", {"link_downed": "1"})
-        (port,) = port_reader.poll(counting=True)
+        (port,) = port_reader.poll().ports
 
     assert port.counts.link_downs_total == 1.0
     assert [record.levelname for record in caplog.records[3:]] == ["INFO"]
@@ -159,14 +160,14 @@ def test_states_are_read_at_every_poll_and_counters_when_due(tmp_path: Path) -> 
     """Between due times ports keep their last counters; a new port's counters are read at once."""
     folder = add_port(tmp_path)
     port_reader = reader(tmp_path)
-    port_reader.poll(counting=True)
+    port_reader.poll()
     write(folder, {"state": "1: DOWN"})
     write(folder / "counters", {"link_downed": "1"})
     add_port(tmp_path, "mlx5_1", counters={"link_downed": "5"})
 
-    first, second = port_reader.poll(counting=False)
+    first, second = port_reader.poll(after=1.0).ports
     assert (first.link.port_up, first.counts.link_downs_total, second.counts.link_downs_total) == (0.0, 0.0, 5.0)
-    first, _ = port_reader.poll(counting=True)
+    first, _ = port_reader.poll().ports
     assert first.counts.link_downs_total == 1.0
 
 
@@ -176,51 +177,50 @@ def test_ports_above_the_limit_are_omitted(tmp_path: Path) -> None:
         add_port(tmp_path, "mlx5_0", str(number), counters={})
     port_reader = reader(tmp_path)
 
-    assert len(port_reader.poll(counting=True)) == MAX_PORTS
-    assert port_reader.left_out == 3
+    polled = port_reader.poll()
+    assert (len(polled.ports), polled.left_out) == (MAX_PORTS, 3)
 
 
 def test_a_host_without_ports_has_no_errors(tmp_path: Path) -> None:
     """A host without ports has no readings and no error."""
     port_reader = reader(tmp_path)
 
-    assert port_reader.poll(counting=True) == ()
-    assert port_reader.read_errors.words == ""
+    assert port_reader.poll().ports == ()
+    assert port_reader.errors.words == ""
 
 
 def test_a_failing_port_affects_no_other_port(tmp_path: Path) -> None:
     """After EIO on one state file that reading is absent; other readings and other ports remain."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("ports: {mlx5_3: {unreadable: [state, link_downed]}, mlx5_5: {absent: true}}")
-    port_reader = PortReader(lambda _: open_tree("h100x8", scenario=scenario, epoch=0.0))
+    port_reader = Turns[Ports](PortReader(), open_tree("h100x8", scenario=scenario, epoch=0.0))
 
-    ports = port_reader.poll(counting=True)
+    ports = port_reader.poll().ports
 
     assert names(ports) == [f"mlx5_{n}/1" for n in (0, 1, 2, 3, 4, 6, 7)]
     assert [port.device for port in ports if port.link.port_up is None] == ["mlx5_3"]
     assert ports[3].counts.link_downs_total is None
     assert ports[3].counts.receive_bytes_total is not None
-    assert port_reader.read_errors.words == "class/infiniband/mlx5_3/ports/1/state: Input/output error, and 1 more file"
-    assert not port_reader.read_errors.denied
+    assert port_reader.errors.words == "class/infiniband/mlx5_3/ports/1/state: Input/output error, and 1 more file"
+    assert not port_reader.errors.denied
 
 
 def test_quarantined_ports_are_not_read(tmp_path: Path) -> None:
-    """A quarantined device or collector is not read, because its files may hang."""
+    """A quarantined device is not read, because its files may hang."""
     add_port(tmp_path, "mlx5_0")
     add_port(tmp_path, "mlx5_1")
 
-    assert names(reader(tmp_path, "mlx5_0").poll(counting=True)) == ["mlx5_1/1"]
-    assert names(reader(tmp_path, COLLECTOR).poll(counting=True)) == []
+    assert names(reader(tmp_path, "mlx5_0").poll().ports) == ["mlx5_1/1"]
 
 
 def test_missing_permission_is_distinguished() -> None:
     """Missing permission is distinguished from other errors, because an operator can fix it."""
-    read_errors = ReadErrors()
-    read_errors.note("state", OSError(errno.EIO, "Input/output error"))
-    assert not read_errors.denied
+    errors = ReadErrors()
+    errors.note("state", OSError(errno.EIO, "Input/output error"))
+    assert not errors.denied
 
-    read_errors.note("rate", OSError(errno.EACCES, "Permission denied"))
-    assert read_errors.denied
+    errors.note("rate", PermissionError(errno.EACCES, "Permission denied"))
+    assert errors.denied
 
 
 def test_a_port_has_its_card_and_pci_address(tmp_path: Path) -> None:
@@ -244,36 +244,36 @@ def test_a_guid_of_zeros_is_absent(tmp_path: Path) -> None:
     assert read_ports(tmp_path)[0].guid == ""
 
 
-def simulated_reader(folder: Path, text: str, **orders: tuple[str, ...]) -> tuple[PortReader, SimulatedTree]:
+def simulated_reader(folder: Path, text: str, **orders: tuple[str, ...]) -> tuple[Turns[Ports], SimulatedTree]:
     """Return a reader of the simulated h100x8 with this scenario, and its files."""
     (folder / "scenario.yml").write_text(text)
     tree = open_tree("h100x8", scenario=folder / "scenario.yml", epoch=0.0)
-    return PortReader(lambda _: tree, **orders), tree
+    return Turns(PortReader(), tree, orders=orders), tree
 
 
 def test_a_counter_that_answers_einval_is_read_once(tmp_path: Path) -> None:
     """The counters of a limited function are read once, because each read makes the driver log a line."""
     port_reader, tree = simulated_reader(tmp_path, "nics: [limited_pf]")
-    ports = port_reader.poll(counting=True)
+    ports = port_reader.poll().ports
     lines = len(tree.kernel_lines)
     for _ in range(4):
-        assert [port.restricted for port in port_reader.poll(counting=True)] == [port.restricted for port in ports]
+        assert [port.restricted for port in port_reader.poll().ports] == [port.restricted for port in ports]
 
     assert len(tree.kernel_lines) == lines
     assert lines <= 13
     assert [port.device for port in ports if port.restricted] == ["mlx5_20"]
-    assert port_reader.read_errors.words == ""
+    assert port_reader.errors.words == ""
 
 
 def test_the_files_of_a_replaced_device_are_read_again(tmp_path: Path) -> None:
     """A device with another GUID, or one that was absent, is read as a new one."""
     port_reader, tree = simulated_reader(tmp_path, "nics: [limited_pf]")
-    port_reader.poll(counting=True)
+    port_reader.poll()
     for text in ("{replaced: true}", "{absent: true}", "{}"):
         lines = len(tree.kernel_lines)
         (tmp_path / "scenario.yml").write_text(f"nics: [limited_pf]\nports: {{mlx5_20: {text}}}")
         tree._file = ScenarioFile(tmp_path / "scenario.yml", tree._profile)
-        port_reader.poll(counting=True)
+        port_reader.poll()
         assert (len(tree.kernel_lines) > lines) == (text != "{absent: true}"), text
 
 
@@ -282,11 +282,11 @@ def test_a_pattern_that_matches_no_adapter_is_logged_once(tmp_path: Path, caplog
     patterns = {"exclude": ("mlx5_an*", "0000:05:00.0"), "fabric": ("mlx5_[0-7]", "ibp*")}
     port_reader, _ = simulated_reader(tmp_path, "nics: [azure_vf]", **patterns)
     for _ in range(4):
-        port_reader.poll(counting=True)
-        port_reader.poll(counting=False)
+        port_reader.poll()
+        port_reader.poll(after=1.0)
     assert not caplog.records
     for _ in range(10):
-        port_reader.poll(counting=True)
+        port_reader.poll()
     logged = [vars(record) for record in caplog.records]
     assert [(each["setting"], each["pattern"]) for each in logged] == [
         ("links.exclude", "0000:05:00.0"),
@@ -300,10 +300,10 @@ def test_one_counter_that_answers_einval_leaves_the_others(tmp_path: Path) -> No
     folder = add_port(tmp_path)
     (folder / "counters" / "VL15_dropped").write_text("0\n")
     tree = Refusing(tmp_path, "VL15_dropped")
-    port_reader = PortReader(lambda _: tree)
+    port_reader = Turns[Ports](PortReader(), tree)
 
     for _ in range(3):
-        (port,) = port_reader.poll(counting=True)
+        (port,) = port_reader.poll().ports
     assert (tree.refused, port.restricted, port.counts.errors_total) == (1, False, {"symbol_error": 0.0})
 
 
@@ -311,11 +311,11 @@ def test_a_counter_that_answered_before_is_read_again(tmp_path: Path) -> None:
     """A failing adapter answers EINVAL for a while; its counters are back when it answers again."""
     add_port(tmp_path)
     tree = Refusing(tmp_path, "counters/symbol_error", after=1)
-    port_reader = PortReader(lambda _: tree)
+    port_reader = Turns[Ports](PortReader(), tree)
 
-    counts = [port_reader.poll(counting=True)[0].counts.errors_total for _ in range(3)]
+    counts = [port_reader.poll().ports[0].counts.errors_total for _ in range(3)]
     tree.name = "no such file"
-    counts.append(port_reader.poll(counting=True)[0].counts.errors_total)
+    counts.append(port_reader.poll().ports[0].counts.errors_total)
     assert counts == [{"symbol_error": 0.0}, None, None, {"symbol_error": 0.0}]
 
 
@@ -342,14 +342,14 @@ def test_excluded_adapters_are_not_read(tmp_path: Path) -> None:
     patterns = ("mlx5_20", "0002:10:*", "SIM_MT41692", "0001:10:00.0")
     port_reader, tree = simulated_reader(tmp_path, "nics: [limited_pf, azure_vf, bluefield, bond]", exclude=patterns)
 
-    assert names(port_reader.poll(counting=True)) == [*(f"mlx5_{n}/1" for n in range(1, 8)), "mlx5_bond_0/1"]
+    assert names(port_reader.poll().ports) == [*(f"mlx5_{n}/1" for n in range(1, 8)), "mlx5_bond_0/1"]
     assert tree.kernel_lines == []
 
 
 def test_a_port_has_the_gpu_below_the_same_pcie_switch(tmp_path: Path) -> None:
     """The GPU is found by the common bridges of the paths in sysfs."""
     port_reader, _ = simulated_reader(tmp_path, "nics: [storage, azure_vf]")
-    ports = {port.device: port.placement for port in port_reader.poll(counting=True)}
+    ports = {port.device: port.placement for port in port_reader.poll().ports}
 
     assert ports["mlx5_2"].position == SWITCH
     assert ports["mlx5_2"].gpus == ("00000000:52:00.0",)

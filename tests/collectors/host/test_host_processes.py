@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from gpumon_sim.infiniband import FileTree, open_tree
+from reader_turns import Turns
 
 from gpumon.collectors.host.files import Tree
-from gpumon.collectors.host.processes import COLLECTOR, MAX_PROCESSES, ProcessReader
+from gpumon.collectors.host.processes import MAX_PROCESSES, ProcessReader
 from gpumon.model.orders import SimulationError
-from gpumon.model.snapshot import StuckProcess
+from gpumon.model.snapshot import Processes, StuckProcess
 
 DAEMON, SELF = 100, 101
 FORGED = "7"
@@ -34,17 +35,17 @@ class DeviceTree(Tree):
 
 
 class ProcHost:
-    """The /proc of a host, and a clock."""
+    """The /proc of a host."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
-        self.now = 1000.0
         self.process(1, "S", parent=0)
         self.process(DAEMON, "S")
         self.process(SELF, "S", parent=DAEMON)
         self.link("proc/self", str(SELF))
         self.link(f"proc/{SELF}/ns/pid", HOST)
-        self.processes = ProcessReader(lambda _: DeviceTree(folder), clock=lambda: self.now)
+        self.processes = Turns[Processes](ProcessReader(), DeviceTree(folder))
+        self.last = Processes()
         (folder / "proc/devices").write_text("Character devices:\n  1 mem\n195 nvidia-frontend\n504 nvidia-uvm\n")
 
     def link(self, path: str, target: str) -> None:
@@ -84,11 +85,9 @@ class ProcHost:
 
     def poll(self, times: int = 2) -> tuple[StuckProcess, ...] | None:
         """Poll every 15 seconds and return the last result."""
-        stuck_processes: tuple[StuckProcess, ...] | None = ()
         for _ in range(times):
-            self.now += 15
-            stuck_processes = self.processes.poll()
-        return stuck_processes
+            self.last = self.processes.poll()
+        return self.last.stuck
 
 
 @pytest.fixture
@@ -101,9 +100,9 @@ def test_a_process_in_state_d_with_a_gpu_is_stuck(host: ProcHost) -> None:
     host.process(2000, "D", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3", "/dev/nvidia11", "/dev/nvidia3")
     assert host.poll(1) == ()
     assert host.poll(20) == (StuckProcess(since=1015.0, gpus=("11", "3"), in_driver=True),)
-    assert host.processes.contained is False
-    assert not host.processes.denied
-    assert not host.processes.read_errors.words
+    assert host.last.contained is False
+    assert not host.processes.errors.denied
+    assert not host.processes.errors.words
 
 
 NFS = "[<0>] rpc_wait_bit_killable+0x24/0xa0 [sunrpc]\n[<0>] nfs4_proc_getattr+0x1/0x2 [nfsv4]"
@@ -187,7 +186,7 @@ def test_a_process_stuck_again_has_a_new_start_time(host: ProcHost) -> None:
     host.process(2000, "S", "/dev/nvidia3")
     assert host.poll(1) == ()
     host.process(2000, "D", "/dev/nvidia3")
-    assert host.poll(2) == (StuckProcess(since=host.now - 15, gpus=("3",), in_driver=True),)
+    assert host.poll(2) == (StuckProcess(since=host.processes.at - 15, gpus=("3",), in_driver=True),)
 
 
 def test_a_killed_process_that_cannot_end_is_stuck(host: ProcHost) -> None:
@@ -251,8 +250,8 @@ def test_a_vfork_with_a_file_named_like_a_gpu_is_not_stuck() -> None:
             state = Path(f"/proc/{attacker}/stat").read_text().rpartition(")")[2].split()[0]
             assert (state, Path(f"/proc/{attacker}/fd/3").readlink()) == ("D", Path("/dev/nvidia3"))
             for tree in (ThisHost(Path("/")), WithoutStacks(Path("/"))):
-                processes = ProcessReader(lambda _, tree=tree: tree)  # type: ignore[misc]
-                assert [processes.poll() for _ in range(3)] == [(), (), ()]
+                processes = Turns[Processes](ProcessReader(), tree)
+                assert [processes.poll().stuck for _ in range(3)] == [(), (), ()]
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -285,11 +284,10 @@ def test_devices_of_the_host_have_numbers() -> None:
 def test_processes_of_other_users_can_be_denied(host: ProcHost) -> None:
     """Without privileges the result is unknown and the collector is denied, without a read error."""
     host.process(2000, "D", "/dev/nvidia3")
-    processes = ProcessReader(lambda _: Unprivileged(host.root), clock=lambda: host.now)
-    assert processes.poll() is None
-    assert processes.denied
-    assert processes.contained is False
-    assert not processes.read_errors.words
+    processes = Turns[Processes](ProcessReader(), Unprivileged(host.root))
+    assert processes.poll() == Processes(contained=False, fabric_manager=False)
+    assert processes.errors.denied
+    assert not processes.errors.words
 
 
 def test_a_container_sees_its_own_processes(host: ProcHost) -> None:
@@ -297,43 +295,43 @@ def test_a_container_sees_its_own_processes(host: ProcHost) -> None:
     (host.root / f"proc/{SELF}/ns/pid").unlink()
     host.link(f"proc/{SELF}/ns/pid", "pid:[4026532758]")
     assert host.poll() == ()
-    assert host.processes.contained is True
+    assert host.last.contained is True
 
 
 def test_whether_the_agent_is_contained_is_unknown_without_its_pid_namespace(host: ProcHost) -> None:
     (host.root / f"proc/{SELF}/ns/pid").unlink()
     host.poll()
-    assert host.processes.contained is None
+    assert host.last.contained is None
 
 
 def test_a_read_error_names_no_process(host: ProcHost) -> None:
     """A read error has no PID, because every client can read it."""
     (host.root / "proc/2000/stat").mkdir(parents=True)
     assert host.poll() == ()
-    assert host.processes.read_errors.words == "proc/*/stat: Is a directory"
+    assert host.processes.errors.words == "proc/*/stat: Is a directory"
 
 
 def test_too_many_processes_are_an_error(host: ProcHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the maximum number of processes the reader reports an error."""
     monkeypatch.setattr("gpumon.collectors.host.processes.MAX_PROCESSES", 1)
     assert host.poll() == ()
-    assert host.processes.read_errors.words == "proc: has more than 1 processes"
+    assert host.processes.errors.words == "proc: has more than 1 processes"
     assert MAX_PROCESSES > 10_000
 
 
 def test_processes_are_unknown_without_proc(tmp_path: Path) -> None:
-    """Without /proc, in quarantine, and in a recording the stuck processes are unknown."""
-    assert ProcessReader(lambda _: Tree(tmp_path)).poll() is None
-    assert ProcessReader(lambda _: Tree(Path("/")), (COLLECTOR,)).poll() is None
-    assert ProcessReader(lambda _: FileTree()).poll() is None
+    """Without /proc and in a recording the stuck processes are unknown."""
+    for tree in (Tree(tmp_path), FileTree()):
+        assert Turns[Processes](ProcessReader(), tree).poll() == Processes()
 
 
 def test_the_real_proc_can_be_read() -> None:
     """The real /proc can be read by any user."""
-    processes = ProcessReader(lambda _: Tree(Path("/")))
-    assert processes.poll() is None or not processes.denied
-    assert processes.contained is not None
-    assert not processes.read_errors.words
+    processes = Turns[Processes](ProcessReader(), Tree(Path("/")))
+    value = processes.poll()
+    assert value.stuck is None or not processes.errors.denied
+    assert value.contained is not None
+    assert not processes.errors.words
 
 
 def test_a_scenario_simulates_stuck_processes(tmp_path: Path) -> None:
@@ -345,10 +343,11 @@ def test_a_scenario_simulates_stuck_processes(tmp_path: Path) -> None:
     scenario.write_text("stuck_processes: [{gpus: [3, 4], since: 60, until: 300}]\n")
     now = 0.0
     tree = open_tree("h100x8", scenario=scenario, epoch=0.0, clock=lambda: now)
-    processes = ProcessReader(lambda _: tree, clock=lambda: now)
+    processes = Turns[Processes](ProcessReader(), tree)
+    processes.at = now
     stuck_processes = {}
     for now in (0.0, 59.0, 75.0, 90.0, 299.0, 301.0):
-        stuck_processes[now] = processes.poll()
+        stuck_processes[now] = processes.poll(after=now - processes.at).stuck
     stuck = (StuckProcess(since=75.0, gpus=("3", "4"), in_driver=True),)
     assert stuck_processes == {0.0: (), 59.0: (), 75.0: (), 90.0: stuck, 299.0: stuck, 301.0: ()}
 
@@ -358,15 +357,15 @@ def test_a_fabric_manager_of_root_is_found_by_its_name(host: ProcHost, name: str
     """In a container too. Any user may give a process that name."""
     host.process(200, "S")
     host.poll()
-    assert host.processes.fabric_manager is False
+    assert host.last.fabric_manager is False
     stat = host.root / "proc/200/stat"
     stat.write_text(stat.read_text().replace("a) name", name))
     (host.root / "proc/200/status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     host.poll()
-    assert host.processes.fabric_manager is found
+    assert host.last.fabric_manager is found
     stat.write_text(stat.read_text().replace(f"({name}) S", f"({name}) Z"))
     host.poll()
-    assert host.processes.fabric_manager is False, "it has ended, and its parent has not taken note"
+    assert host.last.fabric_manager is False, "it has ended, and its parent has not taken note"
 
 
 @pytest.mark.parametrize(("hidden", "found"), [(False, True), (True, None)])
@@ -379,7 +378,8 @@ def test_a_fabric_manager_is_found_without_permissions(host: ProcHost, hidden: b
     if hidden:
         shutil.rmtree(host.root / "proc/200")
         shutil.rmtree(host.root / "proc/1")
-    processes = ProcessReader(lambda _: Unprivileged(host.root), clock=lambda: host.now)
-    assert processes.poll() is None
-    assert processes.denied
-    assert processes.fabric_manager is found
+    processes = Turns[Processes](ProcessReader(), Unprivileged(host.root))
+    value = processes.poll()
+    assert value.stuck is None
+    assert processes.errors.denied
+    assert value.fabric_manager is found

@@ -1,25 +1,31 @@
-"""SchedulerReader reads from files which scheduler is installed or runs, and whether the agent is a job of it."""
+"""The reader of schedulers reads which scheduler is installed or runs, and whether the agent is a job of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from each_case import each_case
+from reader_turns import Turns
 
 from gpumon.collectors.host.files import Tree
-from gpumon.collectors.host.schedulers import COLLECTOR, LOOK_SECONDS, SchedulerReader
+from gpumon.collectors.host.schedulers import read_schedulers
+from gpumon.model.snapshot import Schedulers
 
 
 class SchedulerHost:
-    """A host with these files, and a clock."""
+    """A host with these files."""
 
     def __init__(self, folder: Path, *files: str, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.now = 0.0
         (folder / "proc" / "self").mkdir(parents=True)
         self.add(*files)
-        self.schedulers = SchedulerReader(lambda _: Tree(folder), environment=environment or {}, clock=lambda: self.now)
+        self._environment = environment or {}
+
+    def poll(self) -> tuple[str, ...] | None:
+        turns = Turns[Schedulers](partial(read_schedulers, environment=self._environment), Tree(self.folder))
+        return turns.poll().names
 
     def add(self, *files: str) -> None:
         for file in files:
@@ -46,33 +52,25 @@ def test_a_scheduler_is_detected_by_its_files(
     tmp_path: Path, files: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     """A scheduler of a node is detected by its unit, program or process; a controller or a client is not."""
-    assert SchedulerHost(tmp_path, *files).schedulers.poll() == expected
+    assert SchedulerHost(tmp_path, *files).poll() == expected
 
 
 def test_a_symlinked_unit_of_the_host_is_found_from_a_container(tmp_path: Path) -> None:
     """A unit file that links to a path below the host's root is found from a container."""
     host = SchedulerHost(tmp_path, "etc/systemd/system/gpumon.service=[Service]\n")
     (tmp_path / "etc/systemd/system/slurmd.service").symlink_to("/nonexistent/slurm/slurmd.service")
-    assert host.schedulers.poll() == ("slurmd",)
+    assert host.poll() == ("slurmd",)
 
 
 def test_an_agent_in_a_pod_detects_the_kubelet(tmp_path: Path) -> None:
     """An agent in a pod detects the kubelet without access to files of the host."""
     host = SchedulerHost(tmp_path, environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
-    assert host.schedulers.poll() == ("kubelet",)
+    assert host.poll() == ("kubelet",)
 
 
 def test_a_scheduler_installed_later_is_found_by_the_next_poll(tmp_path: Path) -> None:
-    """All processes are read once per minute."""
+    """Nothing is kept between turns."""
     host = SchedulerHost(tmp_path)
-    assert host.schedulers.poll() == ()
+    assert host.poll() == ()
     host.add("proc/4711/comm=slurmd\n")
-    assert host.schedulers.poll() == ()
-    host.now = LOOK_SECONDS
-    assert host.schedulers.poll() == ("slurmd",)
-
-
-def test_a_quarantined_collector_reports_unknown_schedulers(tmp_path: Path) -> None:
-    """A quarantined collector leaves the schedulers unknown."""
-    SchedulerHost(tmp_path, "usr/sbin/slurmd=")
-    assert SchedulerReader(lambda _: Tree(tmp_path), (COLLECTOR,), environment={}).poll() is None
+    assert host.poll() == ("slurmd",)

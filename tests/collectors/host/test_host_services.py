@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from reader_turns import Turns
 
 from gpumon.collectors.host.files import Tree
-from gpumon.collectors.host.services import COLLECTOR, ServiceReader
+from gpumon.collectors.host.services import ServiceReader
+from gpumon.model.snapshot import Services
 
 UNIT = "nvidia-fabricmanager.service"
 
@@ -29,11 +32,11 @@ class SystemdHost:
         cgroup.mkdir(parents=True)
         (cgroup / name).write_text(text)
 
-    def reader(self, *quarantined: str) -> ServiceReader:
-        return ServiceReader(lambda _: Tree(self.root / "sys"), lambda _: Tree(self.root), quarantined)
+    def reader(self) -> Turns[Services]:
+        return Turns(ServiceReader(), Tree(self.root / "sys"), Tree(self.root))
 
-    def poll(self, *quarantined: str) -> dict[str, bool]:
-        return self.reader(*quarantined).poll()
+    def poll(self) -> Mapping[str, bool]:
+        return self.reader().poll().running
 
 
 @pytest.fixture
@@ -123,48 +126,31 @@ def test_services_are_unknown_without_systemd(tmp_path: Path) -> None:
     assert host.poll() == {}
 
 
-def test_a_quarantined_collector_reads_no_service(host: SystemdHost) -> None:
-    """A quarantined collector reads no service file."""
-    host.install()
-    assert host.poll(COLLECTOR) == {}
-
-
 def test_a_unit_restarted_between_two_polls_has_ended(tmp_path: Path) -> None:
     """A unit has ended if none of its previous processes remains; the end of one process of several is ignored."""
     host = SystemdHost(tmp_path)
     host.install()
     host.run()
     processes = host.cgroups / "system.slice" / UNIT / "cgroup.procs"
-    services = ServiceReader(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
+    services = host.reader()
     ended = []
     for text in ("100\n101\n", "100\n101\n", "100\n", "100\n140\n", "200\n", "200\n"):
         processes.write_text(text)
-        assert services.poll() == {UNIT: True}
-        ended.append(services.ended)
+        polled = services.poll()
+        assert polled.running == {UNIT: True}
+        ended.append(polled.ended)
     assert ended == [(), (), (), (), (UNIT,), ()]
     (processes.parent / "cgroup.events").write_text("populated 0\n")
     processes.write_text("")
-    assert (services.poll(), services.ended) == ({UNIT: False}, (UNIT,))
-    assert (services.poll(), services.ended) == ({UNIT: False}, ())
+    assert services.poll() == Services(running={UNIT: False}, ended=(UNIT,))
+    assert services.poll() == Services(running={UNIT: False})
 
 
 def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: SystemdHost) -> None:
     """A unit whose processes cannot be listed ends when its cgroup is empty."""
     host.install()
     host.run()
-    services = ServiceReader(lambda _: Tree(host.root / "sys"), lambda _: Tree(host.root))
+    services = host.reader()
     services.poll()
     (host.cgroups / "system.slice" / UNIT / "cgroup.events").write_text("populated 0\n")
-    assert (services.poll(), services.ended) == ({UNIT: False}, (UNIT,))
-
-
-def test_a_fabric_manager_in_a_container_runs_whatever_its_unit_is(host: SystemdHost) -> None:
-    """Its process counts, whether the unit is stopped or not installed; once it has ended, so has the service."""
-    assert host.reader().poll(fabric_manager=True) == {UNIT: True}
-    host.install()
-    reader = host.reader()
-    assert reader.poll(fabric_manager=False) == {UNIT: False}
-    assert reader.poll(fabric_manager=True) == {UNIT: True}
-    (host.root / "usr/lib/systemd/system" / UNIT).unlink()
-    assert reader.poll(fabric_manager=False) == {UNIT: False}
-    assert reader.poll(fabric_manager=None) == {}
+    assert services.poll() == Services(running={UNIT: False}, ended=(UNIT,))

@@ -16,7 +16,7 @@ from unkillable import build, held
 
 from gpumon.clock import boot_clock
 from gpumon.model.orders import HostOrders, Simulation
-from gpumon.model.snapshot import HostSnapshot
+from gpumon.model.snapshot import HostSnapshot, Ports
 from gpumon.state.messages import HostStatus
 from gpumon.supervisor.deadlines import HostDeadlines
 from gpumon.supervisor.host_supervisor import MAX_ABANDONED, HostSupervisor
@@ -52,7 +52,7 @@ class SupervisedHost:
 
     def devices(self) -> set[str]:
         """Return the devices of the last snapshot."""
-        return {port.device for port in self.snapshots[-1].ports} if self.snapshots else set()
+        return {port.device for port in self.snapshots[-1].value(Ports).ports} if self.snapshots else set()
 
     def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
         turn_until(self.loop, lambda: bool(done()), seconds)
