@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 from agents import AgentProcess
+from gpumon_sim.sim_fault import FULL, Example
+from gpumon_sim.sim_faults import FAULTS
 
-from benchmarks.turmoil import TROUBLES, XIDS, Trouble
 from gpumon.clock import boot_clock
 
 GPUS = 8
@@ -20,16 +21,24 @@ HIDDEN_SECONDS = 20.0
 """Max time for which readings may remain after their GPU has become unreadable."""
 HEALED_SECONDS = 45.0
 """Max time until a GPU is read again: includes a trial and a replacement of the sampler."""
-NODE_TROUBLES = [each for each in TROUBLES if each.node]
-GPU_TROUBLES = [each for each in TROUBLES if not each.node]
+XIDS = (13, 31, 43, 48, 63, 74, 79, 94, 95, 119)
+
+
+def troubles(*, node: bool) -> dict[str, list[Example]]:
+    """Return the examples of faults, for the node or for a GPU, by key."""
+    found = {
+        fault.key: [example for example in fault.examples_on(FULL) if (example.gpu is None) == node]
+        for fault in FAULTS.values()
+        if "soak" not in fault.without
+    }
+    return {key: examples for key, examples in found.items() if examples}
 
 
 @dataclass
 class Present:
     """A fault that is active."""
 
-    trouble: Trouble
-    value: Any
+    example: Example
     since: float
 
 
@@ -54,19 +63,20 @@ class Stage:
         scenario: dict[str, Any] = {"idle": True}
         gpus: dict[int, dict[str, Any]] = {gpu: {"xids": xids} for gpu, xids in self.xids.items()}
         for (gpu, key), one in self.present.items():
-            (scenario if gpu == NODE else gpus.setdefault(gpu, {}))[key] = one.value
+            (scenario if gpu == NODE else gpus.setdefault(gpu, {}))[key] = one.example.value
         self.agent.simulate({**scenario, "gpus": gpus})
 
     def harm(self, *, node: bool) -> None:
         """Add a fault of the node or of one GPU."""
         gpu = NODE if node else self.chance.randrange(GPUS)
-        trouble = self.chance.choice(NODE_TROUBLES if node else GPU_TROUBLES)
-        value = trouble.value(self.chance)
-        self.note(f"{'node' if node else f'GPU {gpu}'}: {trouble.key} {value}")
-        self.present[gpu, trouble.key] = Present(trouble, value, boot_clock())
-        if trouble.disturbs:
-            self.unsettle(trouble.disturbs)
-        if trouble.key == "bound":
+        choices = troubles(node=node)
+        key = self.chance.choice(list(choices))
+        example = self.chance.choice(choices[key])
+        self.note(f"{'node' if node else f'GPU {gpu}'}: {key} {example.value}")
+        self.present[gpu, key] = Present(example, boot_clock())
+        if example.disturbs:
+            self.unsettle(example.disturbs)
+        if key == "bound":
             self.given_away.add(gpu)
         self.write()
 
@@ -75,9 +85,9 @@ class Stage:
         gone = list(self.present) if everything else self.chance.sample(sorted(self.present), min(1, len(self.present)))
         for gpu, key in gone:
             self.note(f"healed: {'node' if gpu == NODE else f'GPU {gpu}'}: {key}")
-            one = self.present.pop((gpu, key))
-            if one.trouble.disturbs:
-                self.unsettle(one.trouble.disturbs)
+            example = self.present.pop((gpu, key)).example
+            if example.disturbs:
+                self.unsettle(example.disturbs)
             for healed in range(GPUS) if gpu == NODE else (gpu,):
                 self.healed_at[healed] = boot_clock()
         self.write()
@@ -113,7 +123,7 @@ class Stage:
 
     def is_hidden(self, gpu: int, at: float) -> bool:
         """Return whether the page may show no readings of this GPU at this time."""
-        return any(trouble.trouble.hides and at - trouble.since > HIDDEN_SECONDS for trouble in self.troubles(gpu))
+        return any(one.example.hides and at - one.since > HIDDEN_SECONDS for one in self.troubles(gpu))
 
     def is_healthy(self, gpu: int, at: float) -> bool:
         """Return whether this GPU must be read at this time."""

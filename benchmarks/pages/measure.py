@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from agents import AgentProcess
 
 from benchmarks.pages.stack import Notified, stack
-from benchmarks.pages.tape import TWO_NOTIFICATIONS, Place, Tape
+from benchmarks.pages.tape import Place, Tape
 from gpumon import DEFAULT_PORT
 from gpumon.health.alert_rules import rules
 from gpumon.health.outages import SINGLE_SECONDS
@@ -34,6 +34,8 @@ class NotificationOutcome:
     title: str
     faults: int
     """Number of injected faults: 1 or 2."""
+    second: str
+    """What a second notification of the fault is about; empty if none is due."""
     alerts: tuple[Place, ...]
     """Alerts of the faults."""
     inhibited: tuple[tuple[str, str], ...]
@@ -60,9 +62,8 @@ class NotificationOutcome:
 
     @property
     def right(self) -> bool:
-        """Return whether those due were sent, and one more only if it is announced or one of TWO_NOTIFICATIONS."""
-        second = self.title in TWO_NOTIFICATIONS
-        return self.pages - self.announced == self.expected + second and not self.lacking
+        """Return whether those due were sent, and one more only if it is announced or the fault has a second one."""
+        return self.pages - self.announced == self.expected + bool(self.second) and not self.lacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,7 @@ def outcome_of(
     return NotificationOutcome(
         title=tape.case.title,
         faults=len(tape.case.names),
+        second=tape.case.second_notification,
         alerts=alerts,
         inhibited=tuple((alert, cause) for alert, cause in silent.items() if cause),
         pages=len({each.notification for each in new}),

@@ -7,7 +7,6 @@ from statistics import median, quantiles
 
 from benchmarks.pages.measure import NotificationOutcome, newly_firing
 from benchmarks.pages.stack import Notified
-from benchmarks.pages.tape import TWO_NOTIFICATIONS
 
 _INTRODUCTION = """\
 # What reaches a person
@@ -84,7 +83,7 @@ def _cases(outcomes: Sequence[NotificationOutcome]) -> Iterator[str]:
             ", ".join(each.receivers),
             count + (f"; lacks {', '.join(each.lacking)}" if each.lacking else ""),
             ", ".join(f"{delay:.0f} s" for delay in each.delays),
-            TWO_NOTIFICATIONS.get(each.title, ", ".join(each.others)),
+            each.second or ", ".join(each.others),
         )
         yield f"| {' | '.join(cells)} |"
     yield ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,12 +25,6 @@ PROFILE = "h100x8"
 PAIRS = 20
 BEFORE, AFTER = 30.0, 120.0
 """Seconds of the tape before the first verdict, and after the last one."""
-TWO_NOTIFICATIONS: Mapping[str, str] = {
-    "a GPU that was reset three times fails again": "the fault, and the node's verdict that it keeps coming back",
-    "2000 Xids a second": "the first Xid, and then that they flood the kernel log",
-    "busy without work: a kernel spins": "the simulated GPU's engines are idle meanwhile, which is implausible",
-}
-"""Faults with a second notification, and what the two are about."""
 VERDICT = re.compile(r'^gpumon_health_check\{check="(\w+)"([^}]*)\} ([23])$', re.MULTILINE)
 TIMESTAMP = re.compile(r"^(gpumon_\w*_timestamp_seconds(?:\{[^}]*\})?) (\d{9,}\S*)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -50,6 +44,11 @@ class FaultCase:
     def title(self) -> str:
         where = " (same GPU)" if self.same_gpu else ""
         return " and ".join(self.names) + where
+
+    @property
+    def second_notification(self) -> str:
+        """Return what a second notification is about; empty if none is due."""
+        return next((fault.second_notification for fault in FAULTS if (fault.name,) == self.names), "")
 
     @property
     def faults(self) -> list[tuple[int, FaultRow]]:
@@ -91,7 +90,7 @@ def cases() -> Iterator[FaultCase]:
     Leave out a fault of a node that was already without a GPU, because the missing GPU is notified before it.
     """
     simplest: dict[str, FaultRow] = {}
-    for fault in sorted(FAULTS, key=lambda fault: len(fault.steps)):
+    for fault in sorted(FAULTS, key=lambda fault: (len(fault.steps), deadline(fault))):
         check = BY_NAME[fault.check]
         paging = check.levels and check.pages is not Paging.NEVER
         if paging and not fault.miss and "gpus" not in fault.before and fault.on(PROFILES[PROFILE]):

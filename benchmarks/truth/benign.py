@@ -11,6 +11,7 @@ from benchmarks.truth import acts, ranks
 from benchmarks.truth.acts import BUSY, MINUTE, WITHHELD
 from benchmarks.truth.fault import PORT, SILENT, Disturbance, ScenarioStep
 from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
+from benchmarks.truth.faults.where import has_fabric_manager, has_nvlinks, has_ports, several, whole
 from benchmarks.truth.world import World
 from gpumon.health.products import board_size
 
@@ -41,26 +42,6 @@ def _has_mig(profile: Profile) -> bool:
     return bool(profile.board.mig_profiles) and not profile.mig and "H100 80GB" in profile.board.product
 
 
-def _has_nvlinks(profile: Profile) -> bool:
-    return bool(profile.board.links) and profile.links_active and not profile.mig
-
-
-def _has_fabric_manager(profile: Profile) -> bool:
-    return "fabric_manager" in profile.services
-
-
-def _several(profile: Profile) -> bool:
-    return len(profile.bus_ids) > 1
-
-
-def _whole(profile: Profile) -> bool:
-    return not profile.mig
-
-
-def _has_ports(profile: Profile) -> bool:
-    return profile.ports is not None
-
-
 def _counts_pcie_errors(profile: Profile) -> bool:
     return profile.board.gpm and not profile.guest
 
@@ -86,7 +67,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="none: jobs start and end", before={}),
     Disturbance(name="none: the node is idle", before={"idle": True}),
     Disturbance(name="a planned reboot", act=World.planned_reboot, every=20 * MINUTE),
-    Disturbance(name="a boot whose links train late", act=acts.late_links, every=20 * MINUTE, on=_has_nvlinks),
+    Disturbance(name="a boot whose links train late", act=acts.late_links, every=20 * MINUTE, on=has_nvlinks),
     Disturbance(
         name="the driver is unloaded and loaded, with a release", act=acts.driver_reload, before={"idle": True}
     ),
@@ -125,7 +106,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="NVLinks of an idle GPU sleep",
         act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"nvlinks": {"*": {"state": "sleep"}}})),
         before={"idle": True},
-        on=_has_nvlinks,
+        on=has_nvlinks,
     ),
     Disturbance(name="a release of the node for two minutes", act=lambda world: world.release(2 * MINUTE)),
     Disturbance(name="the agent is upgraded", act=acts.stop_and_start),
@@ -139,7 +120,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="the power limit reduces the clocks",
         before={**BUSY, "gpus": {"*": {"set": _CAPPED}}},
-        on=_whole,
+        on=whole,
     ),
     *(
         Disturbance(
@@ -157,7 +138,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         act=acts.for_a_while(
             8 * MINUTE, ScenarioStep(gpu={"ecc": {"corrected_dram": {"value": 40, "rate": 1 / 60, "from": "now"}}})
         ),
-        on=_whole,
+        on=whole,
     ),
     Disturbance(
         name="a non-fatal PCIe error each half hour, which may have been corrected",
@@ -189,13 +170,13 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="the fabric manager is restarted",
         act=acts.node_for(8.0, services={"fabric_manager": "stopped"}),
         every=15 * MINUTE,
-        on=_has_fabric_manager,
+        on=has_fabric_manager,
     ),
     Disturbance(
         name="the fabric manager is upgraded",
         act=acts.node_for(45.0, services={"fabric_manager": "stopped"}),
         every=15 * MINUTE,
-        on=_has_fabric_manager,
+        on=has_fabric_manager,
     ),
     Disturbance(
         name="a port that was never cabled",
@@ -210,9 +191,9 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         every=20 * MINUTE,
     ),
     Disturbance(
-        name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=_has_ports, every=20 * MINUTE
+        name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=has_ports, every=20 * MINUTE
     ),
-    Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=_has_ports, every=20 * MINUTE),
+    Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=has_ports, every=20 * MINUTE),
     Disturbance(name="a guest with part of a board, configured as such", on=_is("h100guestx2")),
     Disturbance(
         name="a guest that was given some of the GPUs",
@@ -243,10 +224,10 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="a GPU is given to a virtual machine, with a release",
         act=acts.given_away,
         before={"idle": True},
-        on=lambda profile: _several(profile) and not profile.guest,
+        on=lambda profile: several(profile) and not profile.guest,
         every=15 * MINUTE,
     ),
-    Disturbance(name="a GPU that the configuration excludes", settings={"gpus": {"exclude": ["0"]}}, on=_several),
+    Disturbance(name="a GPU that the configuration excludes", settings={"gpus": {"exclude": ["0"]}}, on=several),
     Disturbance(name="the store's disk is full for two minutes", act=acts.full_disk),
     Disturbance(name="the configuration is reloaded", act=acts.reload),
     Disturbance(name="the probe runs", act=acts.probe, before={"idle": True}),
@@ -293,7 +274,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="a GPU is reset, with a release, and the NVSwitch reports its links",
         act=acts.reset_behind_switch,
         before={"idle": True},
-        on=lambda profile: _has_nvlinks(profile) and bool(profile.switches),
+        on=lambda profile: has_nvlinks(profile) and bool(profile.switches),
     ),
     Disturbance(
         name="the NVSwitches report that their links are trained",
@@ -308,7 +289,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="MIG is turned on on half of the GPUs",
         act=acts.mig_on_half,
-        on=lambda profile: _has_mig(profile) and _several(profile),
+        on=lambda profile: _has_mig(profile) and several(profile),
     ),
     Disturbance(
         name="the driver is upgraded by a reboot",
@@ -324,39 +305,39 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     ),
     Disturbance(name="a boot with the clock in 1970, until NTP corrects it", act=acts.no_clock, every=20 * MINUTE),
     Disturbance(name="the agent and its children are frozen for ten minutes", act=acts.freeze, every=20 * MINUTE),
-    Disturbance(name="an operator locks the clocks", before={**BUSY, "gpus": {"*": {"set": _LOCKED}}}, on=_whole),
-    Disturbance(name="ECC is turned off, and the node rebooted", act=acts.ecc_off, every=20 * MINUTE, on=_whole),
+    Disturbance(name="an operator locks the clocks", before={**BUSY, "gpus": {"*": {"set": _LOCKED}}}, on=whole),
+    Disturbance(name="ECC is turned off, and the node rebooted", act=acts.ecc_off, every=20 * MINUTE, on=whole),
     Disturbance(
         name="an InfiniBand switch is rebooted",
         act=acts.node_for(3 * MINUTE, ports={PORT: {"state": "down", "counters": {"link_downed": 1}}}),
         every=60 * MINUTE,
-        on=_has_ports,
+        on=has_ports,
         expected_verdicts={
             "ib_fatal_counter": "warns: a link that carried traffic went down outside of a maintenance window."
         },
     ),
     Disturbance(
-        name="the driver of the network adapters is restarted", act=acts.ports_restart, every=20 * MINUTE, on=_has_ports
+        name="the driver of the network adapters is restarted", act=acts.ports_restart, every=20 * MINUTE, on=has_ports
     ),
     Disturbance(
         name="the firmware of a network adapter is upgraded",
         act=acts.node_for(5 * MINUTE, ports={PORT: {"absent": True}}),
         every=20 * MINUTE,
-        on=_has_ports,
+        on=has_ports,
     ),
     Disturbance(
         name="functions of the fabric manager, whose counters may not be read, go down with it",
         before={**BUSY, "nics": ["limited_pf"]},
         act=acts.node_for(9 * MINUTE, nics=["limited_pf"], ports={"mlx5_20": {"state": "down"}}),
         every=20 * MINUTE,
-        on=_has_ports,
+        on=has_ports,
     ),
     Disturbance(
         name="a cloud removes the virtual function of accelerated networking",
         before={**BUSY, "nics": ["azure_vf"]},
         act=acts.node_for(9 * MINUTE, nics=["azure_vf"], ports={"mlx5_an0": {"absent": True}}),
         every=20 * MINUTE,
-        on=_has_ports,
+        on=has_ports,
         expected_verdicts={"ib_device_missing": "warns: an adapter that is not of the fabric is gone."},
     ),
     Disturbance(name="a job is killed: Xid 45 of each GPU", act=acts.killed_job, every=20 * MINUTE),
@@ -375,7 +356,5 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"gpm": {"*": None}})),
         on=lambda profile: profile.board.gpm,
     ),
-    Disturbance(
-        name="some GPUs are busy, others are idle", before={"jobs": [{"load": 0.95, "gpus": [0]}]}, on=_several
-    ),
+    Disturbance(name="some GPUs are busy, others are idle", before={"jobs": [{"load": 0.95, "gpus": [0]}]}, on=several),
 )

@@ -63,6 +63,8 @@ class FaultRow:
     """True if the GPU cannot be read, so that its other faults cannot be detected."""
     miss: str = ""
     """Reason why the fault is not found, in one sentence."""
+    second_notification: str = ""
+    """What the two notifications are about, if the fault has two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

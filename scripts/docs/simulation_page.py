@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+import yaml
 from gpumon_sim.effects import HEALTH
 from gpumon_sim.gpm import METRICS
 from gpumon_sim.profiles import PROFILES
@@ -20,7 +22,7 @@ def sections() -> Mapping[str, str]:
     """Return each table's text, by its name in the page."""
     return {
         "profiles": _table(("profile", "GPUs", "NVLinks each", "driver", "worth knowing"), _profiles()),
-        "faults": _table(("at the top", "below a GPU", "value", "effect"), _faults()),
+        "faults": _table(("at the top", "below a GPU", "value", "example", "effect"), _faults()),
         "quantities": _table(("unit", "quantities"), _quantities()),
         "counters": _names(name for name in Link._fields if name not in {"state", "speed", "carried"}),
         "metrics": _names(METRICS),
@@ -46,8 +48,14 @@ def _profiles() -> Iterable[tuple[str, ...]]:
 
 def _faults() -> Iterable[tuple[str, ...]]:
     for fault in FAULTS.values():
-        key = f"`{fault.key}`"
-        yield key if fault.node else "", key if fault.gpu else "", fault.value, fault.help
+        key, example = f"`{fault.key}`", f"`{_flow(fault.examples[0].value)}`"
+        shown = "" if example in fault.value else example
+        yield key if fault.node else "", key if fault.gpu else "", fault.value, shown, fault.help
+
+
+def _flow(value: object) -> str:
+    """Return the value as YAML on one line."""
+    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=math.inf)[1:-2]
 
 
 def _quantities() -> Iterable[tuple[str, str]]:

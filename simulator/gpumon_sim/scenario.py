@@ -22,7 +22,8 @@ from gpumon_sim.arrivals import ScenarioXid
 from gpumon_sim.board import Profile
 from gpumon_sim.mig import Layout, LayoutError, RequestedInstance, place
 from gpumon_sim.physics import Workload
-from gpumon_sim.sim_faults import FAULTS, SimFault
+from gpumon_sim.sim_fault import SimFault
+from gpumon_sim.sim_faults import FAULTS
 from gpumon_sim.sim_gpu import Identity
 from gpumon_sim.stuck import Stuck
 

@@ -1,12 +1,38 @@
-"""TABLE: every fault that is injected, where it can happen, and its expected verdict."""
+"""TABLE: every fault that is measured, where it can happen, and its expected verdict.
+
+A fault of one key of the scenario is an example in the simulator's table of faults, `gpumon_sim.sim_faults`. The rows
+here need several keys or steps, lines of the kernel log, actions, or settings.
+"""
 
 from __future__ import annotations
 
-from benchmarks.truth.fault import FaultRow
+from collections.abc import Iterator, Mapping
+
+from gpumon_sim.sim_faults import FAULTS as SIMULATED
+
+from benchmarks.truth.fault import FaultRow, ScenarioStep
 from benchmarks.truth.faults import agent, allreduce, heat, links, memory, ports, unreadable, work, xids
+
+
+def _examples() -> Iterator[FaultRow]:
+    """Yield the rows of the simulator's examples that name a check."""
+    for key, example in ((fault.key, each) for fault in SIMULATED.values() for each in fault.examples if each.check):
+        scenario = {key: example.value}
+        yield FaultRow(
+            name=example.name,
+            check=example.check,
+            where="node" if example.about_node or example.gpu is None else "gpu",
+            action=example.action,
+            steps=(ScenarioStep(node=scenario) if example.gpu is None else ScenarioStep(gpu=scenario),),
+            on=example.on,
+            within=example.within,
+            hides=example.hides,
+        )
+
 
 FAULTS: tuple[FaultRow, ...] = (
     *unreadable.rows(),
+    *_examples(),
     *xids.rows(),
     *memory.rows(),
     *heat.rows(),
@@ -16,3 +42,9 @@ FAULTS: tuple[FaultRow, ...] = (
     *allreduce.rows(),
     *agent.rows(),
 )
+UNTESTED: Mapping[str, str] = {
+    "gpumon_history_unread": "needs a store that cannot be read at startup. See tests/health/checks/test_past.py",
+    "gpumon_notifications_failing": "needs a receiver. See tests/services/test_senders.py",
+    "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
+}
+"""Checks without a fault in the table, with the reason."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpumon_sim.sim_faults import TEMPERATURE_CALLS
+
 from benchmarks.truth.fault import FaultRow, ScenarioStep, growing
-from benchmarks.truth.faults.steps import HANGING, unkillable
+from benchmarks.truth.faults.steps import unkillable
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
@@ -17,7 +19,13 @@ def rows() -> Iterator[FaultRow]:
         check="gpumon_child_abandoned",
         where="node",
         action=Action.REBOOT,
-        steps=(ScenarioStep(gpu={"hang_forever": HANGING}, act=unkillable),),
+        steps=(ScenarioStep(gpu={"hang_forever": TEMPERATURE_CALLS}, act=unkillable),),
+    )
+    yield FaultRow(
+        name="a driver call never returns, and its process cannot be killed",
+        check="gpu_stuck",
+        action=Action.REBOOT,
+        steps=(ScenarioStep(gpu={"hang_forever": TEMPERATURE_CALLS}, act=unkillable),),
     )
     yield FaultRow(
         name="the library crashes now and then",
@@ -62,6 +70,7 @@ def rows() -> Iterator[FaultRow]:
         ),
         on=lambda profile: not profile.guest,
         within=5 * MINUTE,
+        second_notification="the fault, and the node's verdict that it keeps coming back",
     )
     yield FaultRow(
         name="the kernel log cannot be read",

@@ -35,12 +35,6 @@ def rows() -> Iterator[FaultRow]:
         within=6 * MINUTE,
     )
     yield FaultRow(
-        name="clocks reduced by a power brake for 40 seconds of each minute",
-        check="gpu_power_brake",
-        steps=once(power_brake={"seconds": 40, "every": 60}),
-        within=6 * MINUTE,
-    )
-    yield FaultRow(
         name="power limit set to half",
         check="gpu_power_cap_low",
         action=Action.NONE,

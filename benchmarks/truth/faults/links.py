@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from benchmarks.truth.fault import SWITCH_LINK_DOWN, FaultRow, ScenarioStep, growing, once
 from benchmarks.truth.faults.steps import flaps
 from benchmarks.truth.faults.where import (
-    c2c,
     fabric,
     fabric_health,
     has_fabric_manager,
@@ -228,11 +227,4 @@ def rows() -> Iterator[FaultRow]:
             ),
         ),
         on=imex,
-    )
-    yield FaultRow(
-        name="a chip-to-chip link is down",
-        check="c2c_link_down",
-        action=Action.REBOOT,
-        steps=once(c2c_links={0: "down"}),
-        on=c2c,
     )

@@ -58,22 +58,6 @@ def rows() -> Iterator[FaultRow]:
         within=20 * MINUTE,
     )
     yield FaultRow(
-        name="a memory channel that waits to be repaired",
-        check="gpu_row_remap_pending",
-        action=Action.RESET,
-        steps=once(repair={"channel": 1}),
-        on=lambda profile: profile.board.architecture >= 7 and profile.driver >= "580",
-        within=25 * MINUTE,
-    )
-    yield FaultRow(
-        name="memory that cannot be repaired",
-        check="gpu_memory_unrepairable",
-        action=Action.REPLACE,
-        steps=once(repair={"impossible": 1}),
-        on=lambda profile: profile.board.architecture >= 9 and profile.driver >= "580.159",
-        within=10 * MINUTE,
-    )
-    yield FaultRow(
         name="a row that could not be remapped",
         check="gpu_row_remap_failed",
         action=Action.REPLACE,

@@ -7,8 +7,6 @@ from typing import Any
 from benchmarks.truth.fault import PORT, ScenarioStep
 from benchmarks.truth.world import World
 
-HANGING = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
-"""Functions of which every poll of a GPU calls one."""
 MANY = 8
 """Number of GPUs from which slow calls make a poll slow."""
 

@@ -1,18 +1,17 @@
-"""Rows for GPUs that cannot be read or are absent."""
+"""Rows for GPUs and drivers that cannot be read or are absent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from benchmarks.truth.fault import FaultRow, ScenarioStep, once
-from benchmarks.truth.faults.steps import HANGING, MANY, after_restart, unkillable, xid
+from benchmarks.truth.faults.steps import MANY, after_restart, xid
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
 
 def rows() -> Iterator[FaultRow]:
-    """Yield the rows of GPUs and drivers that do not answer."""
     lost = "GPU has fallen off the bus."
     yield FaultRow(
         name="fell off the bus: Xid 79, and lost to NVML",
@@ -21,29 +20,12 @@ def rows() -> Iterator[FaultRow]:
         steps=xid(79, lost, lost=True),
         hides=True,
     )
-    yield FaultRow(name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT, steps=once(lost=True))
     yield FaultRow(
         name="fell off the bus: kernel message without an Xid",
         check="gpu_lost",
         action=Action.REBOOT,
         steps=(ScenarioStep(gpu={"lost": True}, log=("NVRM: GPU {bus}.0: GPU has fallen off the bus.",)),),
         hides=True,
-    )
-    yield FaultRow(
-        name="vanished from the PCI bus", check="gpu_missing", action=Action.REBOOT, steps=once(absent=True), hides=True
-    )
-    yield FaultRow(
-        name="on the PCI bus, and no driver bound to it",
-        check="gpu_missing",
-        action=Action.REBOOT,
-        steps=once(bound="none"),
-        hides=True,
-    )
-    yield FaultRow(
-        name="on the PCI bus, but not counted by NVML",
-        check="gpu_count_mismatch",
-        where="node",
-        steps=once(uncounted=True),
     )
     yield FaultRow(
         name="gone after a reboot",
@@ -88,34 +70,11 @@ def rows() -> Iterator[FaultRow]:
         steps=after_restart(lookup="NO_PERMISSION"),
     )
     yield FaultRow(
-        name="a driver call on it does not return",
-        check="gpu_stuck",
-        action=Action.REBOOT,
-        steps=once(hang=HANGING),
-        hides=True,
-    )
-    yield FaultRow(
-        name="a driver call never returns, and its process cannot be killed",
-        check="gpu_stuck",
-        action=Action.REBOOT,
-        steps=(ScenarioStep(gpu={"hang_forever": HANGING}, act=unkillable),),
-    )
-    yield FaultRow(
         name="opening it does not return",
         check="gpu_stuck",
         action=Action.REBOOT,
         steps=after_restart(hang=["nvmlDeviceGetHandleByPciBusId*"]),
         within=2 * MINUTE,
-    )
-    yield FaultRow(
-        name="the library crashes on it", check="gpu_unreadable", action=Action.RESET, steps=once(crash=HANGING)
-    )
-    yield FaultRow(
-        name="every call on it answers an unknown error",
-        check="gpu_init_failed",
-        action=Action.RESET,
-        steps=once(fail={"nvmlDeviceGet*": 999}),
-        hides=True,
     )
     yield FaultRow(
         name="one call on it answers an unknown error",
@@ -152,13 +111,6 @@ def rows() -> Iterator[FaultRow]:
         miss="a GPU that answers slowly is read in turns, so no poll is slow; its readings are older but correct.",
     )
     yield FaultRow(
-        name="the kernel module is gone",
-        check="gpu_driver_down",
-        where="node",
-        action=Action.FIX,
-        steps=(ScenarioStep(node={"driver": "not_loaded"}),),
-    )
-    yield FaultRow(
         name="library and kernel module differ",
         check="gpu_driver_down",
         where="node",
@@ -187,20 +139,5 @@ def rows() -> Iterator[FaultRow]:
             ScenarioStep(node={"hang": ["nvmlInit*"]}),
             ScenarioStep(at=1.0, node={"hang": ["nvmlInit*"]}, act=World.restart),
         ),
-        within=3 * MINUTE,
-    )
-    yield FaultRow(
-        name="a driver call for the whole node does not return",
-        check="gpu_driver_down",
-        where="node",
-        action=Action.REBOOT,
-        steps=(ScenarioStep(node={"hang": ["nvmlDeviceGetCount*"]}),),
-        within=3 * MINUTE,
-    )
-    yield FaultRow(
-        name="the library crashes at every start",
-        check="gpu_driver_down",
-        where="node",
-        steps=(ScenarioStep(node={"crash": ["nvmlDeviceGetCount*"]}),),
         within=3 * MINUTE,
     )

@@ -31,6 +31,7 @@ def rows() -> Iterator[FaultRow]:
         steps=once(set={"utilization": 100, "memory_utilization": 0, "power": 120}, gpm={"*": 0}),
         on=lambda profile: profile.board.power_limit > 500 and not profile.mig,
         within=20 * MINUTE,
+        second_notification="the simulated GPU's engines are idle meanwhile, which is implausible",
     )
     yield FaultRow(
         name="utilization latched at 100 % on an idle GPU",

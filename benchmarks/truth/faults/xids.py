@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpumon_sim.sim_faults import TEMPERATURE_CALLS
+
 from benchmarks.truth.fault import FaultRow, ScenarioStep
-from benchmarks.truth.faults.steps import HANGING, xid, xids
+from benchmarks.truth.faults.steps import xid, xids
 from benchmarks.truth.faults.where import has_nvlinks, has_recovery_action, nvlink5, several
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
@@ -83,7 +85,7 @@ def rows() -> Iterator[FaultRow]:
             name=f"Xid {code}: the GPU's firmware does not answer",
             check="gpu_stuck",
             action=Action.RESET,
-            steps=xid(code, "Timeout after 6s of waiting for RPC response from GPU0 GSP!", hang=HANGING),
+            steps=xid(code, "Timeout after 6s of waiting for RPC response from GPU0 GSP!", hang=TEMPERATURE_CALLS),
         )
     yield FaultRow(
         name="Xid 136: an NVLink could not be trained",
@@ -169,6 +171,7 @@ def rows() -> Iterator[FaultRow]:
         action=Action.RESET,
         steps=(ScenarioStep(gpu={"xids": [{"xid": 94, "at": "now", "rate": 2000}]}),),
         within=5 * MINUTE,
+        second_notification="the first Xid, and then that they flood the kernel log",
     )
     yield FaultRow(
         name="an NVSwitch reports a fatal error of one link",

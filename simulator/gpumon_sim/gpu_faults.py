@@ -1,0 +1,322 @@
+"""TABLE: the faults that change the state of a GPU. A row of `sim_faults.FAULTS` each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from gpumon.health.verdict import Action
+from gpumon_sim import effects, entries, shapes
+from gpumon_sim.codes import Code
+from gpumon_sim.gpm import METRICS
+from gpumon_sim.quantities import QUANTITIES
+from gpumon_sim.sim_fault import MINUTE, Example, SimFault
+
+_ECC_KEYS, _ECC, _set_ecc = effects.section("ecc_")
+_REMAP_KEYS, _REMAP, _set_remap = effects.section("remap_")
+_REPAIR_KEYS, _REPAIR, _set_repair = effects.section("repair_")
+_PCIE_KEYS, _PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
+_ANY_NUMBER = shapes.optional(shapes.growth(shapes.any_number))
+
+
+ROWS = (
+    SimFault(
+        key="lost",
+        value="`true`, or seconds after the epoch",
+        help="lookups and getters return 15, as do all lookups by uuid; NVML still counts the GPU",
+        shape=shapes.either(shapes.number(0, math.inf, "s"), shapes.flag),
+        alter=lambda lost, state, now: replace(state, lost=lost if isinstance(lost, bool) else now >= lost),
+        examples=(
+            Example(value=True, hides=True, name="lost to NVML without an Xid", check="gpu_lost", action=Action.REBOOT),
+            Example(value=True, gpu=1, profile="h100guestx2"),
+            Example(value=True, profile="h100migx8"),
+        ),
+    ),
+    SimFault(
+        key="uncounted",
+        value="`true`",
+        help="missing from NVML's count and indexes, but on the PCI bus",
+        shape=shapes.flag,
+        alter=lambda uncounted, state, _: replace(state, counted=not uncounted),
+        examples=(
+            Example(
+                value=True,
+                gpu=7,
+                name="on the PCI bus, but not counted by NVML",
+                check="gpu_count_mismatch",
+                about_node=True,
+            ),
+        ),
+    ),
+    SimFault(
+        key="absent",
+        value="`true`",
+        help="missing from the PCI bus too",
+        shape=shapes.flag,
+        alter=lambda absent, state, _: replace(state, on_bus=not absent),
+        examples=(
+            Example(
+                value=True,
+                gpu=7,
+                hides=True,
+                name="vanished from the PCI bus",
+                check="gpu_missing",
+                action=Action.REBOOT,
+            ),
+        ),
+    ),
+    SimFault(
+        key="bound",
+        value="`vfio-pci`, `none`",
+        help="bound to another driver or none: on the PCI bus, but not in NVML",
+        shape=shapes.one_of("nvidia", "vfio-pci", "none"),
+        alter=lambda driver, state, _: replace(state, bound="" if driver == "none" else driver),
+        examples=(
+            Example("vfio-pci", 7, hides=True),
+            Example(
+                "none",
+                7,
+                hides=True,
+                name="on the PCI bus, and no driver bound to it",
+                check="gpu_missing",
+                action=Action.REBOOT,
+            ),
+        ),
+    ),
+    SimFault(
+        key="lookup",
+        value="code",
+        help="the handle lookup returns this code; existing handles still work",
+        shape=shapes.code,
+        alter=lambda code, state, _: replace(state, lookup_code=code),
+        examples=(Example("NO_PERMISSION"), Example("UNKNOWN"), Example("IRQ_ISSUE")),
+    ),
+    SimFault(
+        key="reset_required",
+        value="`true`",
+        help="the handle lookup returns 16, and the recovery action is 1 (reset)",
+        shape=shapes.flag,
+        alter=lambda on, state, _: replace(state, lookup_code=Code.RESET_REQUIRED, recovery_action=1) if on else state,
+        examples=(Example(value=True),),
+    ),
+    SimFault(
+        key="mig",
+        value="list of MIG profiles; `null`",
+        help="the GPU has these MIG instances, or MIG is disabled; see below",
+        shape=shapes.optional(shapes.listing(entries.instance)),
+        examples=(
+            *(Example(layout) for layout in (["3g.40gb", "3g.40gb"], ["1g.10gb"] * 3, [])),
+            Example(["4g.40gb", "2g.20gb"], profile="a100x8"),
+        ),
+        without={"truth": "is no fault: see benign.py"},
+    ),
+    SimFault(
+        key="set",
+        value="quantity: number",
+        help="readings, see below",
+        shape=shapes.fields({name: effects.growable(name) for name in QUANTITIES}),
+        alter=effects.set_numbers,
+        examples=(
+            Example({"temperature": 91, "pcie_width": 8, "recovery_action": 1, "fan_speed": 60}),
+            Example({"temperature": 30, "power": 700, "utilization": 0}),
+            Example({"temperature": 95, "power": 80, "utilization": 100}),
+            Example(
+                {"retired_pending": 1, "retired_uncorrected": 2, "power": 69, "temperature": 94}, 0, profile="t4x1"
+            ),
+        ),
+    ),
+    SimFault(
+        key="garbage",
+        value="quantity: number",
+        help="the same without bounds: values that no GPU can have, within the C type",
+        shape=shapes.fields(dict.fromkeys(QUANTITIES, shapes.growth(shapes.any_number))),
+        alter=effects.set_garbage,
+        examples=(
+            Example({"utilization": 300, "temperature": 65535}),
+            Example({"power": 4294967295, "energy": -5, "memory_used": 1e30}),
+            Example({"sm_clock": 1e30, "pcie_replays": -5, "margin": 65535}),
+        ),
+        without={"truth": "implausible values are dropped in the sampler: tests/collectors/nvml"},
+    ),
+    SimFault(
+        key="gpm",
+        value='metric or `"*"`: %',
+        help="performance monitoring independent of the load, see below",
+        shape=shapes.fields(dict.fromkeys(("*", *METRICS), _ANY_NUMBER)),
+        alter=effects.set_gpm,
+        examples=(Example({"*": 0}, 2), Example({"sm_util": 300, "any_tensor_util": None})),
+    ),
+    SimFault(
+        key="ecc",
+        value=_ECC_KEYS,
+        help="ECC errors and mode",
+        shape=_ECC,
+        alter=_set_ecc,
+        examples=(
+            Example({"uncorrected_dram": 2, "corrected_sram": 7, "lifetime_uncorrected_dram": 3, "pending": 0}),
+            Example({"corrected_dram": 40, "corrected_sram": 2}),
+            Example({"uncorrected_dram": 2, "lifetime_uncorrected_dram": 3}, profile="h100migx8"),
+        ),
+    ),
+    SimFault(
+        key="remap",
+        value=_REMAP_KEYS,
+        help="row remapping",
+        shape=_REMAP,
+        alter=_set_remap,
+        examples=(Example({"uncorrectable": 1, "pending": 1, "failed": 1, "banks_none": 1, "banks_max": 2559}),),
+    ),
+    SimFault(  # nvmlDeviceGetRepairStatus (580), UnrepairableMemoryFlag_v1 (590), fields 306 and 307 (615)
+        key="repair",
+        value=_REPAIR_KEYS,
+        help="repair of memory and TPCs",
+        shape=_REPAIR,
+        alter=_set_repair,
+        examples=(
+            Example(
+                {"channel": 1},
+                name="a memory channel that waits to be repaired",
+                check="gpu_row_remap_pending",
+                action=Action.RESET,
+                within=25 * MINUTE,
+                on=lambda profile: profile.board.architecture >= 7 and profile.driver >= "580",
+            ),
+            Example({"tpc": 1}),
+            Example(
+                {"impossible": 1},
+                name="memory that cannot be repaired",
+                check="gpu_memory_unrepairable",
+                action=Action.REPLACE,
+                within=10 * MINUTE,
+                on=lambda profile: profile.board.architecture >= 9 and profile.driver >= "580.159",
+            ),
+        ),
+        without={"page": "is a detail, and reported by verdicts"},
+    ),
+    SimFault(
+        key="pcie_errors",
+        value=_PCIE_KEYS,
+        help="errors of the PCIe link",
+        shape=_PCIE_ERRORS,
+        alter=_set_pcie_errors,
+        examples=(Example({"correctable": 5, "fatal": 1, "l0_to_recovery": 9}),),
+    ),
+    SimFault(
+        key="nvlinks",
+        value='link or `"*"`: see below',
+        help="state and counters of NVLinks",
+        shape=shapes.by_key(effects.link_number, effects.LINK),
+        alter=effects.nvlinks,
+        examples=(
+            Example({4: {"state": "down"}, 5: {"state": "sleep"}, 7: {"crc": 12, "replay": 3}}),
+            Example({"*": {"state": "down"}}),
+            Example({4: {"state": "down"}, 7: {"crc": 12, "recovery": 3}}, profile="a100x8"),
+            Example({4: {"state": "down"}, 7: {"symbol": 12, "recovery_failed": 1}}, profile="b200x8"),
+            Example({4: {"state": "down"}}, profile="h100migx8"),
+            Example({"*": {"state": "down"}}, 0, profile="h100pciex2"),
+        ),
+    ),
+    SimFault(
+        key="c2c_links",
+        value='link or `"*"`: `down`, `active`',
+        help="chip-to-chip links of Grace hosts",
+        shape=shapes.by_key(effects.link_number, shapes.one_of("down", "active")),
+        alter=effects.c2c_links,
+        examples=(
+            Example(
+                {0: "down"},
+                1,
+                profile="gb200x4",
+                name="a chip-to-chip link is down",
+                check="c2c_link_down",
+                action=Action.REBOOT,
+                on=lambda profile: bool(profile.board.c2c_links),
+            ),
+        ),
+    ),
+    SimFault(
+        key="peer_access",
+        value="other GPU: `read`, `write`, `nvlink`, `atomics`, `pci`: `ok`, `not_supported`, ...",
+        help="whether it and another GPU reach each other's memory",
+        shape=effects.PEER_ACCESS,
+        alter=effects.peer_access,
+        examples=(Example({0: {"nvlink": "not_supported"}}), Example({5: {"read": "disabled_by_regkey"}})),
+        without={
+            "page": "is reported by the result of a probe",
+            "truth": "adds evidence to a slow run, and raises no verdict: tests/probe",
+        },
+    ),
+    SimFault(
+        key="fabric",
+        value="`state`, `status`, `clique`, `summary`, `health`",
+        help="the NVLink fabric, see below",
+        shape=effects.FABRIC,
+        alter=effects.fabric,
+        examples=(
+            Example({"state": 2}, 1),
+            Example({"status": 999}, 2),
+            Example({"state": 1}, 3),
+            Example({"state": 2}, 1, profile="gb200x4"),
+            Example({"clique": 7, "health": {"degraded_bandwidth": 1}}, 2, profile="gb200x4"),
+        ),
+    ),
+    SimFault(
+        key="fail_fields",
+        value="field: code",
+        help="single fields of a batch fail",
+        shape=shapes.by_key(entries.field, shapes.code),
+        alter=lambda codes, state, _: replace(state, field_codes={**state.field_codes, **codes}),
+        examples=(
+            Example({"TOTAL_ENERGY_CONSUMPTION": 999, "MEMORY_TEMP": "NOT_SUPPORTED"}),
+            Example({"NVLINK_LINK_COUNT": 999}),
+            Example({"TOTAL_ENERGY_CONSUMPTION": "NOT_SUPPORTED"}, 0, profile="t4x1"),
+        ),
+    ),
+    SimFault(
+        key="field_types",
+        value="field: type",
+        help="single fields of a batch answer with another type: `double`, `unsigned_int`, ...",
+        shape=shapes.by_key(entries.field, entries.field_type),
+        alter=lambda types, state, _: replace(state, field_types={**state.field_types, **types}),
+        examples=(
+            Example({"POWER_AVERAGE": "double"}),
+            Example({"MEMORY_TEMP": "double", "POWER_AVERAGE": "unsigned_short"}),
+        ),
+        without={"truth": "the poll reads any type: tests/collectors/nvml"},
+    ),
+    SimFault(  # Datura-ai/lium-io#1140, #1142: B200, RTX PRO 6000, drivers 580 to 595
+        key="latched_utilization",
+        value="`true`",
+        help="utilization stays at 100 % without a process, as after SIGKILL inside a kernel; GPM reports zeros",
+        shape=shapes.flag,
+        alter=lambda on, state, _: (
+            replace(state, utilization=100, own_utilization=100) if on and not state.processes else state
+        ),
+        examples=(Example(value=True),),
+        without={"page": "shows only on an idle node, whose page differs in most lines"},
+    ),
+    SimFault(  # NVIDIA/NVSentinel#1666: half of the nodes of a GB200 cluster brake, many for single polls
+        key="power_brake",
+        value="`seconds`, `every`",
+        help="the power brake is active for this time in each period; a few ms show only in the counter",
+        shape=effects.POWER_BRAKE,
+        alter=effects.power_brake,
+        examples=(
+            Example(
+                {"seconds": 40, "every": 60},
+                name="clocks reduced by a power brake for 40 seconds of each minute",
+                check="gpu_power_brake",
+                within=6 * MINUTE,
+            ),
+            Example({"seconds": 0.005, "every": 60}),
+        ),
+    ),
+    SimFault(
+        key="xids",
+        value="list of Xids",
+        help="each is delivered once, see below",
+        shape=shapes.listing(entries.xid),
+        examples=(Example([79]),),
+        without={"page": "is reported by events, not by polls", "soak": "is sent one by one: the list only grows"},
+    ),
+)

@@ -1,0 +1,98 @@
+"""Types of the rows in the table of faults: a key of the scenario file, its effect, and what follows from the row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, Literal, get_args
+
+from gpumon.health.verdict import Action
+from gpumon_sim.board import Profile
+from gpumon_sim.effects import Alter, SimCall
+from gpumon_sim.physics import Workload
+from gpumon_sim.shapes import Shape
+
+MINUTE = 60.0
+FULL = "h100x8"
+"""Profile of the examples that name no other. A soak runs on it."""
+Use = Literal["page", "soak", "truth"]
+"""What reads the examples: golden pages (`make test`), `make soak`, and `make truth`."""
+USES: tuple[Use, ...] = get_args(Use)
+
+
+def anywhere(_: Profile) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A valid value of a key, and what must follow from it.
+
+    The first example of each GPU of a profile is on the golden page of the profile.
+    """
+
+    value: Any
+    gpu: int | None = 3
+    """GPU of the golden page; None: the value is at the top of the file."""
+    _: KW_ONLY
+    profile: str = FULL
+    hides: bool = False
+    """True if the GPU cannot be read while the fault is active: its readings must disappear."""
+    disturbs: float = 0.0
+    """Seconds for which other GPUs may have no readings, because the process that reads them has to be replaced."""
+    check: str = ""
+    """Check of gpumon that must raise a verdict; empty: `make truth` does not measure the example alone."""
+    name: str = ""
+    """Name of that measurement: unique, and not changed afterwards."""
+    action: Action = Action.INSPECT
+    about_node: bool = False
+    """True if the verdict is about the node, although one GPU has the fault."""
+    within: float | None = None
+    """Deadline of the verdict in seconds; None: the delay of the check plus a minute."""
+    on: Callable[[Profile], bool] = anywhere
+    """Returns whether the fault can happen on this profile."""
+
+
+on_node = partial(Example, gpu=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimFault:
+    """A fault: a key of the scenario file, the validator of the key's value, and the effect.
+
+    The effect is at most one of the functions `refuse` (on calls), `alter` (on GPU states) and `plan` (on workloads).
+    """
+
+    key: str
+    value: str
+    """Allowed values, as text for the documentation."""
+    help: str
+    """Effect, as text for the documentation."""
+    shape: Shape
+    gpu: bool = True
+    """True if the scenario may set the key for single GPUs."""
+    node: bool = False
+    """True if the key is allowed at the top of the file, for all calls or the whole node."""
+    refuse: Callable[[Any, SimCall], int | None] | None = None
+    """Function that delays, hangs or crashes a call, or returns the error code with which the call is to fail. If it
+    returns None, the call continues.
+    """
+    alter: Alter | None = None
+    """Function that returns a GPU's state with the fault applied, from the value, the state and the time. Applying it
+    twice has the same effect as applying it once.
+    """
+    plan: Callable[[Any, int, int], Workload | None] | None = None
+    """Function that returns a GPU's workload, from the value, the seed and the GPU; None if the fault sets none."""
+    examples: tuple[Example, ...]
+    without: Mapping[Use, str] = field(default_factory=dict)
+    """What does not use the examples, with the reason."""
+
+    def examples_on(self, profile: str) -> tuple[Example, ...]:
+        return tuple(example for example in self.examples if example.profile == profile)
+
+    def scenario(self, profile: str) -> Mapping[str, Any]:
+        """Return the scenario of a golden page: the first example of each GPU of this profile, or of the node."""
+        first = {example.gpu: example.value for example in reversed(self.examples_on(profile))}
+        gpus = {gpu: {self.key: value} for gpu, value in first.items() if gpu is not None}
+        return {"gpus": gpus} if gpus else {self.key: first[None]}
