@@ -13,7 +13,7 @@ DEPLOY := ansible-core helm-python-sdk kubernetes-validate cloudcoil.models.prom
 	cloudcoil.models.keda
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check generate captures bench pictures scale soak truth pages hardware lock build packages release clean
+.PHONY: help run test test-slow check generate captures bench pictures soak truth pages hardware lock build packages release clean
 
 help: ## List the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 11
@@ -55,10 +55,6 @@ bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on s
 pictures: .venv/.test ## Draw the dashboards with a simulated fleet (docs/dashboards/), in 15 minutes (ARGS: --healthy --out FOLDER)
 	@scripts/debian.sh prometheus prometheus-alertmanager chromium
 	$(BIN)/python -W ignore::DeprecationWarning -m benchmarks.pictures $(ARGS)
-
-scale: .venv/.test ## Measure how many simulated nodes one Prometheus scrapes (docs/scale.md), in half an hour (ARGS: --nodes 100,500)
-	@scripts/debian.sh prometheus
-	$(BIN)/python -W ignore::DeprecationWarning -m benchmarks.scale $(ARGS)
 
 soak: .venv/.test ## Run the agent with random faults, kills and pauses for 10 minutes (SOAK_MINUTES; ARGS: --seed N)
 	$(BIN)/python -m benchmarks.soak $(ARGS)
