@@ -28,7 +28,7 @@ from gpumon.health.alert_rules import RUNBOOKS
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
-from gpumon.model.snapshot import Processes
+from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind
 from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.dcgm import DcgmPage
@@ -60,7 +60,7 @@ from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.store.retention import Retention
-from gpumon.supervisor.host_supervisor import HostSupervisor
+from gpumon.supervisor.child_supervisor import HostSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
@@ -222,7 +222,7 @@ def _host(core: _Core) -> HostSupervisor:
     return HostSupervisor(
         core.loop,
         lambda page: host_orders(core.configuration, page, core.epoch),
-        on_snapshot=core.monitor.take,
+        on_message=core.monitor.take,
         on_state=core.monitor.take,
     )
 
@@ -234,7 +234,7 @@ def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRank
             samplers.note_xid(bus_id, xid)
 
     def is_own(observation: ErrorObservation) -> bool:
-        return killed.has_caused(observation, same_pids=not core.latest().host.value(Processes).contained)
+        return killed.has_caused(observation, same_pids=not core.latest().host.value(ProcessReadings).contained)
 
     log = kernel_log_path(core.configuration)
     return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid, is_own=is_own)

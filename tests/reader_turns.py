@@ -10,7 +10,15 @@ from gpumon.collectors.host.reader import ReadFunction, Trees, Turn
 from gpumon.model.frame import Frame
 from gpumon.model.orders import HostOrders
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import HostSnapshot, PortReading, Ports, Processes, Schedulers, Services, StuckProcess
+from gpumon.model.snapshot import (
+    HostSnapshot,
+    PortReading,
+    PortReadings,
+    ProcessReadings,
+    SchedulerReadings,
+    ServiceReadings,
+    StuckProcess,
+)
 
 ValueT = TypeVar("ValueT", bound=Frame)
 
@@ -54,9 +62,9 @@ def host_snapshot(
 ) -> HostSnapshot:
     """Return a snapshot in which each reader had its turn."""
     values = {
-        "infiniband": Ports(ports=ports, left_out=left_out),
-        "services": Services(running=services or {}, ended=ended),
-        "processes": Processes(stuck=stuck, contained=contained, fabric_manager=fabric_manager),
-        "schedulers": Schedulers(names=schedulers),
+        "infiniband": PortReadings(ports=ports, left_out=left_out),
+        "services": ServiceReadings(running=services or {}, ended=ended),
+        "processes": ProcessReadings(stuck=stuck, contained=contained, fabric_manager=fabric_manager),
+        "schedulers": SchedulerReadings(names=schedulers),
     }
     return HostSnapshot(ended_at=at, values=values, errors=errors or {}, denied=denied)

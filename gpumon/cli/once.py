@@ -23,7 +23,6 @@ from gpumon.model.reading import Page
 from gpumon.model.snapshot import (
     DriverStatus,
     Hello,
-    HostSnapshot,
     Logged,
     Snapshot,
     TrialResult,
@@ -35,10 +34,9 @@ from gpumon.outputs.responses.report import ReportResponse
 from gpumon.state.messages import SamplerStatus
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.supervisor.gpu_quarantine import CRASHES_PER_GPU
-from gpumon.supervisor.host_supervisor import HostSupervisor
+from gpumon.supervisor.child_supervisor import HostSupervisor
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import SAMPLER, SamplerSupervisor
 
 DEADLINE_SECONDS = 75.0
 """Maximum seconds for the poll of the GPUs. Even a slow driver opens all GPUs in less time."""
@@ -89,7 +87,7 @@ class SingleReading:
         self._host = HostSupervisor(
             self._loop,
             lambda page: host_orders(settings, page, epoch),
-            on_snapshot=self._take_host,
+            on_message=self._take_host,
             on_state=self._monitor.take,
         )
 
@@ -116,14 +114,14 @@ class SingleReading:
     def _supervise(self, state: SamplerStatus) -> None:
         """Pass the sampler's status to the monitor, and end with a failure if the sampler crashes without progress.
 
-        A sampler makes progress if a GPU on which it has crashed CRASHES_PER_GPU times is quarantined.
+        A sampler makes progress if a GPU on which it has crashed `max_crashes` times is quarantined.
         """
         self._monitor.take(state)
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
-        if crashes > CRASHES_PER_GPU * (1 + len(state.quarantined)):
+        if crashes > (SAMPLER.max_crashes or 1) * (1 + len(state.quarantined)):
             self._end(f"the sampler ended {crashes} times before it had read a GPU; its messages are above")
 
-    def _take_host(self, snapshot: HostSnapshot) -> None:
+    def _take_host(self, snapshot: Frame) -> None:
         self._monitor.take(snapshot)
         self._linked = True
         if self.failure is None:

@@ -55,6 +55,10 @@ class Orders:
     simulation: Simulation | None = None
     log_level: str = "info"
     log_format: str = "logfmt"
+    quarantined: tuple[str, ...] = ()
+    """Subjects (GPUs by bus id, devices, readers) that are not read, because they are quarantined or released."""
+    trial: str | None = None
+    """The subject to retry. The child reads once, sends a TrialResult and ends."""
     watch: bool = False
     """For a sampler: True to read, at every poll, the GPU's processes and, if that is fast enough, the whole slow tier.
     A later line on the child's input changes this, because replacing the child would leave a gap in a probe's readings.
@@ -75,16 +79,11 @@ class Orders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerOrders(Orders):
-    """Orders for a sampler child.
-
-    If `trial` (bus id of a quarantined GPU) is set: for a trial child, which reads only this GPU, once.
-    """
+    """Orders for a sampler child. A trial child reads only its GPU."""
 
     interval: float = 1.0
     exclude: tuple[str, ...] = ()
     """GPUs that the configuration excludes, by bus id, uuid or index. They are never opened."""
-    do_not_open: tuple[str, ...] = ()
-    """Bus ids of GPUs that are quarantined or released. They are not opened."""
     first: tuple[str, ...] = ()
     """Bus ids of the GPUs that answered an earlier sampler. The child opens them first, in this order."""
     events: bool = True
@@ -95,7 +94,6 @@ class SamplerOrders(Orders):
     """True to read also the metrics that are used only as detailed metrics."""
     largest_processes: int = 0
     """Maximum number of processes per GPU whose memory is reported by name; 0 for none."""
-    trial: str | None = None
     procfs: str = "/proc"
 
 
@@ -103,8 +101,6 @@ class SamplerOrders(Orders):
 class HostOrders(Orders):
     """Orders for a host child, which reads ports, services, processes and schedulers."""
 
-    quarantined: tuple[str, ...] = ()
-    """Names of the devices and collectors that are not read, because an earlier read of their files blocked."""
     exclude: tuple[str, ...] = ()
     """Patterns of the network adapters that the configuration excludes. The ports of these adapters are never read."""
     fabric: tuple[str, ...] = ()

@@ -187,7 +187,7 @@ class StuckProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports(Frame):
+class PortReadings(Frame):
     """Value of the reader `infiniband`."""
 
     ports: tuple[PortReading, ...] = ()
@@ -196,7 +196,7 @@ class Ports(Frame):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Services(Frame):
+class ServiceReadings(Frame):
     """Value of the reader `services`."""
 
     running: Mapping[str, bool] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class Services(Frame):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Processes(Frame):
+class ProcessReadings(Frame):
     """Value of the reader `processes`."""
 
     stuck: tuple[StuckProcess, ...] | None = None
@@ -220,7 +220,7 @@ class Processes(Frame):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedulers(Frame):
+class SchedulerReadings(Frame):
     """Value of the reader `schedulers`."""
 
     names: tuple[str, ...] | None = None
@@ -255,9 +255,9 @@ class Hello(Frame):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult(Frame):
-    """Message from a trial child: all driver calls on the quarantined GPU `bus_id` returned, perhaps with an error."""
+    """Message from a trial child: all calls on the quarantined subject returned, perhaps with an error."""
 
-    bus_id: str
+    subject: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from gpumon.health.free_node import free_since
 from gpumon.health.node_health import Health
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.now import Now
-from gpumon.model.snapshot import Processes
+from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind, in_force, of_kind
 from gpumon.state import port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
@@ -59,7 +59,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     """Return the facts that checks may read at this time."""
     inventory, host = report.inventory, report.host
     current, bus = host.current, inventory.bus
-    processes = Processes() if current is None else current.value(Processes)
+    processes = ProcessReadings() if current is None else current.value(ProcessReadings)
     read = Facts(
         now=now,
         boot_id=report.boot_id,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from gpumon.model.frame import Frame
 from gpumon.model.node import UNITS
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import HostSnapshot, Ports, Processes, Services
+from gpumon.model.snapshot import HostSnapshot, PortReadings, ProcessReadings, ServiceReadings
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance, HostStatus, StoredState
 from gpumon.state.port_inventory import PortInventory
@@ -54,7 +54,7 @@ class HostState:
     def lists_all_ports(self) -> bool:
         """Return True if the last snapshot lists every port, so that a port that it does not list is missing."""
         snapshot, child = self.snapshot, self.child
-        if snapshot is None or INFINIBAND in snapshot.errors or snapshot.value(Ports).left_out:
+        if snapshot is None or INFINIBAND in snapshot.errors or snapshot.value(PortReadings).left_out:
             return False
         return not (child.quarantined or child.trouble)
 
@@ -75,13 +75,13 @@ def apply(host: HostState, step: Step) -> HostState:
 
 
 def _read(host: HostState, snapshot: HostSnapshot, step: Step) -> HostState:
-    stops = {**host.stops} | {unit: host.stops.get(unit, 0.0) + 1 for unit in snapshot.value(Services).ended}
+    stops = {**host.stops} | {unit: host.stops.get(unit, 0.0) + 1 for unit in snapshot.value(ServiceReadings).ended}
     values = snapshot.values if host.snapshot is None else {**host.snapshot.values, **snapshot.values}
     host = replace(host, snapshot=replace(snapshot, values=values), read_at=step.now.uptime, stops=stops)
     ports = port_inventory.read(
-        host.inventory, host.value(Ports), step.now, complete=host.lists_all_ports, patterns=step.settings.ports
+        host.inventory, host.value(PortReadings), step.now, complete=host.lists_all_ports, patterns=step.settings.ports
     )
-    outside = host.value(Processes).fabric_manager and not host.value(Services).running.get(FABRIC_MANAGER)
+    outside = host.value(ProcessReadings).fabric_manager and not host.value(ServiceReadings).running.get(FABRIC_MANAGER)
     return replace(host, inventory=ports, fabric_manager_elsewhere=bool(outside) or host.fabric_manager_elsewhere)
 
 
@@ -104,7 +104,7 @@ def node_rows(host: HostState, denied: Mapping[str, float] | None) -> dict[str, 
 
 def _running(host: HostState) -> Mapping[str, bool]:
     """Return whether each unit runs. The fabric manager runs if its unit or another process of it does."""
-    running, process = host.value(Services).running, host.value(Processes).fabric_manager
+    running, process = host.value(ServiceReadings).running, host.value(ProcessReadings).fabric_manager
     if process:
         return {**running, FABRIC_MANAGER: True}
     return {FABRIC_MANAGER: False, **running} if host.fabric_manager_elsewhere and process is not None else running

@@ -15,7 +15,7 @@ from gpumon.model.now import Now
 from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.port_record import PortRecord
 from gpumon.model.reading import rows
-from gpumon.model.snapshot import PortReading, Ports
+from gpumon.model.snapshot import PortReading, PortReadings
 from gpumon.state.counters import Counts, advance, raw_values, totals
 from gpumon.state.port_roles import with_roles
 
@@ -51,7 +51,7 @@ class PortInventory:
     """The ports that are present, the ports that are expected, and the state of their counters."""
 
     ports: tuple[PortReading, ...] = ()
-    """Ports that are present, with counters as exported."""
+    """PortReadings that are present, with counters as exported."""
     counters: Mapping[Place, Counts] = field(default_factory=dict)
     """Counters by port, sorted by the time of the port's last reading, the oldest first."""
     records: Records = field(default_factory=dict)
@@ -68,7 +68,7 @@ NO_PATTERNS = PortPatterns()
 
 def read(
     inventory: PortInventory,
-    read_ports: Ports,
+    read_ports: PortReadings,
     now: Now,
     *,
     complete: bool,

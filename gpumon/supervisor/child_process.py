@@ -56,6 +56,36 @@ class ChildCommand:
     """Seconds after SIGKILL until the child counts as abandoned; None for the default, `Deadlines.kill`."""
 
 
+class LineSplitter:
+    """Calls `on_line` with each line of a child's output, without its newline.
+
+    A line over `limit` bytes is dropped, and `on_too_long` is called: a faulty child cannot fill the daemon's memory.
+    """
+
+    def __init__(self, limit: int, on_line: Callable[[bytes], None], on_too_long: Callable[[], None]) -> None:
+        self._limit = limit
+        self._on_line = on_line
+        self._on_too_long = on_too_long
+        self._rest = b""
+        self._dropping = False
+        """True while the rest of a line that is too long is dropped."""
+
+    def feed(self, received: bytes) -> None:
+        """Split the bytes that were read from the child's pipe. An incomplete last line is kept for the next call."""
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        for line in lines:
+            if len(line) > self._limit and not self._dropping:
+                self._on_too_long()
+            elif not self._dropping:
+                self._on_line(line)
+            self._dropping = False
+        if len(self._rest) > self._limit and not self._dropping:
+            self._dropping = True
+            self._on_too_long()
+        if self._dropping:
+            self._rest = b""
+
+
 class ChildProcess:
     """A child process, which the constructor starts. Use this object only from the loop's thread.
 

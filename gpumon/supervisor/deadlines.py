@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpumon.model.call_progress import CallInProgress
+
+OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByIndex"})
+"""Driver calls with a longer deadline, because they initialise NVML or open a GPU. A lookup that is repeated after a
+fault has the usual deadline: its name ends in AGAIN and therefore is not in this set.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Deadlines and intervals, in seconds, of sampler, trials and host child. `kill` applies to other children too."""
+    """Deadlines and intervals, in seconds, of one kind of children. The defaults are those of the sampler."""
 
     poll: float = 0.5
     """Interval at which a supervisor inspects its children."""
+    call: float = 2.0
+    """Maximum time of one call, except the calls that `opening` is for."""
+    opening: float = 60.0
+    """Maximum time to initialise NVML, or to look up the handle of a GPU for the first time. Without persistence mode,
+    opening a GPU takes 1 to 3 s.
+    """
+    silence: float = 90.0
+    """Maximum time without a frame (one line with a message) while the child is stopped or in no call. It exceeds the
+    longest pause of a sampler, a poll interval of 60 s.
+    """
     grace: float = 3.0
     """Maximum time that a child may take to close the driver and end after END was sent. It is killed after that."""
     kill: float = 2.0
     """Time after SIGKILL until a child that has not ended counts as abandoned. An abandoned child is blocked in the
     kernel, where no signal reaches it.
     """
-    silence: float = 60.0
-    """Maximum time without a frame (one line with a message) while the child is stopped or in no call."""
     first_restart: float = 0.5
     """Delay of the restart after the first crash. The delay doubles with each further crash."""
     last_restart: float = 30.0
@@ -27,42 +42,24 @@ class Deadlines:
     """If a child was older than this when it ended, the next restart delay is `first_restart` again: its end is a new
     fault.
     """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerDeadlines(Deadlines):
-    """Deadlines and intervals, in seconds, of the sampler and of trials of quarantined GPUs."""
-
-    call: float = 2.0
-    """Maximum time of one driver call, except the calls that `opening` is for."""
-    opening: float = 60.0
-    """Maximum time to initialise NVML, or to look up the handle of a GPU for the first time. Without persistence mode,
-    opening a GPU takes 1 to 3 s.
-    """
-    silence: float = 90.0
-    """It exceeds the longest pause of a sampler, a poll interval of 60 s."""
+    gave_up: float | None = 600.0
+    """Delay of the next start while too many children are abandoned; None to wait until one of them has ended."""
     first_trial: float = 5.0
-    """Delay of the first trial of a quarantined GPU."""
-    early_trial: float = 10.0
-    """Interval between trials of a GPU that has been quarantined for less than `early` seconds."""
-    late_trial: float = 60.0
-    """Interval between trials of a GPU that has been quarantined for `early` seconds or longer."""
+    """Delay of the first trial of a quarantined subject."""
+    early_trial: float | None = 10.0
+    """Interval between trials of a subject that has been quarantined for less than `early` seconds. None if the
+    interval doubles with each trial, up to `late_trial`.
+    """
     early: float = 600.0
-    gave_up: float = 600.0
-    """Delay of the next start of a sampler while too many children are abandoned."""
+    late_trial: float = 60.0
+    """Maximum interval between trials."""
 
+    def of_call(self, call: CallInProgress) -> float:
+        """Return the seconds after which a call is late: `opening` for OPENING_CALLS, `call` for all others."""
+        return self.opening if call.call in OPENING_CALLS else self.call
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostDeadlines(Deadlines):
-    """Deadlines and intervals, in seconds, of the host child, which reads files of sysfs, procfs and systemd."""
-
-    read: float = 10.0
-    """Maximum time to read one file. A read may query a device's firmware, for which the kernel itself allows 60 s."""
-    first_retry: float = 60.0
-    """Delay of the first retry of a quarantined device. The delay doubles with each failed retry."""
-    last_retry: float = 600.0
-    """Maximum delay of a retry."""
-
-
-SAMPLER_DEADLINES = SamplerDeadlines()
-HOST_DEADLINES = HostDeadlines()
+    def pause(self, before: float, age: float) -> float:
+        """Return the seconds until the next trial, for a quarantine of this age. `before`: the last pause."""
+        if self.early_trial is None:
+            return min(2 * before, self.late_trial)
+        return self.early_trial if age < self.early else self.late_trial

@@ -38,9 +38,9 @@ from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.store.retention import Retention
-from gpumon.supervisor.deadlines import SAMPLER_DEADLINES, SamplerDeadlines
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import SAMPLER, SamplerSupervisor
 
 EVERY = set(range(8))
 RANK = "import sys; sys.stdin.read()\n"
@@ -50,9 +50,7 @@ RANK = "import sys; sys.stdin.read()\n"
 class ReleasedNode:
     """A node with the parts of the agent that a release affects; `stop` ends every child."""
 
-    def __init__(
-        self, folder: Path, *, max_seconds: float = 60.0, deadlines: SamplerDeadlines = SAMPLER_DEADLINES
-    ) -> None:
+    def __init__(self, folder: Path, *, max_seconds: float = 60.0, deadlines: Deadlines = SAMPLER.deadlines) -> None:
         self.folder = folder
         self._before = unreaped_children()
         self.scenario, self.marker, self.done = (folder / name for name in ("scenario.yml", "release", "release.done"))
@@ -70,7 +68,7 @@ class ReleasedNode:
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_message=self._take_message,
             on_state=self.take,
-            deadlines=deadlines,
+            program=replace(SAMPLER, deadlines=deadlines),
         )
         worker = folder / "rank.py"
         worker.write_text(RANK, encoding="ascii")

@@ -18,7 +18,7 @@ from gpumon.model.reading import rows
 from gpumon.model.time_window import NODE, in_force
 from gpumon.services import driver_release
 from gpumon.state.report import Report
-from gpumon.supervisor.deadlines import SamplerDeadlines
+from gpumon.supervisor.deadlines import Deadlines
 
 BUS_3 = "00000000:61:00.0"
 HANG = "nvmlDeviceGetUtilizationRates"
@@ -28,7 +28,7 @@ NOT_REPORTED = "cannot report by file that the release is complete"
 
 @pytest.fixture
 def stopped_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ReleasedNode]:
-    created = ReleasedNode(tmp_path, deadlines=getattr(request, "param", SamplerDeadlines()))
+    created = ReleasedNode(tmp_path, deadlines=getattr(request, "param", Deadlines()))
     yield created
     created.stop()
 
@@ -84,7 +84,7 @@ def test_a_node_release_stops_the_sampler_until_its_deadline(node: ReleasedNode)
     assert not faults_and_alerts(node.reports)
 
 
-@pytest.mark.parametrize("stopped_node", [SamplerDeadlines(grace=60.0)], indirect=True)
+@pytest.mark.parametrize("stopped_node", [Deadlines(grace=60.0)], indirect=True)
 def test_the_driver_is_shut_down_in_order(node: ReleasedNode) -> None:
     """The sampler frees the event set and shuts NVML down before it ends."""
     node.simulate_node_faults(delay={"nvmlShutdown": 1.1})  # the trace is written once a second
@@ -92,7 +92,7 @@ def test_the_driver_is_shut_down_in_order(node: ReleasedNode) -> None:
     assert (node.calls("nvmlEventSetFree"), node.calls("nvmlShutdown")) == (1, 1)
 
 
-@pytest.mark.parametrize("stopped_node", [SamplerDeadlines(grace=0.5)], indirect=True)
+@pytest.mark.parametrize("stopped_node", [Deadlines(grace=0.5)], indirect=True)
 def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode) -> None:
     """A sampler whose NVML shutdown hangs is killed after the grace period."""
     node.simulate_node_faults(hang=["nvmlShutdown"])
@@ -168,7 +168,7 @@ def test_an_unkillable_sampler_is_named_in_the_answer(node: ReleasedNode, tmp_pa
     node.until(lambda: node.up() == EVERY)
 
 
-@pytest.mark.parametrize("stopped_node", [SamplerDeadlines(first_trial=0.2)], indirect=True)
+@pytest.mark.parametrize("stopped_node", [Deadlines(first_trial=0.2)], indirect=True)
 def test_a_trial_holds_only_its_own_gpu(node: ReleasedNode) -> None:
     """A trial does not delay the release of another GPU, nor the sampler the release of a quarantined GPU."""
     node.simulate({5: {"hang": [HANG]}})

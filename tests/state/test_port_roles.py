@@ -1,4 +1,4 @@
-"""Ports of the fabric are distinguished from management, storage, virtual and DPU ports."""
+"""PortReadings of the fabric are distinguished from management, storage, virtual and DPU ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reduced_reports import reduce_all
 from gpumon.collectors.host.infiniband import PortReader
 from gpumon.model.infiniband import APART, BOND, DPU, NUMA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.port_patterns import PortPatterns, matches
-from gpumon.model.snapshot import PortReading, Ports
+from gpumon.model.snapshot import PortReading, PortReadings
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 
@@ -24,7 +24,7 @@ def simulated_ports(folder: Path, profile: str, nics: str) -> tuple[PortReading,
     scenario = folder / "scenario.yml"
     scenario.write_text(f"nics: [{nics}]")
     tree = open_tree(profile, scenario=scenario, epoch=0.0)
-    return Turns[Ports](PortReader(), tree).poll().ports
+    return Turns[PortReadings](PortReader(), tree).poll().ports
 
 
 def report_of(*ports: PortReading, patterns: PortPatterns | None = None, report: Report | None = None) -> Report:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 
 from gpumon.model.call_progress import CallInProgress
-from gpumon.supervisor.deadlines import SamplerDeadlines
-from gpumon.supervisor.hang_detector import MAX_STEP_SECONDS, HangDetector
-from gpumon.supervisor.sampler_child import call_deadline
+from gpumon.supervisor.child import MAX_STEP_SECONDS, HangDetector
+from gpumon.supervisor.deadlines import Deadlines
 
-DEADLINES = SamplerDeadlines()
+DEADLINES = Deadlines()
 
 
 def detector() -> HangDetector:
     """Return a detector with the deadlines of the sampler."""
-    return HangDetector(lambda call: call_deadline(call, DEADLINES))
+    return HangDetector(DEADLINES)
 
 
 def in_call(sequence: int = 1, call: str = "nvmlDeviceGetTemperature") -> CallInProgress:

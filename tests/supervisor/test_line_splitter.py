@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from each_case import each_case
 
-from gpumon.supervisor.line_splitter import LineSplitter
+from gpumon.supervisor.child_process import LineSplitter
 
 TOO_LONG = b"too long"
 

@@ -21,14 +21,14 @@ from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.snapshot import Snapshot
 from gpumon.state.messages import SamplerStatus
-from gpumon.supervisor.deadlines import Deadlines, SamplerDeadlines
+from gpumon.supervisor.child_supervisor import RestartDelay
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.restart_timer import RestartTimer
-from gpumon.supervisor.sampler_supervisor import MAX_ABANDONED, MAX_EVENT_FAILURES, SamplerSupervisor
+from gpumon.supervisor.sampler_supervisor import MAX_EVENT_FAILURES, SAMPLER, SamplerSupervisor
 
 HANG = "nvmlDeviceGetUtilizationRates"
 DEADLINES = replace(
-    SamplerDeadlines(**{name: seconds / 10 for name, seconds in asdict(SamplerDeadlines()).items()}),
+    Deadlines(**{name: seconds / 10 for name, seconds in asdict(SAMPLER.deadlines).items()}),
     call=1.0,
     opening=60.0,
     silence=90.0,
@@ -57,7 +57,7 @@ class SupervisedNode:
             lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
             on_message=self._take,
             on_state=self._set_state,
-            deadlines=DEADLINES,
+            program=replace(SAMPLER, deadlines=DEADLINES),
         )
         self.supervisor.start()
 
@@ -137,7 +137,7 @@ def test_no_sampler_is_started_after_the_maximum_of_abandoned_children(node: Sup
     program = build(tmp_path)
     held_pids: set[int] = set()
     with ExitStack() as holders:
-        for gpu in range(MAX_ABANDONED):
+        for gpu in range(SAMPLER.max_abandoned):
             node.until(lambda left=gpu: len(node.gpus_with_readings()) == 8 - left)
             (pid,) = samplers() - held_pids
             held_pids.add(pid)
@@ -168,12 +168,12 @@ def test_silent_firmware_quarantines_a_gpu_at_once(node: SupervisedNode) -> None
 
 def test_restarts_after_crashes_are_delayed_exponentially() -> None:
     """Each crash doubles the delay before the next start, up to a limit, until a child has run for long."""
-    timer = RestartTimer(Loop(), Deadlines(first_restart=0.5, last_restart=3.0, steady=60.0), lambda: None)
-    assert [timer.next_crash_delay() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-    timer.note_age(59.0)
-    assert timer.next_crash_delay() == 3.0
-    timer.note_age(61.0)
-    assert timer.next_crash_delay() == 0.5
+    delay = RestartDelay(Deadlines(first_restart=0.5, last_restart=3.0, steady=60.0))
+    assert [delay.take() for _ in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    delay.note_age(59.0)
+    assert delay.take() == 3.0
+    delay.note_age(61.0)
+    assert delay.take() == 0.5
 
 
 @pytest.mark.slow

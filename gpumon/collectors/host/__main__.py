@@ -11,7 +11,7 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.host.files import ReadErrors, Tree
 from gpumon.collectors.host.infiniband import PortReader
 from gpumon.collectors.host.processes import ProcessReader
-from gpumon.collectors.host.reader import Reader, Trees, Turn
+from gpumon.collectors.host.reader import HostReader, Trees, Turn
 from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.collectors.host.services import ServiceReader
 from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
@@ -20,13 +20,13 @@ from gpumon.model import frame
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import HostOrders, SimulationError
 from gpumon.model.reading import SLOW, STATE
-from gpumon.model.snapshot import HostSnapshot
+from gpumon.model.snapshot import HostSnapshot, TrialResult
 
 READERS = (
-    Reader("infiniband", PortReader, STATE.value),
-    Reader("services", ServiceReader, STATE.value),
-    Reader("processes", ProcessReader, SLOW.value),
-    Reader("schedulers", read_schedulers, 60.0),
+    HostReader("infiniband", PortReader, STATE.value),
+    HostReader("services", ServiceReader, STATE.value),
+    HostReader("processes", ProcessReader, SLOW.value),
+    HostReader("schedulers", read_schedulers, 60.0),
 )
 """All readers. To add one, add a row."""
 
@@ -36,7 +36,7 @@ AGAIN_SECONDS = 1.0
 class _Slot:
     """A reader, the time of its next turn, and the errors of its last turn."""
 
-    def __init__(self, row: Reader, at: float) -> None:
+    def __init__(self, row: HostReader, at: float) -> None:
         self.row = row
         self.read = row.read() if isinstance(row.read, type) else row.read
         self.due = at
@@ -60,7 +60,7 @@ class HostChild:
         self,
         orders: HostOrders,
         trees: Trees,
-        readers: Sequence[Reader] = READERS,
+        readers: Sequence[HostReader] = READERS,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self._orders = orders
@@ -109,8 +109,12 @@ def trees(orders: HostOrders) -> Trees:
 
 
 def poll_host(orders: HostOrders, send: SendMessages, requests: DaemonRequests) -> int:
-    """Poll whenever a reader is due. Return 0 when the daemon requests the end."""
+    """Poll whenever a reader is due. Return 0 when the daemon requests the end, or after a trial, which is one poll."""
     host = HostChild(orders, trees(orders))
+    if orders.trial is not None:
+        host.poll()
+        send(TrialResult(subject=orders.trial))
+        return 0
     while not requests.end.wait(max(0.0, host.due - boot_clock())):
         send(host.poll())
     return 0

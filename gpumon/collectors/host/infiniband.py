@@ -26,7 +26,7 @@ from gpumon.model.infiniband import (
 from gpumon.model.port_patterns import matches
 from gpumon.model.reading import SLOW
 from gpumon.model.series_limits import MAX_SERIES
-from gpumon.model.snapshot import PortReading, Ports
+from gpumon.model.snapshot import PortReading, PortReadings
 
 log = logging.getLogger("gpumon.collectors.host")
 
@@ -68,7 +68,7 @@ class PortReader:
         """Read errors of counters in the last turn that read them."""
         self._full: set[str] = set()
 
-    def __call__(self, turn: Turn) -> Ports:
+    def __call__(self, turn: Turn) -> PortReadings:
         """Return the readings of the first MAX_PORTS ports.
 
         Read all counters every 15 s (SLOW). In other turns read only those of new ports, and repeat the last values of
@@ -86,7 +86,7 @@ class PortReader:
         ports = tuple(self._port(device, port, counting=counting) for device, port in places[:MAX_PORTS])
         self._counts = {place: self._counts[place] for place in places[:MAX_PORTS]}
         turn.errors.include(self._counter_errors)
-        return Ports(ports=ports, left_out=max(0, len(places) - MAX_PORTS))
+        return PortReadings(ports=ports, left_out=max(0, len(places) - MAX_PORTS))
 
     def _adapters(self) -> dict[str, tuple[str, str]]:
         """Return PCI address and board id by device name."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gpumon.collectors.host.files import UNSUPPORTED, list_names, read_link, read_text
 from gpumon.collectors.host.reader import Turn, mask_pids
-from gpumon.model.snapshot import Processes, StuckProcess
+from gpumon.model.snapshot import ProcessReadings, StuckProcess
 
 MAX_PROCESSES = 16384
 """Maximum number of processes that are examined. If there are more, a read error is reported."""
@@ -80,7 +80,7 @@ class ProcessReader:
         self._kernel: set[str] = set()
         self._asleep: dict[str, _Asleep] = {}
 
-    def __call__(self, turn: Turn) -> Processes:
+    def __call__(self, turn: Turn) -> ProcessReadings:
         """Return the stuck processes that have an NVIDIA device open or sleep in NVIDIA's driver.
 
         Return at most MAX_STUCK, those blocked longest first, without this process, the daemon and their children; None
@@ -91,7 +91,7 @@ class ProcessReader:
             pids = [name for name in self._files.names("proc") if name.isdecimal()]
         except OSError as error:
             turn.errors.note("proc", error)
-            return Processes()
+            return ProcessReadings()
         if len(pids) > MAX_PROCESSES:
             turn.errors.note("proc", OSError(errno.E2BIG, f"has more than {MAX_PROCESSES} processes"))
         namespace = read_link(self._files, "proc/self/ns/pid")
@@ -99,7 +99,7 @@ class ProcessReader:
         sleeping = list(self._sleeping_threads(pids[:MAX_PROCESSES]))
         may_examine = self._may_examine()
         turn.errors.denied |= not may_examine
-        return Processes(
+        return ProcessReadings(
             stuck=self._stuck(sleeping) if may_examine else None,
             contained=namespace != _HOST if namespace else None,
             fabric_manager=self._fabric_manager,

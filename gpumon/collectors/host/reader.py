@@ -46,7 +46,7 @@ ReadFunction = Callable[[Turn], Frame]
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class HostReader:
     """A row of the table of readers."""
 
     name: str

@@ -14,7 +14,7 @@ from gpumon.collectors.host.files import Files, list_names, read_link, read_text
 from gpumon.collectors.host.processes import MAX_PROCESSES
 from gpumon.collectors.host.reader import Turn
 from gpumon.collectors.host.services import UNIT_FOLDERS
-from gpumon.model.snapshot import Schedulers
+from gpumon.model.snapshot import SchedulerReadings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,14 @@ TABLE = (
 """The schedulers that are detected. To add one, add a row."""
 
 
-def read_schedulers(turn: Turn, environment: Mapping[str, str] = os.environ) -> Schedulers:
+def read_schedulers(turn: Turn, environment: Mapping[str, str] = os.environ) -> SchedulerReadings:
     """Return the names of the schedulers of this host; unknown if read errors prevented the detection.
 
     `environment`: the environment variables of this process.
     """
     commands = frozenset(_commands(turn))
     names = tuple(row.name for row in TABLE if row.variable in environment or _is_present(row, turn.root, commands))
-    return Schedulers(names=None if turn.errors.found and not names else names)
+    return SchedulerReadings(names=None if turn.errors.found and not names else names)
 
 
 def _is_present(scheduler: Scheduler, root: Files, commands: frozenset[str]) -> bool:

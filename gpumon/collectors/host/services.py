@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from gpumon.collectors.host.files import UNSUPPORTED, Files, list_names
 from gpumon.collectors.host.reader import Turn
 from gpumon.model.node import UNITS
-from gpumon.model.snapshot import Services
+from gpumon.model.snapshot import ServiceReadings
 
 UNIT_FOLDERS = (
     "etc/systemd/system",
@@ -41,7 +41,7 @@ class ServiceReader:
     def __init__(self) -> None:
         self._processes: dict[str, frozenset[str]] = {}
 
-    def __call__(self, turn: Turn) -> Services:
+    def __call__(self, turn: Turn) -> ServiceReadings:
         """Return whether each installed unit runs, and the units whose processes at the last turn have all ended.
 
         Such a unit may be running again. Units whose cgroup cannot be read are left out, and stopped and disabled units
@@ -53,7 +53,7 @@ class ServiceReader:
         running = {unit: self._runs(unit, slices) for unit in installed if slices}
         states = {unit: runs for unit, runs in running.items() if runs is not None}
         ended = self._compare({unit: self._processes_of(unit, slices) for unit, runs in states.items() if runs}, states)
-        return Services(
+        return ServiceReadings(
             running={
                 unit: runs for unit, runs in states.items() if runs or unit not in BY_HAND or self._is_enabled(unit)
             },

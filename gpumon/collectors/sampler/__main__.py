@@ -59,7 +59,7 @@ class Sampler:
         self._send = send
         self._around = around
         self._library = Library(Writer(orders.page))
-        self._driver_list = DriverList(self._library, (*orders.first, *orders.do_not_open))
+        self._driver_list = DriverList(self._library, (*orders.first, *orders.quarantined))
         self._polling: NodePoll | None = None
         self._bus: Mapping[str, str] = {}
         self._bus_at = 0.0
@@ -160,7 +160,7 @@ class Sampler:
         else:
             only = {bus_id: self._list_gpus().get(bus_id, "")}
             self._node_poll(status, lambda: only, patience=float("inf")).poll()
-        self._send(TrialResult(bus_id=bus_id))
+        self._send(TrialResult(subject=bus_id))
         return 0
 
     def _node_poll(
@@ -170,7 +170,7 @@ class Sampler:
             self._library,
             status.driver or "",
             bus=bus,
-            do_not_open=self._excluded | set(self._orders.do_not_open),
+            do_not_open=self._excluded | set(self._orders.quarantined),
             unwanted=self._orders.exclude,
             first=self._orders.first,
             partial=self._send,

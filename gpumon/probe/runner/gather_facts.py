@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpumon.health.latched_utilization import is_utilization_latched, memory_in_use
 from gpumon.health.products import is_coherent
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.snapshot import Processes, Schedulers
+from gpumon.model.snapshot import ProcessReadings, SchedulerReadings
 from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.runner import host_memory
@@ -32,7 +32,7 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
     `at`: now, on the boot clock. `own`: processes that do not count as use of the GPUs.
     """
     host, loaded = report.host, report.probe.own_load(at)
-    foreign = foreign_processes(report.gpus, own or OwnProcesses(), contained=host.value(Processes).contained)
+    foreign = foreign_processes(report.gpus, own or OwnProcesses(), contained=host.value(ProcessReadings).contained)
     return PreflightFacts(
         gpus=tuple(
             _use(state, foreign[state.uuid], at, own=state.uuid in loaded, simulated=report.simulated is not None)
@@ -46,7 +46,7 @@ def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> 
         store_read=report.agent.restored,
         store_error=report.notices.get("store", ""),
         clique=any(state.fabric is not None and state.fabric.cluster_uuid for state in report.gpus),
-        schedulers=host.value(Schedulers).names,
+        schedulers=host.value(SchedulerReadings).names,
         poll_seconds=sum((report.node.poll_duration_seconds or {}).get(tier, 0.0) for tier in ("fast", "slow")),
     )
 

@@ -11,8 +11,7 @@ from gpumon.probe.core.frames import Account, Progress, fold_frame
 from gpumon.probe.core.plan import Plan, Step
 from gpumon.probe.runner.process_marks import environment
 from gpumon.supervisor import exec_shim
-from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
-from gpumon.supervisor.line_splitter import LineSplitter
+from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess, LineSplitter
 from gpumon.supervisor.loop import Loop
 
 FRAME_LIMIT = 64 * 1024

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders
 from gpumon.model.snapshot import DriverStatus, Snapshot
-from gpumon.supervisor.deadlines import SAMPLER_DEADLINES
-from gpumon.supervisor.framed_child import ChildProgram, FramedChild
-from gpumon.supervisor.line_splitter import LineSplitter
+from gpumon.supervisor.child import Child
+from gpumon.supervisor.child_process import LineSplitter
 from gpumon.supervisor.loop import Loop
-from gpumon.supervisor.sampler_child import call_deadline
+from gpumon.supervisor.sampler_supervisor import SAMPLER
 from gpumon_sim.recording.builder import Builder
 from gpumon_sim.recording.orders import RecordingOrders
 
@@ -44,7 +44,7 @@ class Recording:
         self._orders = orders
         self._wanted = seconds
         self._loop = Loop()
-        self._child: FramedChild | None = None
+        self._child: Child | None = None
         self._survey = True
         self._over = False
 
@@ -67,25 +67,20 @@ class Recording:
         self._survey = survey
         reader, writer = os.pipe2(os.O_CLOEXEC)
         lines = LineSplitter(LINE_LIMIT, self._builder.take, lambda: self._fail("a recorded answer is too long"))
-
-        def launch(page: int) -> ChildProgram:
-            orders = RecordingOrders.of(self._orders(page), record=writer, survey=survey)
-            return ChildProgram(
-                name="survey" if survey else "sampler",
-                module="gpumon_sim.recording.child",
-                orders=orders.encode(),
-                deadline=lambda call: call_deadline(call, SAMPLER_DEADLINES),
-                deadlines=SAMPLER_DEADLINES,
-                descriptors=(writer,),
-            )
-
+        program = replace(
+            SAMPLER,
+            name="survey" if survey else "sampler",
+            module="gpumon_sim.recording.child",
+            descriptors=(writer,),
+        )
         self._loop.watch(reader, lambda: lines.feed(os.read(reader, 1 << 20)))
-        self._child = child = FramedChild(
+        self._child = Child(
             self._loop,
-            launch,
+            program,
+            lambda page: RecordingOrders.of(self._orders(page), record=writer, survey=survey),
             on_message=self._take,
-            on_end=lambda code: self._end(child, code, reader, lines),
-            on_abandoned=lambda: self._abandon(child, reader),
+            on_end=lambda child, code: self._end(child, code, reader, lines),
+            on_abandoned=lambda child: self._abandon(child, reader),
         )
         os.close(writer)
         limit = SURVEY_SECONDS if survey else OPENING_SECONDS
@@ -116,7 +111,7 @@ class Recording:
         if self._child is not None:
             self._child.kill(reason)
 
-    def _end(self, child: FramedChild, code: int, reader: int, lines: LineSplitter) -> None:
+    def _end(self, child: Child, code: int, reader: int, lines: LineSplitter) -> None:
         self._deadline.cancel()
         while piece := os.read(reader, 1 << 20):
             lines.feed(piece)
@@ -130,7 +125,7 @@ class Recording:
         else:
             self._loop.stop()
 
-    def _abandon(self, child: FramedChild, reader: int) -> None:
+    def _abandon(self, child: Child, reader: int) -> None:
         """End the recording although SIGKILL does not end the child, because the driver blocks it in the kernel."""
         self.remarks.append(f"{child.name} cannot be killed: the driver blocks it in the kernel")
         self._close(reader)

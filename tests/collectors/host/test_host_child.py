@@ -15,11 +15,11 @@ from sysfs import add_port
 from gpumon.clock import boot_clock
 from gpumon.collectors.host.__main__ import HostChild
 from gpumon.collectors.host.files import Tree
-from gpumon.collectors.host.reader import Reader, Trees, Turn
+from gpumon.collectors.host.reader import HostReader, Trees, Turn
 from gpumon.model import call_progress, frame
 from gpumon.model.frame import Frame
 from gpumon.model.orders import HostOrders, Simulation
-from gpumon.model.snapshot import Hello, HostSnapshot, Ports, Services
+from gpumon.model.snapshot import Hello, HostSnapshot, PortReadings, ServiceReadings
 
 EPOCH = boot_clock() - 600
 
@@ -64,9 +64,9 @@ def test_the_child_sends_hello_and_a_snapshot_and_ends_with_its_input() -> None:
         process.stdin.close()
         assert process.wait(60) == 0
 
-    assert [port.device for port in snapshot.value(Ports).ports] == [f"mlx5_{n}" for n in range(8)]
-    assert {port.link.port_up for port in snapshot.value(Ports).ports} == {1.0}
-    assert snapshot.value(Services).running == {"nvidia-fabricmanager.service": True}
+    assert [port.device for port in snapshot.value(PortReadings).ports] == [f"mlx5_{n}" for n in range(8)]
+    assert {port.link.port_up for port in snapshot.value(PortReadings).ports} == {1.0}
+    assert snapshot.value(ServiceReadings).running == {"nvidia-fabricmanager.service": True}
     assert (snapshot.errors, snapshot.denied) == ({}, ())
 
 
@@ -75,7 +75,7 @@ def test_traffic_continues_in_the_next_child() -> None:
     received = []
     for _ in range(2):
         with child(simulation=simulation()) as process:
-            received.append(first_snapshot(process).value(Ports).ports[0].counts.receive_bytes_total or 0.0)
+            received.append(first_snapshot(process).value(PortReadings).ports[0].counts.receive_bytes_total or 0.0)
 
     assert 1e12 < received[0] <= received[1]
 
@@ -87,7 +87,7 @@ def test_scenario_faults_of_the_driver_are_valid(tmp_path: Path) -> None:
     with child(simulation=Simulation(profile="h100x8", epoch=EPOCH, scenario=str(scenario))) as process:
         snapshot = first_snapshot(process)
 
-    assert {port.device for port in snapshot.value(Ports).ports if not port.link.port_up} == {"mlx5_3"}
+    assert {port.device for port in snapshot.value(PortReadings).ports if not port.link.port_up} == {"mlx5_3"}
 
 
 def test_the_child_reads_the_configured_paths(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_the_child_reads_the_configured_paths(tmp_path: Path) -> None:
     with child(sysfs=str(tmp_path / "host" / "sys"), root=str(tmp_path / "host")) as process:
         snapshot = first_snapshot(process)
 
-    assert [port.device for port in snapshot.value(Ports).ports] == ["mlx5_7"]
-    assert snapshot.value(Services).running == {}
+    assert [port.device for port in snapshot.value(PortReadings).ports] == ["mlx5_7"]
+    assert snapshot.value(ServiceReadings).running == {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def test_a_reader_is_one_row(tmp_path: Path) -> None:
     """A row is enough for turns, errors and quarantine, and its value arrives as it was sent."""
     now, trees = 0.0, Trees(Tree(tmp_path), Tree(tmp_path))
     orders = HostOrders(page=call_progress.create(), parent=0, quarantined=("asleep",))
-    rows = [Reader("name", read_name, 60.0), Reader("asleep", read_name, 5.0)]
+    rows = [HostReader("name", read_name, 60.0), HostReader("asleep", read_name, 5.0)]
     host = HostChild(orders, trees, rows, clock=lambda: now)
     missing = host.poll()
     (tmp_path / "etc" / "hostname").mkdir(parents=True)

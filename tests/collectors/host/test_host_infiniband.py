@@ -15,10 +15,10 @@ from sysfs import add_port, write
 from gpumon.collectors.host.files import ReadErrors, Tree
 from gpumon.collectors.host.infiniband import MAX_PORTS, PortReader
 from gpumon.model.infiniband import BOND, SWITCH
-from gpumon.model.snapshot import PortReading, Ports
+from gpumon.model.snapshot import PortReading, PortReadings
 
 
-def reader(sysfs: Path, *quarantined: str) -> Turns[Ports]:
+def reader(sysfs: Path, *quarantined: str) -> Turns[PortReadings]:
     return Turns(PortReader(), Tree(sysfs), orders={"quarantined": quarantined})
 
 
@@ -73,7 +73,7 @@ def test_an_invalid_state_is_absent_and_not_down(tmp_path: Path, state: str) -> 
 
 
 def test_ports_are_in_numerical_order(tmp_path: Path) -> None:
-    """Ports are in numerical order with several devices, a bond and a device with two ports."""
+    """PortReadings are in numerical order with several devices, a bond and a device with two ports."""
     for device in ("mlx5_10", "mlx5_9", "mlx5_bond_0"):
         add_port(tmp_path, device)
     add_port(tmp_path, "mlx5_9", "2", files={"link_layer": "Ethernet"})
@@ -172,7 +172,7 @@ def test_states_are_read_at_every_poll_and_counters_when_due(tmp_path: Path) -> 
 
 
 def test_ports_above_the_limit_are_omitted(tmp_path: Path) -> None:
-    """Ports above the maximum are omitted and counted."""
+    """PortReadings above the maximum are omitted and counted."""
     for number in range(MAX_PORTS + 3):
         add_port(tmp_path, "mlx5_0", str(number), counters={})
     port_reader = reader(tmp_path)
@@ -193,7 +193,7 @@ def test_a_failing_port_affects_no_other_port(tmp_path: Path) -> None:
     """After EIO on one state file that reading is absent; other readings and other ports remain."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("ports: {mlx5_3: {unreadable: [state, link_downed]}, mlx5_5: {absent: true}}")
-    port_reader = Turns[Ports](PortReader(), open_tree("h100x8", scenario=scenario, epoch=0.0))
+    port_reader = Turns[PortReadings](PortReader(), open_tree("h100x8", scenario=scenario, epoch=0.0))
 
     ports = port_reader.poll().ports
 
@@ -244,7 +244,7 @@ def test_a_guid_of_zeros_is_absent(tmp_path: Path) -> None:
     assert read_ports(tmp_path)[0].guid == ""
 
 
-def simulated_reader(folder: Path, text: str, **orders: tuple[str, ...]) -> tuple[Turns[Ports], SimulatedTree]:
+def simulated_reader(folder: Path, text: str, **orders: tuple[str, ...]) -> tuple[Turns[PortReadings], SimulatedTree]:
     """Return a reader of the simulated h100x8 with this scenario, and its files."""
     (folder / "scenario.yml").write_text(text)
     tree = open_tree("h100x8", scenario=folder / "scenario.yml", epoch=0.0)
@@ -300,7 +300,7 @@ def test_one_counter_that_answers_einval_leaves_the_others(tmp_path: Path) -> No
     folder = add_port(tmp_path)
     (folder / "counters" / "VL15_dropped").write_text("0\n")
     tree = Refusing(tmp_path, "VL15_dropped")
-    port_reader = Turns[Ports](PortReader(), tree)
+    port_reader = Turns[PortReadings](PortReader(), tree)
 
     for _ in range(3):
         (port,) = port_reader.poll().ports
@@ -311,7 +311,7 @@ def test_a_counter_that_answered_before_is_read_again(tmp_path: Path) -> None:
     """A failing adapter answers EINVAL for a while; its counters are back when it answers again."""
     add_port(tmp_path)
     tree = Refusing(tmp_path, "counters/symbol_error", after=1)
-    port_reader = Turns[Ports](PortReader(), tree)
+    port_reader = Turns[PortReadings](PortReader(), tree)
 
     counts = [port_reader.poll().ports[0].counts.errors_total for _ in range(3)]
     tree.name = "no such file"

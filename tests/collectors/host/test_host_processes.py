@@ -17,7 +17,7 @@ from reader_turns import Turns
 from gpumon.collectors.host.files import Tree
 from gpumon.collectors.host.processes import MAX_PROCESSES, ProcessReader
 from gpumon.model.orders import SimulationError
-from gpumon.model.snapshot import Processes, StuckProcess
+from gpumon.model.snapshot import ProcessReadings, StuckProcess
 
 DAEMON, SELF = 100, 101
 FORGED = "7"
@@ -44,8 +44,8 @@ class ProcHost:
         self.process(SELF, "S", parent=DAEMON)
         self.link("proc/self", str(SELF))
         self.link(f"proc/{SELF}/ns/pid", HOST)
-        self.processes = Turns[Processes](ProcessReader(), DeviceTree(folder))
-        self.last = Processes()
+        self.processes = Turns[ProcessReadings](ProcessReader(), DeviceTree(folder))
+        self.last = ProcessReadings()
         (folder / "proc/devices").write_text("Character devices:\n  1 mem\n195 nvidia-frontend\n504 nvidia-uvm\n")
 
     def link(self, path: str, target: str) -> None:
@@ -167,7 +167,7 @@ def test_a_stuck_process_can_enter_the_driver(host: ProcHost) -> None:
     ],
 )
 def test_processes_that_are_not_stuck(host: ProcHost, make: Callable[[ProcHost], None]) -> None:
-    """Processes in these states are never stuck, after any number of polls."""
+    """ProcessReadings in these states are never stuck, after any number of polls."""
     make(host)
     assert host.poll(5) == ()
 
@@ -250,7 +250,7 @@ def test_a_vfork_with_a_file_named_like_a_gpu_is_not_stuck() -> None:
             state = Path(f"/proc/{attacker}/stat").read_text().rpartition(")")[2].split()[0]
             assert (state, Path(f"/proc/{attacker}/fd/3").readlink()) == ("D", Path("/dev/nvidia3"))
             for tree in (ThisHost(Path("/")), WithoutStacks(Path("/"))):
-                processes = Turns[Processes](ProcessReader(), tree)
+                processes = Turns[ProcessReadings](ProcessReader(), tree)
                 assert [processes.poll().stuck for _ in range(3)] == [(), (), ()]
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -284,8 +284,8 @@ def test_devices_of_the_host_have_numbers() -> None:
 def test_processes_of_other_users_can_be_denied(host: ProcHost) -> None:
     """Without privileges the result is unknown and the collector is denied, without a read error."""
     host.process(2000, "D", "/dev/nvidia3")
-    processes = Turns[Processes](ProcessReader(), Unprivileged(host.root))
-    assert processes.poll() == Processes(contained=False, fabric_manager=False)
+    processes = Turns[ProcessReadings](ProcessReader(), Unprivileged(host.root))
+    assert processes.poll() == ProcessReadings(contained=False, fabric_manager=False)
     assert processes.errors.denied
     assert not processes.errors.words
 
@@ -322,12 +322,12 @@ def test_too_many_processes_are_an_error(host: ProcHost, monkeypatch: pytest.Mon
 def test_processes_are_unknown_without_proc(tmp_path: Path) -> None:
     """Without /proc and in a recording the stuck processes are unknown."""
     for tree in (Tree(tmp_path), FileTree()):
-        assert Turns[Processes](ProcessReader(), tree).poll() == Processes()
+        assert Turns[ProcessReadings](ProcessReader(), tree).poll() == ProcessReadings()
 
 
 def test_the_real_proc_can_be_read() -> None:
     """The real /proc can be read by any user."""
-    processes = Turns[Processes](ProcessReader(), Tree(Path("/")))
+    processes = Turns[ProcessReadings](ProcessReader(), Tree(Path("/")))
     value = processes.poll()
     assert value.stuck is None or not processes.errors.denied
     assert value.contained is not None
@@ -343,7 +343,7 @@ def test_a_scenario_simulates_stuck_processes(tmp_path: Path) -> None:
     scenario.write_text("stuck_processes: [{gpus: [3, 4], since: 60, until: 300}]\n")
     now = 0.0
     tree = open_tree("h100x8", scenario=scenario, epoch=0.0, clock=lambda: now)
-    processes = Turns[Processes](ProcessReader(), tree)
+    processes = Turns[ProcessReadings](ProcessReader(), tree)
     processes.at = now
     stuck_processes = {}
     for now in (0.0, 59.0, 75.0, 90.0, 299.0, 301.0):
@@ -378,7 +378,7 @@ def test_a_fabric_manager_is_found_without_permissions(host: ProcHost, hidden: b
     if hidden:
         shutil.rmtree(host.root / "proc/200")
         shutil.rmtree(host.root / "proc/1")
-    processes = Turns[Processes](ProcessReader(), Unprivileged(host.root))
+    processes = Turns[ProcessReadings](ProcessReader(), Unprivileged(host.root))
     value = processes.poll()
     assert value.stuck is None
     assert processes.errors.denied

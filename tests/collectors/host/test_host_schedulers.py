@@ -11,7 +11,7 @@ from reader_turns import Turns
 
 from gpumon.collectors.host.files import Tree
 from gpumon.collectors.host.schedulers import read_schedulers
-from gpumon.model.snapshot import Schedulers
+from gpumon.model.snapshot import SchedulerReadings
 
 
 class SchedulerHost:
@@ -24,7 +24,7 @@ class SchedulerHost:
         self._environment = environment or {}
 
     def poll(self) -> tuple[str, ...] | None:
-        turns = Turns[Schedulers](partial(read_schedulers, environment=self._environment), Tree(self.folder))
+        turns = Turns[SchedulerReadings](partial(read_schedulers, environment=self._environment), Tree(self.folder))
         return turns.poll().names
 
     def add(self, *files: str) -> None:

@@ -10,7 +10,7 @@ from reader_turns import Turns
 
 from gpumon.collectors.host.files import Tree
 from gpumon.collectors.host.services import ServiceReader
-from gpumon.model.snapshot import Services
+from gpumon.model.snapshot import ServiceReadings
 
 UNIT = "nvidia-fabricmanager.service"
 
@@ -32,7 +32,7 @@ class SystemdHost:
         cgroup.mkdir(parents=True)
         (cgroup / name).write_text(text)
 
-    def reader(self) -> Turns[Services]:
+    def reader(self) -> Turns[ServiceReadings]:
         return Turns(ServiceReader(), Tree(self.root / "sys"), Tree(self.root))
 
     def poll(self) -> Mapping[str, bool]:
@@ -142,8 +142,8 @@ def test_a_unit_restarted_between_two_polls_has_ended(tmp_path: Path) -> None:
     assert ended == [(), (), (), (), (UNIT,), ()]
     (processes.parent / "cgroup.events").write_text("populated 0\n")
     processes.write_text("")
-    assert services.poll() == Services(running={UNIT: False}, ended=(UNIT,))
-    assert services.poll() == Services(running={UNIT: False})
+    assert services.poll() == ServiceReadings(running={UNIT: False}, ended=(UNIT,))
+    assert services.poll() == ServiceReadings(running={UNIT: False})
 
 
 def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: SystemdHost) -> None:
@@ -153,4 +153,4 @@ def test_a_unit_with_processes_in_child_cgroups_ends_when_it_stops(host: Systemd
     services = host.reader()
     services.poll()
     (host.cgroups / "system.slice" / UNIT / "cgroup.events").write_text("populated 0\n")
-    assert services.poll() == Services(running={UNIT: False}, ended=(UNIT,))
+    assert services.poll() == ServiceReadings(running={UNIT: False}, ended=(UNIT,))

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
+from gpumon.model.frame import Frame
 from gpumon.model.orders import HostOrders, Simulation
-from gpumon.model.snapshot import HostSnapshot, Ports
+from gpumon.model.snapshot import HostSnapshot, PortReadings
 from gpumon.state.messages import HostStatus
-from gpumon.supervisor.deadlines import HostDeadlines
-from gpumon.supervisor.host_supervisor import MAX_ABANDONED, HostSupervisor
+from gpumon.supervisor.child_supervisor import HOST, HostSupervisor
 from gpumon.supervisor.loop import Loop
 
 ALL = {f"mlx5_{n}" for n in range(8)}
@@ -39,9 +40,9 @@ class SupervisedHost:
         self.supervisor = HostSupervisor(
             self.loop,
             lambda page: HostOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
-            on_snapshot=self.snapshots.append,
+            on_message=self._take,
             on_state=self._note,
-            deadlines=HostDeadlines(read=1.0, first_retry=2.0),
+            program=replace(HOST, deadlines=replace(HOST.deadlines, call=1.0, first_trial=2.0)),
         )
         self.supervisor.start()
 
@@ -52,10 +53,14 @@ class SupervisedHost:
 
     def devices(self) -> set[str]:
         """Return the devices of the last snapshot."""
-        return {port.device for port in self.snapshots[-1].value(Ports).ports} if self.snapshots else set()
+        return {port.device for port in self.snapshots[-1].value(PortReadings).ports} if self.snapshots else set()
 
     def until(self, done: Callable[[], object], seconds: float = 60.0) -> None:
         turn_until(self.loop, lambda: bool(done()), seconds)
+
+    def _take(self, message: Frame) -> None:
+        assert isinstance(message, HostSnapshot)
+        self.snapshots.append(message)
 
     def _note(self, state: HostStatus) -> None:
         self.state = state
@@ -119,7 +124,7 @@ def test_the_status_shows_that_no_child_is_started(supervised_host: SupervisedHo
     """After the maximum number of abandoned children, the trouble is reported until a child sends a snapshot."""
     program, held_pids = build(tmp_path), set[int]()
     with ExitStack() as holders:
-        for count in range(MAX_ABANDONED):
+        for count in range(HOST.max_abandoned):
             supervised_host.until(lambda: children() - held_pids)
             (pid,) = children() - held_pids
             held_pids.add(pid)

@@ -13,35 +13,82 @@ from gpumon.log import add_counts
 from gpumon.model import call_progress, frame
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.error_event import ErrorObservation
+from gpumon.model.orders import Orders
 from gpumon.model.snapshot import Hello, Logged
-from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
+from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess, LineSplitter
 from gpumon.supervisor.deadlines import Deadlines
-from gpumon.supervisor.hang_detector import HangDetector
-from gpumon.supervisor.line_splitter import LineSplitter
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.process_tree import stat
 
 log = logging.getLogger("gpumon.supervisor")
 
+WAITING = frozenset("SD")
+"""States of a waiting process. Such a process is neither runnable (R) nor stopped (T)."""
+STOPPED = "T"
+"""Process state after a stop signal. The calls of a stopped child do not become late. A child that stays stopped
+is replaced because it sends no frames.
+"""
+MAX_STEP_SECONDS = 1.0
+"""Maximum seconds that one inspection adds to a waiting time. If more time has passed, the daemon itself was paused."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildProgram:
-    """Program, orders and deadlines of a child, for FramedChild."""
+    """A kind of children: the program, its deadlines, and what follows from a hang, a crash or an unkillable child."""
 
     name: str
     module: str
-    orders: bytes
-    deadline: Callable[[CallInProgress], float]
-    """Function that returns the seconds after which a call is late."""
     deadlines: Deadlines
+    max_abandoned: int
+    """If this many children are abandoned, the next start is delayed by `Deadlines.gave_up`."""
+    hang: str = "{} does not return"
+    """Text about a call that hangs, whose subject is quarantined."""
+    max_crashes: int | None = None
+    """Number of crashes in calls on one subject after which it is quarantined; None for no quarantine after crashes."""
     capable: bool = False
     """True if the child inherits the capabilities of the systemd unit."""
     descriptors: tuple[int, ...] = ()
     """Descriptors that the child inherits in addition to its call page."""
 
 
-class FramedChild:
-    """A child process that sends frames (one message per line). The constructor starts the child.
+class HangDetector:
+    """Measures how long a child waits in its current call (`seconds`) and how long it is idle (`idle_seconds`).
+
+    Only time in which the child was observed waiting in the call counts. Therefore a paused host, a stepped clock or a
+    child without CPU time is not taken for a hung driver.
+    """
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self._sequence = 0
+        self._inspected_at: float | None = None
+        self.seconds = 0.0
+        """Seconds for which the child was observed waiting in its current call."""
+        self.idle_seconds = 0.0
+        """Seconds for which the child was observed stopped, or waiting outside of calls. Child resets it at each frame.
+        """
+
+    def is_late(self, call: CallInProgress, state: str, now: float) -> bool:
+        """Process one inspection of the child. Return True if it has been waiting in `call` for at least the deadline.
+
+        `call` is the current or last call, `state` the process state in /proc/<pid>/stat (empty if the file cannot
+        be read), `now` the time on the boot clock. The time since the previous inspection, at most MAX_STEP_SECONDS,
+        counts as spent in `state`.
+        """
+        elapsed = min(now - self._inspected_at, MAX_STEP_SECONDS) if self._inspected_at is not None else 0.0
+        self._inspected_at = now
+        if not call.running or call.sequence != self._sequence:
+            self._sequence = call.sequence
+            self.seconds = 0.0
+        elif state in WAITING:
+            self.seconds += elapsed
+        if state == STOPPED or (not call.running and state in WAITING):
+            self.idle_seconds += elapsed
+        return self.seconds >= self._deadlines.of_call(call)
+
+
+class Child:
+    """A child process that sends frames (one message per line). The constructor starts it.
 
     The callbacks are called in the loop's thread: after `on_abandoned` only `on_end`, and `on_message` for Xids; after
     `on_end`, none. `on_end` gets the exit status or, if a signal ended the child, minus the number of the signal.
@@ -50,37 +97,38 @@ class FramedChild:
     def __init__(
         self,
         loop: Loop,
-        launch: Callable[[int], ChildProgram],
+        program: ChildProgram,
+        orders: Callable[[int], Orders],
         *,
         on_message: Callable[[frame.Frame], None],
-        on_end: Callable[[int], None],
-        on_abandoned: Callable[[], None],
+        on_end: Callable[[Child, int], None],
+        on_abandoned: Callable[[Child], None],
     ) -> None:
-        """Start the child, or raise OSError. `launch` gets the descriptor of its call page and returns its program."""
+        """Start the child, or raise OSError. `orders` gets the descriptor of its call page and returns its orders."""
         self.killed_for: str | None = None
         self._loop = loop
+        self._program = program
         self._on_message = on_message
         self._on_end = on_end
         self._started_at = boot_clock()
         self._greeted = False
         self._decoder = frame.Decoder()
-        lines = LineSplitter(frame.LIMIT, self._take_line, lambda: self.kill("crash"))
+        self._hang_detector = HangDetector(program.deadlines)
         with call_progress.page_descriptor() as descriptor:
-            self._program = launch(descriptor)
-            self._hang_detector = HangDetector(self._program.deadline)
+            self.orders = orders(descriptor)
             self._page = call_progress.Reader(descriptor)
-            self._child = ChildProcess(
+            self._process = ChildProcess(
                 loop,
                 ChildCommand(
-                    name=self._program.name,
-                    arguments=(*PYTHON, "-m", self._program.module),
-                    orders=self._program.orders,
-                    descriptors=(descriptor, *self._program.descriptors),
-                    on_output=lines.feed,
+                    name=program.name,
+                    arguments=(*PYTHON, "-m", program.module),
+                    orders=self.orders.encode(),
+                    descriptors=(descriptor, *program.descriptors),
+                    on_output=LineSplitter(frame.LIMIT, self._take_line, lambda: self.kill("crash")).feed,
                     on_exit=self._take_end,
-                    on_abandoned=on_abandoned,
-                    capable=self._program.capable,
-                    patience=self._program.deadlines.kill,
+                    on_abandoned=lambda: on_abandoned(self),
+                    capable=program.capable,
+                    patience=program.deadlines.kill,
                 ),
             )
 
@@ -96,12 +144,13 @@ class FramedChild:
 
     @property
     def pid(self) -> int:
-        return self._child.pid
+        return self._process.pid
 
     @property
     def name(self) -> str:
-        """Return name, process id and current (or last) call of the child, for logs and the operator."""
-        return f"{self._program.name} {self.pid} in {self.call.call or 'no call'}"
+        """Return name, process id, current (or last) call and its subject, for logs and the operator."""
+        name, call = "trial" if self.orders.trial else self._program.name, self.call
+        return f"{name} {self.pid} in {call.call or 'no call'}" + (f" on {call.bus_id}" if call.bus_id else "")
 
     @property
     def age(self) -> float:
@@ -111,12 +160,11 @@ class FramedChild:
     @property
     def abandoned(self) -> bool:
         """Return True if SIGKILL did not end the child in time, even if the child has ended since."""
-        return self._child.abandoned
+        return self._process.abandoned
 
     def is_late(self) -> bool:
         """Inspect the child. Return True if it has been waiting in its call for at least the call's deadline."""
-        state = "".join(stat(self.pid)[:1])
-        return self._hang_detector.is_late(self.call, state, boot_clock())
+        return self._hang_detector.is_late(self.call, "".join(stat(self.pid)[:1]), boot_clock())
 
     def is_silent(self) -> bool:
         """Return True if the child was stopped or in no call for `Deadlines.silence` since its last frame."""
@@ -129,7 +177,7 @@ class FramedChild:
         """
         if self.killed_for is None:
             self.killed_for = reason
-            self._child.kill()
+            self._process.kill()
 
     def shut_down(self, reason: str) -> None:
         """Send END, so that the child closes the driver and ends, and set `killed_for` to `reason`.
@@ -140,15 +188,15 @@ class FramedChild:
         if self.killed_for is None:
             self.killed_for = reason
             self.send(END)
-            self._loop.call_after(self._program.deadlines.grace, self._child.kill)
+            self._loop.call_after(self._program.deadlines.grace, self._process.kill)
 
     def send(self, word: bytes) -> None:
         """Write one of the requests defined in collectors/lifecycle.py to the child's standard input."""
-        self._child.write(word + b"\n")
+        self._process.write(word + b"\n")
 
     def _take_end(self, code: int) -> None:
         self._page.close()
-        self._on_end(code)
+        self._on_end(self, code)
 
     def _take_line(self, line: bytes) -> None:
         self._hang_detector.idle_seconds = 0.0
