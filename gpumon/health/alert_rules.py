@@ -13,16 +13,13 @@ from gpumon.health.fleet_rules import MIN_RATIO, UTILIZATION, ratio_at_best_size
 from gpumon.health.last_verdicts import LAST_SEEN, LAST_VERDICT, NODE
 from gpumon.health.outages import (
     AGENTS_OUT,
-    BRAKING_COUNT,
-    BRAKING_IN_RACK,
-    BRAKING_NODES,
+    BRAKING,
     DOWN_SECONDS,
+    MANY_BRAKING,
     PORTS_OUT,
     SINGLE_DOWN,
     SINGLE_SECONDS,
     UNLESS_MUTED,
-    if_many,
-    since,
 )
 from gpumon.health.table import SUBJECTS, class_of
 from gpumon.health.verdict import UNKNOWN, Level
@@ -65,7 +62,7 @@ class AlertRule:
     """Heading of the runbook page that contains the rule."""
     check: Check | None = None
     instances: str = ""
-    """PromQL for the instances that end the description, with %q for the cluster, and %s for an outage's `since`."""
+    """PromQL for the instances that end the description, with %q for the cluster and for the outage's `since`."""
     of_fleet: bool = False
     """Whether the alert is about the fleet. Such an alert has no label `instance`, and only its `expr` can mute it."""
 
@@ -124,14 +121,14 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="GpumonManyDown",
-            expr=f'count_values by (job, cluster) ("since", {since(AGENTS_OUT)} > 0)',
+            expr=f"count by (job, cluster, since) ({AGENTS_OUT} > 0)",
             severity="critical",
             page=Paging.NIGHT,
             of_fleet=True,
             summary="Many agents cannot be scraped.",  # no number: a resolved alert has that of the last evaluation
             description="Prometheus has had no answer from {{ $value }} nodes for "
             f"{DOWN_SECONDS / MINUTE:g} minutes. Check power and network.",
-            instances=f"{AGENTS_OUT}{{cluster=%q}} and on {NODE} {since(AGENTS_OUT).replace('%', '%%')} == %s",
+            instances=f"{AGENTS_OUT}{{cluster=%q,since=%q}} > 0",
             steps="""\
 1. `up{job="gpumon"} == 0` in Prometheus lists the nodes: do they share a rack, a switch or a power feed?
 2. If the hosts are up, look for what was rolled out last: `journalctl -u gpumon` on one of them.
@@ -139,7 +136,7 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="IbManyPortsDown",
-            expr=f'count_values without () ("since", {since(PORTS_OUT)} > 0)',
+            expr=f"{PORTS_OUT} > 0",
             severity="critical",
             page=Paging.NIGHT,
             area="network",
@@ -152,14 +149,14 @@ def prometheus_only_rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRu
         ),
         AlertRule(
             name="GpuManyPowerBrakes",
-            expr=f"{if_many(BRAKING_COUNT)} or {BRAKING_IN_RACK}",
+            expr=MANY_BRAKING,
             severity="critical",
             page=Paging.NIGHT,
             area="hardware",
             of_fleet=True,
             summary="The power brake slows down GPUs of many nodes.",
             description="The power brake slows down GPUs of {{ $value }} nodes: a power feed or the cap of a rack?",
-            instances=BRAKING_NODES.format(", cluster=%q"),
+            instances=f"{BRAKING}{{cluster=%q}}",
             steps="""\
 1. Which rack, row or feed have these nodes in common? Check its power shelves, feeds and power cap: not the GPUs.
 2. Until it is repaired, reduce the load or the power limits (`nvidia-smi -pl`) of these nodes. Do not replace GPUs.

@@ -25,27 +25,18 @@ SINGLE_SECONDS = DOWN_SECONDS + JOIN_SECONDS
 AGENTS_OUT = "instance:gpumon_agent_outage:start_timestamp_seconds"
 """Time at which the outage began, for each agent that is down with many others; 0 once when the agent is up again.
 
-The second is whole, plus 1/1024 for the first outage of the cluster, 2/1024 for the next one within an hour, and so on.
+The label `since` identifies the outage in its cluster: the hour in which it began, as a Unix time, plus its number
+within that hour. Two Prometheus servers see the begin at different seconds, but must send the same labels.
 """
 PORTS_OUT = "instance:gpumon_port_outage:start_timestamp_seconds"
 """The same for each port that is down with ports of other nodes."""
 
-_AGENTS_DOWN = f"{DOWN} {UNLESS_MUTED} and on {NODE} {LAST_SEEN}"
 _AGENTS = f'count by (job, cluster) (up{{job="{JOB}"}})'
 _PORT_VERDICT = f'{LAST_VERDICT}{{check="ib_port_down"}}'
 _PORT = NODE.replace(")", ", device, port)")
 _BEFORE = f"[1h] offset {JOIN_SECONDS:.0f}s"
-_SINCE_BEFORE = f"last_over_time({_PORT_VERDICT}{_BEFORE}) == {FAIL:d}"
-_SEEN_BEFORE = f"last_over_time({LAST_SEEN}{_BEFORE}) > time() - {KEEP_SECONDS:.0f}"
-_PORTS_DOWN = f"{_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED}"
-
-_BRAKING = f'({LAST_VERDICT}{{{{check="gpu_power_brake",job="{JOB}"{{}}}}}} == {FAIL:d} {UNLESS_MUTED})'
-BRAKING_NODES = f"group by {NODE} {_BRAKING}"
-"""Nodes with a failed gpu_power_brake. The braces take further label matchers."""
-BRAKING_COUNT = f"count by (job, cluster) ({BRAKING_NODES})".format("")
-_BRAKING_OF_RACK = f"group by (instance, job, cluster, rack) {_BRAKING}".format(',rack!=""')
-BRAKING_IN_RACK = f"max by (job, cluster) (count by (job, cluster, rack) ({_BRAKING_OF_RACK})) >= {MANY:d}"
-"""Number of nodes with a failed gpu_power_brake in the rack (target label `rack`) that has most, if they are many."""
+BRAKING = "instance:gpumon_power_brake:failed"
+_BRAKING_COUNT = "cluster:gpumon_power_brake:nodes"
 
 SINGLE_DOWN = f"{DOWN} unless on {NODE} ({AGENTS_OUT} > 0) - on {NODE} {LAST_SEEN} < {SINGLE_SECONDS:g}"
 """Agents that are down, without those that an outage announces: it began before GpumonDown fired for them."""
@@ -56,52 +47,59 @@ def if_many(count: str) -> str:
     return f"{count} >= {MANY:d} and {count} > {MANY_SHARE:g} * {_AGENTS} or {count} >= {TOO_MANY:d}"
 
 
-def since(start: str) -> str:
-    """Return PromQL for the label `since` of an outage; 0 if the outage is over. `start`: PromQL for its begin.
+def _outage(outage: str, labels: str, *, down: str, recent: str, many: str) -> Mapping[str, str]:
+    """Return the recording rules that find one kind of outage, in the order of evaluation.
 
-    The label is the hour in which the outage began, plus the number of the outage: two Prometheus servers see the begin
-    at different seconds, but must send the same labels.
+    `outage`: the middle part of their names. `labels`: the labels that identify an agent, or a port. `down`: PromQL for
+    the agents that are down, with the value 0. `recent`: PromQL that ends an expression and keeps those of them that
+    went down so recently that they can begin or join an outage. `many`: PromQL for the clusters in which an outage
+    begins; NEW in it is the number of nodes, by job and cluster, with an agent that is in no outage yet.
+
+    All such agents of the cluster belong to the outage, and so do those that go down in the next JOIN_SECONDS. They
+    stay in it until they are up again. Each rule also reads its own earlier result, up to an hour old.
     """
-    return f"{start} - {start} % 3600 + {start} % 1 * 1024"
-
-
-def _outage(name: str, down: str, new: str, many: str, labels: str) -> str:
-    """Return the PromQL of the series `name`: for each agent in an outage, the time at which the outage began.
-
-    The same holds for ports. `down`, `new`: PromQL for the agents that are down, and for those that went down so
-    recently that they can begin or join an outage. `many`: PromQL that returns the clusters in which an outage begins;
-    COUNT in it is the number of nodes, by job and cluster, with an agent that is `new` and in no outage yet. `labels`:
-    label list, such as NODE, that identifies an agent.
-
-    All such agents of the cluster belong to the outage, and so do those that are `new` in the next JOIN_SECONDS. When
-    an agent is no longer `down`, its value is 0 once, and then its series ends.
-    """
-    earlier = f"(last_over_time({name}[1h]) > 0)"
-    alone = f"({new} unless on {labels} {earlier})"
-    begun = f"max by (job, cluster) ({earlier} > time() - {JOIN_SECONDS:g})"
-    number = f"max by (job, cluster) (max_over_time({name}[1h]) % 1 or 0 * {alone}) + 1 / 1024"
-    enough = many.replace("COUNT", f"count by (job, cluster) (group by {NODE} {alone})")
-    return (
-        f"{earlier} and on {labels} ({down}) or 0 * {alone} + on (job, cluster) group_left () {begun} "
-        f"or 0 * {alone} + on (job, cluster) group_left () ({number} + time() - time() % 1) "
-        f"and on (job, cluster) ({enough}) or 0 * {earlier}"
-    )
+    member, cluster = f"instance:{outage}", f"cluster:{outage}"
+    start, cluster_start = f"{member}:start_timestamp_seconds", f"{cluster}:start_timestamp_seconds"
+    in_outage, outages = f"last_over_time({start}[1h]) > 0", f"last_over_time({cluster_start}[1h])"
+    hour, joinable = "time() - time() % 3600", f"> time() - {JOIN_SECONDS:g}"
+    beginning, since = f"{cluster}:beginning", f"{cluster}:new_since"
+    earlier = f"count by (job, cluster) ({outages} >= {hour}) and {beginning} or 0 * {beginning}"
+    joined = f"topk by (job, cluster) (1, {cluster_start} {joinable})"
+    return {
+        f"{member}:down": down,
+        f"{member}:new": f"{member}:down {recent} unless on {labels} {in_outage}",
+        f"{cluster}:new_nodes": f"count by (job, cluster) (group by {NODE} ({member}:new))",
+        beginning: f"({many.replace('NEW', f'{cluster}:new_nodes')}) unless on (job, cluster) {outages} {joinable}",
+        since: f"{hour} + 1 + ({earlier})",
+        cluster_start: f'0 * count_values by (job, cluster) ("since", {since}) + time() or {outages} > time() - 3600',
+        start: f"{in_outage} and on {labels} {member}:down "
+        f"or {member}:new + on (job, cluster) group_left (since) {joined} or 0 * ({in_outage})",
+    }
 
 
 OUTAGE_RULES: Mapping[str, str] = {
-    AGENTS_OUT: _outage(
-        AGENTS_OUT,
-        down=_AGENTS_DOWN,
-        new=f"{_AGENTS_DOWN} > time() - {RECENT_SECONDS:g} < time() - {DOWN_SECONDS:g}",
-        many=if_many("COUNT"),
-        labels=NODE,
+    **_outage(
+        "gpumon_agent_outage",
+        NODE,
+        down=f"{DOWN} {UNLESS_MUTED} and on {NODE} {LAST_SEEN}",
+        recent=f"and on {NODE} {LAST_SEEN} > time() - {RECENT_SECONDS:g} < time() - {DOWN_SECONDS:g}",
+        many=if_many("NEW"),
     ),
-    PORTS_OUT: _outage(
-        PORTS_OUT,
-        down=_PORTS_DOWN,
-        new=f"{_PORTS_DOWN} unless on {_PORT} {_SINCE_BEFORE} and on {NODE} {_SEEN_BEFORE}",
-        many=f"COUNT >= {MANY:d}",
-        labels=_PORT,
+    **_outage(
+        "gpumon_port_outage",
+        _PORT,
+        down=f"0 * ({_PORT_VERDICT} == {FAIL:d} {UNLESS_MUTED})",
+        recent=f"unless on {_PORT} last_over_time({_PORT_VERDICT}{_BEFORE}) == {FAIL:d} "
+        f"and on {NODE} last_over_time({LAST_SEEN}{_BEFORE}) > time() - {KEEP_SECONDS:.0f}",
+        many=f"NEW >= {MANY:d}",
     ),
+    BRAKING: f'group by (instance, job, cluster, rack) ({LAST_VERDICT}{{check="gpu_power_brake",job="{JOB}"}} == '
+    f"{FAIL:d} {UNLESS_MUTED})",
+    _BRAKING_COUNT: f"count by (job, cluster) ({BRAKING})",
 }
-"""PromQL by the name of the recorded series. An agent or port stays in its outage until it answers or is up again."""
+"""PromQL by the name of the recorded series."""
+MANY_BRAKING = (
+    f"{if_many(_BRAKING_COUNT)} or "
+    f'max by (job, cluster) (count by (job, cluster, rack) ({BRAKING}{{rack!=""}})) >= {MANY:d}'
+)
+"""Number of nodes with a failed gpu_power_brake, in the cluster or in one rack (target label `rack`), if it is many."""

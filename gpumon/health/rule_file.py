@@ -86,7 +86,7 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         default = f"{{{{ else }}}}{own}" if own else ""
         action = f"{info}{text}{default}{{{{ end }}}}{advice}"
     if rule.instances:
-        values = "$labels.cluster $labels.since" if "%s" in rule.instances else "$labels.cluster"
+        values = "$labels.cluster $labels.since" if "since=" in rule.instances else "$labels.cluster"
         named = f"printf `{rule.instances}` {values} | query | sortByLabel `instance`"
         names = f"{{{{ if lt $i {MAX_INSTANCES} }}}} {{{{ .Labels.instance }}}}"
         more = f"{{{{ else if eq $i {MAX_INSTANCES} }}}} and more{{{{ end }}}}"

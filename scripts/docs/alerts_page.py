@@ -88,7 +88,11 @@ alertname=GpuLost page=night class=hardware` prints `pager`.
 
 A cause that affects many nodes sends one notification. What goes down later than two minutes after the start of an
 outage has its own alert, and a second outage of the cluster is a second page. The label `since` distinguishes them:
-the hour in which the outage began, in seconds since 1970, plus the number of the outage, from 1 on.
+the hour in which the outage began, in seconds since 1970, plus the number of the outage in that hour, from 1 on. Each
+step is a recorded series to look at: `instance:gpumon_agent_outage:down`, `:new` (can begin or join an outage),
+`cluster:gpumon_agent_outage:new_nodes`, `:beginning`, `:start_timestamp_seconds`, and
+`instance:gpumon_agent_outage:start_timestamp_seconds` for each agent in an outage; those of ports begin with
+`instance:gpumon_port_outage` and `cluster:gpumon_port_outage`.
 
 - Agents that go down within an hour of each other are an outage when at least {MANY} of them, and more than
   {MANY_SHARE:.0%} of the cluster or at least {TOO_MANY}, have not answered for {duration(DOWN_SECONDS)}: a reboot of a

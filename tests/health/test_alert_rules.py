@@ -391,6 +391,16 @@ def test_names_are_unique() -> None:
     assert len({row.alert for row in CHECKS}) == len(CHECKS)
 
 
+def test_an_operator_can_read_each_expression() -> None:
+    """It has at most 600 characters: longer ones read the result of a recording rule with a name."""
+    expressions = [
+        (entry.get("record", entry.get("alert")), entry["expr"])
+        for entries in yaml.safe_load(render(rules()))["groups"]
+        for entry in entries["rules"]
+    ]
+    assert [name for name, expression in expressions if len(expression) > 600] == []
+
+
 def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
     """`promtool check rules` finds nothing."""
     path = tmp_path / "rules.yml"
