@@ -6,12 +6,15 @@ rows named "without driver". Prints the results beside the targets for 8 GPUs.
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import gzip
 import http.client
 import os
 import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +24,8 @@ from typing import Any
 
 from agents import AgentProcess, all_cores_busy, cpu_seconds, eventually
 
+import gpumon
 from benchmarks import exporter
-from benchmarks.check import check_times
 from benchmarks.measures import (
     neighbours_read,
     percentiles,
@@ -42,13 +45,7 @@ STUCK_SECONDS = 20.0
 """Deadline for a call to hang and to be abandoned."""
 STUCK = re.compile(rb"^gpumon_nvml_stuck_seconds (\S+)", re.MULTILINE)
 POLLS = 10
-BEFORE = {
-    "scrape, idle": "p50 1.5 ms, p99 10.1 ms",
-    "CPU without driver": "1.51 s/min",
-    "resident, all": "128 MB",
-    "gpumon check": "p50 31 ms, p99 42 ms",
-}
-"""Figures of 8 GPUs from before the modules were moved to their rooms (3551cae). The machine differs by day."""
+CHECKS = 100
 AIMS = {
     "scrape, idle": "p99 5 ms",
     "driver calls a second": "60",
@@ -195,6 +192,23 @@ def poll_times(run: AgentRun) -> Iterator[tuple[str, str]]:
     yield "fast poll without driver", f"{max(0.0, whole - driver) * 1e3:.2f} ms of {whole * 1e3:.2f} ms"
 
 
+def check_times(agent: AgentProcess) -> Iterator[tuple[str, str]]:
+    """Yield times of `gpumon check`, which schedulers often run and wait for, and of the start of Python alone."""
+    compileall.compile_dir(Path(gpumon.__file__).parent, quiet=1)  # as pip does
+    program = Path(sys.executable).with_name("gpumon")
+    yield "gpumon check", command_times(str(program), "check", f"--store.path={agent.folder / 'gpumon.db'}")
+    yield "python's own start", command_times(sys.executable, "-c", "pass")
+
+
+def command_times(*command: str) -> str:
+    times = []
+    for _ in range(CHECKS):
+        began = time.perf_counter()
+        subprocess.run(command, check=False, capture_output=True)
+        times.append(time.perf_counter() - began)
+    return percentiles(sorted(times))
+
+
 def measure(run: AgentRun) -> Iterator[tuple[str, str]]:
     """Yield all measurements of one agent by name."""
     yield "start to first complete scrape", f"{run.started:.2f} s"
@@ -214,12 +228,6 @@ def measure(run: AgentRun) -> Iterator[tuple[str, str]]:
     yield from alert_delays(run.profile, run.gpus)
 
 
-def context(name: str) -> str:
-    """Return the aim and the earlier figure, if any."""
-    words = (f"{word} {figures[name]}" for word, figures in (("aim", AIMS), ("before", BEFORE)) if name in figures)
-    return "".join(f"   {each}" for each in words)
-
-
 def main() -> None:
     for profile, gpus in PROFILES.items():
         print(f"\n{gpus} GPU{'s' * (gpus > 1)} with 18 links each (simulated {profile}), polled every second")
@@ -227,7 +235,8 @@ def main() -> None:
         with agent_on(profile, gpus) as run:
             for name, figure in measure(run):
                 ours[name] = figure
-                print(f"  {name:32}{figure}{context(name) if gpus == 8 else ''}", flush=True)
+                aim = f"   aim {AIMS[name]}" if gpus == 8 and name in AIMS else ""
+                print(f"  {name:32}{figure}{aim}", flush=True)
         if gpus == 8:
             compare(profile, gpus, ours)
 

@@ -113,7 +113,7 @@ def _run(clock: float, later: float = 0.0) -> Run:
 def _now(world: World) -> PreflightFacts:
     """Return the facts as if the GPUs were real."""
     return replace(
-        gather_facts(world.report, boot_clock()), simulated=False, unkillable=world.agent.unkillable, scheduled=True
+        gather_facts(world.report, boot_clock()), simulated=False, unkillable=world.ranks.unkillable, scheduled=True
     )
 
 

@@ -29,6 +29,7 @@ from gpumon.model.call_progress import Reader
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.runner.ranks import Ranks
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.server.listener import HttpEndpoint
 from gpumon.state.messages import Message
@@ -79,43 +80,10 @@ class VirtualAgent(Daemon):
             http_endpoint=_SilentEndpoint(configuration.web, Path("/unused"), FastAPI),
         )
 
-    @property
-    def report(self) -> Report:
-        return self.services.monitor.latest
-
     def advance(self, seconds: float) -> None:
         """Let this time pass."""
         self.services.loop.call_after(seconds, self.services.loop.stop)
         self.services.loop.run()
-
-    def release(self, seconds: float) -> None:
-        self.services.windows.start(WindowRequest(kind=WindowKind.RELEASE, seconds=seconds, by=COMMAND))
-
-    def accept(self) -> None:
-        self.services.inventory_acceptance.request()
-
-    def deliver(self, arrival: Message) -> None:
-        self.services.monitor.take(arrival)
-
-    def record_result(self, result: ProbeResult) -> None:
-        self.services.persistence.writes.record_result(result)
-
-    def hold(self, seconds: float) -> None:
-        request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, reason="a job begins", owner="4711")
-        self.services.windows.start(request)
-
-    @property
-    def unkillable(self) -> tuple[int, ...]:
-        return self.services.probe.host.ranks.unkillable
-
-    def leave_unkillable(self, pids: Iterable[int]) -> None:
-        self.services.probe.host.ranks._stuck.update(pids)
-
-    def kill_rank(self, pid: int, gpu: str) -> None:
-        self.services.probe.host.ranks.killed.add(pid, gpu)
-
-    def post_reload(self) -> None:
-        self.services.loop.post(self.reload)
 
     def settle(self) -> None:
         """Wait until the store has done its work, which takes no virtual time."""
@@ -229,6 +197,14 @@ class World:
 
     # The agent
 
+    @property
+    def _services(self) -> Services:
+        return self.agent.services
+
+    @property
+    def ranks(self) -> Ranks:
+        return self._services.probe.host.ranks
+
     def start(self, **settings: Mapping[str, Any]) -> None:
         """Start the agent with these settings, and keep them for later starts."""
         self._settings |= settings
@@ -243,32 +219,33 @@ class World:
 
     def release(self, seconds: float) -> None:
         """Release the whole node for this time."""
-        self.agent.release(seconds)
+        self._services.windows.start(WindowRequest(kind=WindowKind.RELEASE, seconds=seconds, by=COMMAND))
 
     def accept(self) -> None:
         """Accept the inventory, as by `gpumon inventory accept`."""
-        self.agent.accept()
+        self._services.inventory_acceptance.request()
 
     def deliver(self, arrival: Message) -> None:
         """Send a message to the daemon."""
-        self.agent.deliver(arrival)
+        self._services.monitor.take(arrival)
 
     def record_result(self, result: ProbeResult) -> None:
         """Record the result of a run of the probe, or of a skipped one."""
-        self.agent.record_result(result)
+        self._services.persistence.writes.record_result(result)
 
     def hold(self, seconds: float) -> None:
         """Hold the probe, as by `gpumon probe hold`."""
-        self.agent.hold(seconds)
+        request = WindowRequest(kind=WindowKind.HOLD, seconds=seconds, by=COMMAND, reason="a job begins", owner="4711")
+        self._services.windows.start(request)
 
     def leave_unkillable(self, pids: Iterable[int]) -> None:
         """Mark these ranks as not ended by SIGKILL."""
-        self.agent.leave_unkillable(pids)
+        self.ranks._stuck.update(pids)
 
     def kill_ranks(self, gpus: Iterable[str], first_pid: int) -> None:
         """Kill a rank on each GPU in the middle of an operation: the driver removes its channels, and logs that."""
         for pid, gpu in enumerate(gpus, first_pid):
-            self.agent.kill_rank(pid, gpu)
+            self.ranks.killed.add(pid, gpu)
             bus_id = next(state.bus_id for state in self.report.gpus if state.uuid == gpu)
             self.log_kernel_line(f"NVRM: Xid (PCI:{bus_id[4:-2].lower()}): 45, pid={pid}, name=python3, Ch 00000008")
 
@@ -286,7 +263,7 @@ class World:
         """Reload, as by SIGHUP, with these settings; if not `good`, from an invalid file."""
         self._settings |= settings
         self._bad = not good
-        self.agent.post_reload()
+        self._services.loop.post(self.agent.reload)
 
     def _read(self) -> Configuration:
         if self._bad:
@@ -355,7 +332,7 @@ class World:
 
     @property
     def report(self) -> Report:
-        return self.agent.report
+        return self._services.monitor.latest
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

@@ -1,7 +1,7 @@
 """TABLE: every fault that is measured, where it can happen, and its expected verdict.
 
-A fault of one key of the scenario is an example in the simulator's table of faults, `gpumon_sim.sim_faults`. The rows
-here need several keys or steps, lines of the kernel log, actions, or settings.
+The examples of the simulator's table of faults, `gpumon_sim.sim_faults`, that name a check are rows too. The rows here
+have other values or several keys, steps, lines of the kernel log, actions, or settings.
 """
 
 from __future__ import annotations

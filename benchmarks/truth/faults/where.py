@@ -42,10 +42,6 @@ def imex(profile: Profile) -> bool:
     return "imex" in profile.services
 
 
-def c2c(profile: Profile) -> bool:
-    return bool(profile.board.c2c_links)
-
-
 def whole(profile: Profile) -> bool:
     """Return whether MIG is disabled. Partitioned GPUs have no volatile ECC counts, utilization or clocks."""
     return not profile.mig
