@@ -48,7 +48,7 @@ generate: .venv/.test ## Regenerate files from code: reference pages, alert rule
 captures: .venv/.test ## Record tests/captures/ from the simulation; takes two minutes
 	$(BIN)/python -m scripts.record_captures
 
-bench: .venv/.test .venv/.peers ## Measure scrapes, polls, memory and start on simulated nodes, and the probe against a plain script
+bench: .venv/.test ## Measure scrapes, polls, memory and start on simulated nodes, and the probe against a plain script
 	$(BIN)/python -m benchmarks.agent $(ARGS)
 	$(BIN)/python -m benchmarks.probe $(ARGS)
 

@@ -25,7 +25,6 @@ from typing import Any
 from agents import AgentProcess, all_cores_busy, cpu_seconds, eventually
 
 import gpumon
-from benchmarks import exporter
 from benchmarks.measures import (
     neighbours_read,
     percentiles,
@@ -223,7 +222,7 @@ def measure(run: AgentRun) -> Iterator[tuple[str, str]]:
     times = scrape_times_while_stuck(run.agent.port)
     yield "scrape, a driver call hangs", f"{percentiles(times)} ({len(times)} scrapes)"
     if run.gpus > 1:
-        yield "neighbours read, a call hangs", neighbours_read(run.agent.metrics, "gpu", run.gpus - 1, run.gpus)
+        yield "neighbours read, a call hangs", neighbours_read(run.agent, run.gpus - 1, run.gpus)
     yield from check_times(run.agent)
     yield from alert_delays(run.profile, run.gpus)
 
@@ -231,25 +230,10 @@ def measure(run: AgentRun) -> Iterator[tuple[str, str]]:
 def main() -> None:
     for profile, gpus in PROFILES.items():
         print(f"\n{gpus} GPU{'s' * (gpus > 1)} with 18 links each (simulated {profile}), polled every second")
-        ours = {}
         with agent_on(profile, gpus) as run:
             for name, figure in measure(run):
-                ours[name] = figure
                 aim = f"   aim {AIMS[name]}" if gpus == 8 and name in AIMS else ""
                 print(f"  {name:32}{figure}{aim}", flush=True)
-        if gpus == 8:
-            compare(profile, gpus, ours)
-
-
-def compare(profile: str, gpus: int, ours: Mapping[str, str]) -> None:
-    """Print the same measurements of another exporter beside ours."""
-    if not exporter.PROGRAM.exists():
-        print(f"\n{exporter.NAME}: not measured, {exporter.PROGRAM} is not installed: make .venv/.peers")
-        return
-    print(f"\n{exporter.NAME} on the same node ({' '.join(exporter.version())}), beside ours")
-    with exporter.exporter_on(profile, gpus) as run:
-        for name, figure in exporter.measure(run):
-            print(f"  {name:32}{figure:32}{ours[name]}", flush=True)
 
 
 if __name__ == "__main__":

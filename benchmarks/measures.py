@@ -1,4 +1,4 @@
-"""Measurements for any exporter: scrapes, memory, calls into the simulated library, GPUs whose readings change."""
+"""Measurements of an agent: scrapes, memory, calls into the simulated library, GPUs whose readings change."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import http.client
 import json
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents import Metrics
+from agents import AgentProcess
 
 SCRAPES = 300
 BETWEEN_SECONDS = 5.0
-"""Time between two compared pages: more than one polling interval of any exporter."""
+"""Time between two compared pages: more than one polling interval."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,10 @@ def resident_megabytes(pid: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
 
 
-def neighbours_read(page: Callable[[], Metrics], label: str, hung: int, gpus: int) -> str:
-    """Return how many other GPUs have a changing value while one hangs. `label` is the label of the GPU index."""
-    before = page().values
+def neighbours_read(agent: AgentProcess, hung: int, gpus: int) -> str:
+    """Return how many other GPUs have a changing value while one hangs."""
+    before = agent.metrics().values
     time.sleep(BETWEEN_SECONDS)
-    after = page().values
-    moved = {dict(key[1]).get(label) for key, value in after.items() if abs(value - before.get(key, value)) > 0}
+    after = agent.metrics().values
+    moved = {dict(key[1]).get("gpu") for key, value in after.items() if abs(value - before.get(key, value)) > 0}
     return f"{len(moved - {None, str(hung)})} of {gpus - 1}"
