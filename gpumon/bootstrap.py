@@ -202,7 +202,6 @@ def _core(configuration: Configuration) -> _Core:
         loop,
         store.path,
         Retention(days=store.retention_days, rows=store.retention_rows),
-        PROBE.name,
         publish=monitor.take,
         latest=lambda: monitor.latest,
     )

@@ -163,7 +163,7 @@ class Daemon:
                 "daemon": resident_memory([os.getpid()]),
                 "children": resident_memory(descendants(os.getpid())),
             },
-            next_probe=services.schedule.next_run() if self._configuration.probe.enabled else None,
+            next_probes=services.schedule.next_runs() if self._configuration.probe.enabled else {},
             probe_unkillable=services.probe.host.ranks.unkillable,
             notices=self._notices | services.notices(),
         )

@@ -17,7 +17,7 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest, new_window
 from gpumon.outputs.responses.base import HostTime
 from gpumon.probe.core.frames import Progress
-from gpumon.probe.core.probe_metrics import AllReduce
+from gpumon.probe.core.probe_metrics import METRICS
 from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
@@ -131,21 +131,23 @@ def report() -> Report:
         events=(event(),),
         health=health(),
         probe=ProbeState(
-            metrics=AllReduce(
-                busbw_bytes_per_second={key: one.value for key, one in ladder.items()},
-                wrong_elements={"nccl": 0.0},
-                ranks={"nccl": 8.0},
-                runs_total={"ok": 1.0},
-                last_run_timestamp_seconds=last.ended,
-                last_success_timestamp_seconds=last.ended,
-                duration_seconds=last.duration_seconds,
-                running=0.0,
-            ),
-            last=last,
+            metrics={
+                "allreduce": replace(
+                    METRICS["allreduce"](),
+                    busbw_bytes_per_second={key: one.value for key, one in ladder.items()},
+                    wrong_elements={"nccl": 0.0},
+                    ranks={"nccl": 8.0},
+                    runs_total={"ok": 1.0},
+                    last_run_timestamp_seconds=last.ended,
+                    last_success_timestamp_seconds=last.ended,
+                    duration_seconds=last.duration_seconds,
+                    running=0.0,
+                )
+            },
             history=(last,),
             ran=(last,),
             good=(last,),
-            next_run=WALL + 2700,
+            next_runs={"allreduce": WALL + 2700},
         ),
     )
 

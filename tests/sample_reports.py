@@ -61,7 +61,7 @@ def healthy(count: int = 8) -> Report:
         ports=tuple(example_parts.port(number) for number in range(count)),
         events=(),
         health=Health(evaluated=True),
-        probe=replace(base.probe, last=history[-1], history=history),
+        probe=replace(base.probe, history=history),
     )
 
 
@@ -147,7 +147,7 @@ def troubled_node() -> Report:
         report,
         gpus=gpus,
         events=(*some_events(), *report.events),
-        probe=replace(report.probe, last=last, history=(*history[:-1], last)),
+        probe=replace(report.probe, history=(*history[:-1], last)),
         notices={"store": "no space left on /var/lib/gpumon: free some, events are kept in memory until then"},
     )
     return with_pending(with_verdicts(troubled), "gpu_idle", 2, Level.WARN)
@@ -262,7 +262,7 @@ def without_gpus() -> Report:
 
 
 def before_any_run(report: Report) -> Report:
-    return replace(report, probe=ProbeState(next_run=STAMP.wall + 7))
+    return replace(report, probe=ProbeState(next_runs={"allreduce": STAMP.wall + 7}))
 
 
 def with_fault(report: Report, index: int, fault: str, detail: str) -> Report:

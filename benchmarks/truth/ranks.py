@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.truth.world import World
 from gpumon.clock import boot_clock
-from gpumon.config.component_settings import PROBE, probe_floors
+from gpumon.config.component_settings import PROBE, probe_settings
 from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
 from gpumon.probe.core.conclusion import conclude, skipped_result
 from gpumon.probe.core.frames import Account, Progress, Sized
@@ -119,7 +119,7 @@ def _now(world: World) -> PreflightFacts:
 
 def _plan(world: World, now: PreflightFacts) -> tuple[tuple[Plan, ...], Judge]:
     plans = make_plans(PROBE, usable_gpus(now), python="python3", algorithms=algorithms(now))
-    asked = probe_floors(world.configuration())[plans[0].setting.backend]
+    asked = probe_settings(world.configuration()).floors(PROBE, plans[0].setting)
     return plans, make_judge(PROBE, plans[0], world.report, asked)
 
 

@@ -27,6 +27,7 @@ from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.call_progress import Reader
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest
+from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.runner.ranks import Ranks
@@ -55,10 +56,10 @@ class _Schedule(ProbeScheduler):
     def tick(self) -> None:
         """Start no run."""
 
-    def next_run(self) -> float | None:
+    def next_runs(self) -> Mapping[str, float]:
         passed = boot_clock() - self._began - self._timetable.initial_delay
         ahead = max(0, math.ceil(passed / self._timetable.interval)) * self._timetable.interval - passed
-        return time.time() + ahead
+        return {ALL_REDUCE: time.time() + ahead}
 
 
 class _SilentEndpoint(HttpEndpoint):

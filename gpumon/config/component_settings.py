@@ -19,7 +19,6 @@ from gpumon.model.node import Build
 from gpumon.model.orders import HostOrders, SamplerOrders, Simulation
 from gpumon.model.port_patterns import PortPatterns
 from gpumon.model.time_window import WindowKind
-from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
@@ -54,7 +53,7 @@ def initial_report(configuration: Configuration, boot: str = "", began_at: float
         simulated=profile_name(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
-        probe=ProbeState(metrics=INITIAL, last_ended_at=began_at),
+        probe=ProbeState(metrics=INITIAL, began_at=began_at),
     )
 
 
@@ -80,7 +79,7 @@ def reducer_settings(configuration: Configuration) -> ReducerSettings:
     return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
-        probe_interval=timetable(configuration).interval,
+        probe_intervals={PROBE.name: timetable(configuration).interval},
         probe_gated=bool(configuration.probe.scheduler_gate),
         catalogue=xid_catalogue(configuration),
         policy=check_policy(configuration),
@@ -154,35 +153,24 @@ def _simulation(configuration: Configuration, epoch: float) -> Simulation | None
 
 def probe_settings(configuration: Configuration) -> ProbeSettings:
     """Return the settings of probe runs."""
-    probe = configuration.probe
+    probe, simulated = configuration.probe, configuration.simulate.profile is not None
     return ProbeSettings(
         python=str(probe.python or sys.executable),
         enabled=probe.enabled,
         deadline=probe.deadline_seconds,
         dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
         environment=probe.nccl_environment,
-        floors=probe_floors(configuration),
-        min_idle_seconds=_or_default(probe.min_idle_seconds, 0.0 if configuration.simulate.profile else PROBE.min_idle),
+        min_baseline_ratio=probe.min_baseline_ratio,
+        min_baseline_spreads=probe.min_baseline_spreads,
+        min_expected_ratio=probe.min_expected_ratio,
+        limits={backend: configuration.health.thresholds.get(limit.name) for backend, limit in BUSBW.items()},
+        min_idle_seconds=0.0 if probe.min_idle_seconds is None and simulated else probe.min_idle_seconds,
         partial=probe.allow_partial,
         algorithms=tuple(dict.fromkeys(probe.algorithms)),
         gate=probe.scheduler_gate,
         gate_seconds=probe.scheduler_gate_timeout_seconds,
-        fault=os.environ.get(PROBE_FAULT, "") if configuration.simulate.profile else "",
+        fault=os.environ.get(PROBE_FAULT, "") if simulated else "",
     )
-
-
-def probe_floors(configuration: Configuration) -> Mapping[str, Floors]:
-    """Return, by backend (nccl, gloo), the limits below which the bandwidth of a probe run counts as degraded."""
-    probe = configuration.probe
-    return {
-        setting.backend: Floors(
-            baseline=_or_default(probe.min_baseline_ratio, setting.min_baseline_ratio),
-            spreads=probe.min_baseline_spreads,
-            expected=probe.min_expected_ratio,
-            limit=configuration.health.thresholds.get(BUSBW[setting.backend].name),
-        )
-        for setting in (PROBE.gpu, PROBE.cpu)
-    }
 
 
 def max_window_seconds(configuration: Configuration) -> Mapping[WindowKind, float]:

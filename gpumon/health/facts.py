@@ -94,9 +94,8 @@ class Facts:
     releases: Windows = ()
     """Windows in which a GPU was released, newest last, including those that have ended."""
     probe: ProbeState = ProbeState()
-    """State of the all-reduce probe."""
-    probe_interval: float = 21600.0
-    """Seconds between scheduled runs of the probe."""
+    probe_intervals: Mapping[str, float] = field(default_factory=dict)
+    """Max seconds between scheduled runs of each scheduled probe, by name."""
     probe_gated: bool = False
     """Whether a gate command asks the scheduler before each run."""
     held: bool = False

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from gpumon.health.alert_rules import SEVERITIES, runbook_url
 from gpumon.health.check_row import MINUTE, Check, alert_name
 from gpumon.health.checks import gpu as gpu_checks
+from gpumon.health.checks.probe import is_about
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.expectation import BASES
 from gpumon.health.remediation import action_sentence, performed_repair
-from gpumon.health.table import BY_NAME, SUBJECT_OF
+from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import UNKNOWN, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.verdict_text import clearing_conditions, current_reason, is_unobserved, title
 from gpumon.probe.core.current_result import current_result
-from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.probes import SCHEDULED, Probe
 from gpumon.probe.core.result import ProbeResult
 from gpumon.state.report import Report
 
@@ -181,28 +182,30 @@ def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
 
 
 def _probe(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem if the all-reduce probe failed, unless a verdict reports it or an operator cleared that."""
-    run = current_result(report.probe.ran, ALL_REDUCE)
-    has_verdict = any(
-        SUBJECT_OF.get(verdict.check) == "probe" and verdict.level > UNKNOWN for verdict in report.health.verdicts
-    )
-    if run is not None and run.outcome != "ok" and not has_verdict and not _is_cleared(run, report):
-        note = partial_run_note(report.probe, ALL_REDUCE)
+    """Yield a problem for each scheduled probe that failed, unless a verdict reports it or an operator cleared that."""
+    for probe in SCHEDULED:
+        run = current_result(report.probe.ran, probe.name)
+        has_verdict = any(
+            is_about(probe, verdict.check) and verdict.level > UNKNOWN for verdict in report.health.verdicts
+        )
+        if run is None or run.outcome == "ok" or has_verdict or _is_cleared(run, probe, report):
+            continue
+        note = partial_run_note(report.probe, probe.name)
         wrong = f"{run.wrong_elements} elements were wrong: silent data corruption." if run.wrong_elements else ""
         yield NodeProblem(
             severity="critical" if run.outcome == "wrong" else "warning",
-            title=f"The last all-reduce: {run.outcome}",
+            title=f"The last {probe.title}: {run.outcome}",
             detail=" ".join(filter(None, (wrong, run.reason and f"Reason: {run.reason}.", note))),
             action=run.hint,
             since=run.ended,
         )
 
 
-def _is_cleared(run: ProbeResult, report: Report) -> bool:
+def _is_cleared(run: ProbeResult, probe: Probe, report: Report) -> bool:
     """Return True if an operator has cleared a verdict on a probe since this run ended."""
     return any(
         transition.cleared_by is Clearance.OPERATOR
-        and SUBJECT_OF.get(transition.verdict.check) == "probe"
+        and is_about(probe, transition.verdict.check)
         and transition.wall >= run.ended
         for transition in report.health.cleared.values()
     )

@@ -29,7 +29,7 @@ from gpumon.model.reading import (
     metric_type,
     rows,
 )
-from gpumon.probe.core.probe_metrics import AllReduce
+from gpumon.probe.core.probe_metrics import METRICS as PROBE_METRICS
 from gpumon.state.report import Report
 from gpumon.state.sections import tables as tables_of
 
@@ -50,7 +50,7 @@ TABLES: tuple[type[Table], ...] = (
     InfinibandPortInfo,
     InfinibandLink,
     InfinibandPort,
-    AllReduce,
+    *PROBE_METRICS.values(),
 )
 """All metric tables. The pages export their metrics in this order."""
 CACHED = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)

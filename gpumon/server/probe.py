@@ -13,7 +13,7 @@ from gpumon.outputs.partial_runs import partial_run_note
 from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.probes import ProbeRequestResponse, ProbeResponse, age_seconds
 from gpumon.probe.core.current_result import current_result
-from gpumon.probe.core.probes import ALL_REDUCE, PROBES
+from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.server import parameters
@@ -51,10 +51,7 @@ class Assertion(Filter):
 async def last(
     request: Request, response: Response, name: Name, wanted: Annotated[Assertion, Query()]
 ) -> ProbeResponse:
-    """Return the last result of the probe and its age, without starting a run.
-
-    Only the all-reduce is scheduled and has metrics.
-    """
+    """Return the last result of the probe and its age, without starting a run."""
     probe = parameters.probe(name)
     report, now = sources(request).latest(), host_time(request)
     answer = ProbeResponse.from_report(report, now, probe.name)
@@ -65,7 +62,7 @@ async def last(
         raise Problem(400, "Invalid parameter", "max_age needs assert.", "Add assert=ok.")
     if answer.last is None:
         response.status_code = 202
-        response.headers.update(_retry_after(report.probe, now) if probe.name == ALL_REDUCE else {})
+        response.headers.update(_retry_after(report.probe.next_runs.get(probe.name), now))
     return answer
 
 
@@ -124,5 +121,5 @@ def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, m
     return ""
 
 
-def _retry_after(state: ProbeState, now: HostTime) -> dict[str, str]:
-    return {} if state.next_run is None else {"Retry-After": str(max(1, math.ceil(state.next_run - now.wall)))}
+def _retry_after(next_run: float | None, now: HostTime) -> dict[str, str]:
+    return {} if next_run is None else {"Retry-After": str(max(1, math.ceil(next_run - now.wall)))}

@@ -50,7 +50,6 @@ class Persistence:
         loop: Loop,
         path: Path,
         retention: Retention,
-        probe: str,
         *,
         publish: Callable[[DurableMessage], None],
         latest: Callable[[], Report],
@@ -58,12 +57,11 @@ class Persistence:
         self._loop = loop
         self._path = path
         self._retention = retention
-        self._probe = probe
         self._latest = latest
         self._writer = StoreWriter(
             path, post=loop.post, on_open=self._read_stored_state, on_reopen=self._write_everything
         )
-        self.writes = WriteBehind(loop, self._writer, probe, publish=publish, latest=latest)
+        self.writes = WriteBehind(loop, self._writer, publish=publish, latest=latest)
         self._left_out = Counter[str]()
         """Number of rows that could not be read at the start, by table. Assigned once, in the writer's thread."""
         self._on_restored: Callable[[StoredState], None] = lambda _: None
@@ -154,7 +152,7 @@ class Persistence:
         """Read the stored state and post it to the loop. Runs in the writer's thread."""
         with store.reading() as connection, count_left_out() as left_out:
             moved_aside = str(self._writer.moved_aside or "")
-            stored = replace(stored_state.read(connection, self._probe), lost_to=moved_aside)
+            stored = replace(stored_state.read(connection), lost_to=moved_aside)
         self._left_out = left_out
         self._loop.post(lambda: self._restore(stored))
 

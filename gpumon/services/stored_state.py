@@ -12,21 +12,20 @@ from typing import Any
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import SXID, XID, ErrorCounter
+from gpumon.probe.core.result import ProbeCounters
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_section import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
 from gpumon.store import agent_runs, error_events, gpus, notified, ports, probe_runs, verdicts, windows
-from gpumon.store.probe_runs import ProbeCounters
 from gpumon.store.stored_rows import StoreTable
 
 MAX_AGENT_RUNS = 50
 """Maximum number of runs of the agent (from start to stop) to read from the store, the newest first."""
 
 
-def read(connection: sqlite3.Connection, probe: str) -> StoredState:
-    """Return what the Report keeps of the store: of histories only the newest rows, and the counters of `probe`."""
-    counters = probe_runs.read_counters(connection, probe)
+def read(connection: sqlite3.Connection) -> StoredState:
+    """Return what the Report keeps of the store: of histories only the newest rows."""
     return StoredState(
         counters=error_events.read_counters(connection),
         events=error_events.read_recent(connection, MAX_EVENTS),
@@ -42,8 +41,7 @@ def read(connection: sqlite3.Connection, probe: str) -> StoredState:
         windows=windows.read(connection),
         notified=notified.read(connection),
         probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),
-        probe_runs={outcome: float(count) for outcome, count in counters.outcomes.items()},
-        probe_skips={reason: float(count) for reason, count in counters.reasons.items()},
+        probe_counters=probe_runs.read_counters(connection),
     )
 
 
@@ -59,19 +57,17 @@ def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
     }
 
 
-def write(
-    connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]], probe: str
-) -> None:
+def write(connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]]) -> None:
     """Write these rows, and the events, verdicts, probe results, counters and accepted inventory in the Report.
 
-    Writing what the store already has changes nothing. `probe`: name of the probe to which the counters belong.
+    Writing what the store already has changes nothing.
     """
     for table, table_rows in rows.items():
         table.put(connection, table_rows)
     error_events.restore(connection, report.events, _error_counters(report))
     history = (*report.health.cleared.values(), *report.health.history)
     verdicts.restore(connection, report.health.open.values(), history)
-    probe_runs.restore(connection, probe, report.probe.results, _probe_counters(report))
+    probe_runs.restore(connection, report.probe.results, _probe_counters(report))
     if report.inventory.accepted:
         gpus.accept(connection, report.inventory.learned, ())
 
@@ -98,9 +94,11 @@ def _error_counters(report: Report) -> list[ErrorCounter]:
     ]
 
 
-def _probe_counters(report: Report) -> ProbeCounters:
-    metrics = report.probe.metrics
-    return ProbeCounters(
-        outcomes={outcome: int(count) for outcome, count in (metrics.runs_total or {}).items()},
-        reasons={reason: int(count) for reason, count in (metrics.skips_total or {}).items()},
-    )
+def _probe_counters(report: Report) -> Mapping[str, ProbeCounters]:
+    return {
+        probe: ProbeCounters(
+            outcomes={outcome: int(count) for outcome, count in (metrics.runs_total or {}).items()},
+            reasons={reason: int(count) for reason, count in (metrics.skips_total or {}).items()},
+        )
+        for probe, metrics in report.probe.metrics.items()
+    }

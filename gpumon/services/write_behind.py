@@ -45,14 +45,12 @@ class WriteBehind:
         self,
         loop: Loop,
         writer: StoreWriter,
-        probe: str,
         *,
         publish: Callable[[DurableMessage], None],
         latest: Callable[[], Report],
     ) -> None:
         self._loop = loop
         self._writer = writer
-        self._probe = probe
         self._publish = publish
         self._latest = latest
         self._rows: defaultdict[StoreTable[Any], dict[Hashable, Any]] = defaultdict(dict)
@@ -189,7 +187,7 @@ class WriteBehind:
             return
         self.complete = True
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}
-        self._submit(lambda connection: stored_state.write(connection, report, rows, self._probe))
+        self._submit(lambda connection: stored_state.write(connection, report, rows))
 
     def _submit(
         self,

@@ -88,7 +88,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         open=report.health.open,
         failing_checks=report.health.failing_checks,
         probe=report.probe,
-        probe_interval=settings.probe_interval,
+        probe_intervals=settings.probe_intervals,
         probe_gated=settings.probe_gated,
         held=bool(in_force(report.windows, WindowKind.HOLD)),
         transitions=report.health.history,

@@ -17,7 +17,7 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.result import ProbeCounters, ProbeResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ class StoredState:
     notified: tuple[NotifiedAlert, ...] = ()
     """Alerts of which a receiver was notified that they fire, and not yet that they are resolved."""
     probe_results: tuple[ProbeResult, ...] = ()
-    probe_runs: Mapping[str, float] = field(default_factory=dict)
-    probe_skips: Mapping[str, float] = field(default_factory=dict)
+    probe_counters: Mapping[str, ProbeCounters] = field(default_factory=dict)
+    """Numbers of runs by name of the probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +165,8 @@ class AgentStatus:
     """Number of notifications by "receiver,outcome"."""
     resident_memory: Mapping[str, float] = field(default_factory=dict)
     """Resident memory in bytes of the daemon and of its children."""
-    next_probe: float | None = None
-    """Wall time of the next scheduled probe run; None if probes are disabled."""
+    next_probes: Mapping[str, float] = field(default_factory=dict)
+    """Wall time of the next scheduled run, by name of the probe; empty if probes are disabled."""
     probe_unkillable: tuple[int, ...] = ()
     """Process ids of ranks that SIGKILL does not end."""
     notices: Mapping[str, str] = field(default_factory=dict)

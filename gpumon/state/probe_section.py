@@ -19,8 +19,8 @@ def apply(probe: ProbeState, step: Step) -> ProbeState:
             return replace(probe, progress=progress)
         case ProbeEnded(result=result):
             return probe_state.end_run(probe, result, at=step.now.at, uptime=step.now.uptime)
-        case StoredState(probe_results=results, probe_runs=runs, probe_skips=skips):
-            return probe_state.restore(probe, results, runs, skips)
-        case AgentStatus(next_probe=next_run, probe_unkillable=unkillable):
-            return replace(probe, next_run=next_run, unkillable=unkillable)
+        case StoredState(probe_results=results, probe_counters=counters):
+            return probe_state.restore(probe, results, counters)
+        case AgentStatus(next_probes=next_runs, probe_unkillable=unkillable):
+            return replace(probe, next_runs=next_runs, unkillable=unkillable)
     return probe

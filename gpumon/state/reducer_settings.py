@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.policy import Policy
@@ -17,8 +18,8 @@ class ReducerSettings:
     """Seconds between polls."""
     expected: int | None = None
     """Configured number of GPUs; None if the agent learns the expected number."""
-    probe_interval: float = 21600.0
-    """Seconds between scheduled all-reduce runs."""
+    probe_intervals: Mapping[str, float] = field(default_factory=dict)
+    """Max seconds between scheduled runs of each scheduled probe, by name."""
     probe_gated: bool = False
     """True if a gate command requests the node from the scheduler before each probe run."""
     ports: PortPatterns = PortPatterns()

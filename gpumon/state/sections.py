@@ -49,7 +49,7 @@ SECTIONS = (
     Section("inventory", gpu_section.apply, _gpu_tables),
     Section("host", host_section.apply, _port_tables),
     Section("agent", agent_section.apply, lambda report: [(report.build, ()), (report.node, ())]),
-    Section("probe", probe_section.apply, lambda report: [(report.probe.metrics, ())]),
+    Section("probe", probe_section.apply, lambda report: [(metrics, ()) for metrics in report.probe.metrics.values()]),
 )
 """The sections, in the order in which a message is applied to them. A section may read those before it."""
 

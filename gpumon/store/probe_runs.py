@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpumon.probe.core.result import ProbeResult, from_document, to_document
+from gpumon.probe.core.result import ProbeCounters, ProbeResult, from_document, to_document
 from gpumon.store.stored_rows import Count, count_of, readable, validate
 
 MAX_BASELINE_RUNS = 200
@@ -23,16 +23,6 @@ _RANKED = (
 """
 _WITHOUT_LOG = "CASE WHEN json_valid(run) THEN json_remove(run, '$.log') ELSE run END"
 """SQL for the JSON in column `run` without its member `log`. Invalid JSON remains as it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeCounters:
-    """Numbers of runs of one probe by outcome, since the store was created."""
-
-    outcomes: Mapping[str, int]
-    """Number of runs by outcome, such as ok or skipped."""
-    reasons: Mapping[str, int]
-    """Number of skipped runs by the reason for skipping them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +75,9 @@ def record(connection: sqlite3.Connection, result: ProbeResult) -> None:
 
 
 def restore(
-    connection: sqlite3.Connection, probe: str, results: Iterable[ProbeResult], counters: ProbeCounters
+    connection: sqlite3.Connection, results: Iterable[ProbeResult], counters: Mapping[str, ProbeCounters]
 ) -> None:
-    """Store runs that are missing. Set each stored counter of this probe to the given one if that is higher.
+    """Store runs that are missing. Set each stored counter to the given one, by name of the probe, if that is higher.
 
     A missing run that is older than the newest stored one was deleted by the retention, and is not stored again.
     """
@@ -97,23 +87,33 @@ def restore(
             " WHERE NOT EXISTS (SELECT 1 FROM probe_runs WHERE probe = ? AND started > ?)",
             (*_row(result), result.probe, result.started),
         )
-    outcomes = ((outcome, "", count) for outcome, count in counters.outcomes.items() if outcome != "skipped")
-    reasons = (("skipped", reason, count) for reason, count in counters.reasons.items())
     connection.executemany(
         "INSERT INTO probe_counters VALUES (?, ?, ?, ?) ON CONFLICT (probe, outcome, reason)"  # noqa: S608 - our own names
         f" DO UPDATE SET count = max({count_of('count')}, excluded.count)",
-        [(probe, *row) for row in (*outcomes, *reasons) if row[2]],
+        [row for probe, counts in counters.items() for row in _counter_rows(probe, counts) if row[3]],
     )
 
 
-def read_counters(connection: sqlite3.Connection, probe: str) -> ProbeCounters:
-    """Return the numbers of runs of this probe by outcome."""
-    stored = connection.execute("SELECT outcome, reason, count FROM probe_counters WHERE probe = ?", (probe,))
-    rows = tuple(readable("probe_counters", stored, lambda row: validate(tuple[str, str, Count], row)))
-    outcomes: dict[str, int] = {}
-    for outcome, _, count in rows:
-        outcomes[outcome] = outcomes.get(outcome, 0) + count
-    return ProbeCounters(outcomes=outcomes, reasons={reason: count for _, reason, count in rows if reason})
+def _counter_rows(probe: str, counters: ProbeCounters) -> Iterator[tuple[str, str, str, int]]:
+    for outcome, count in counters.outcomes.items():
+        if outcome != "skipped":
+            yield probe, outcome, "", count
+    for reason, count in counters.reasons.items():
+        yield probe, "skipped", reason, count
+
+
+def read_counters(connection: sqlite3.Connection) -> Mapping[str, ProbeCounters]:
+    """Return the numbers of runs by outcome, by name of the probe."""
+    stored = connection.execute("SELECT probe, outcome, reason, count FROM probe_counters")
+    outcomes: dict[str, dict[str, int]] = {}
+    reasons: dict[str, dict[str, int]] = {}
+    for probe, outcome, reason, count in readable(
+        "probe_counters", stored, lambda row: validate(tuple[str, str, str, Count], row)
+    ):
+        counts = outcomes.setdefault(probe, {})
+        counts[outcome] = counts.get(outcome, 0) + count
+        reasons.setdefault(probe, {}).update({reason: count} if reason else {})
+    return {probe: ProbeCounters(outcomes=counts, reasons=reasons[probe]) for probe, counts in outcomes.items()}
 
 
 def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tuple[ProbeResult, ...]:

@@ -12,11 +12,12 @@ from gpumon.config.component_settings import (
     PROBE_FAULT,
     initial_report,
     kernel_log_path,
-    probe_floors,
     probe_settings,
     reducer_settings,
 )
 from gpumon.config.load import load
+from gpumon.probe.core.baseline import Floors
+from gpumon.probe.core.probes import PROBES
 
 
 @each_case(
@@ -42,25 +43,28 @@ def test_thresholds_of_the_configuration_reach_the_checks() -> None:
     assert reducer_settings(configuration).policy.thresholds == {"min_busy_ratio": 0.05}
 
 
+def floors(environment: dict[str, str]) -> tuple[Floors, Floors]:
+    """Return the limits of the all-reduce on GPUs and on CPUs."""
+    settings, probe = probe_settings(load(None, {}, environment)), PROBES["allreduce"]
+    return settings.floors(probe, probe.gpu), settings.floors(probe, probe.cpu)
+
+
 def test_slow_thresholds_exist_for_every_backend() -> None:
     """The default thresholds for ranks on a CPU are lower, because other processes share the CPU."""
-    shipped = probe_floors(load(None, {}, {}))
-    assert (shipped["nccl"].baseline, shipped["gloo"].baseline) == (0.9, 0.5)
-    chosen = probe_floors(load(None, {}, {"GPUMON_PROBE__MIN_BASELINE_RATIO": "0.8"}))
-    assert (chosen["nccl"].baseline, chosen["gloo"].baseline) == (0.8, 0.8)
+    assert [each.baseline for each in floors({})] == [0.9, 0.5]
+    assert [each.baseline for each in floors({"GPUMON_PROBE__MIN_BASELINE_RATIO": "0.8"})] == [0.8, 0.8]
 
 
 def test_a_configured_minimum_bandwidth_holds_for_its_backend() -> None:
     """The probe gets the limit of the check: one setting decides both."""
     limits = {"GPUMON_HEALTH__THRESHOLDS": "{min_allreduce_nccl_busbw_bytes_per_second: 3e11}"}
-    floors = probe_floors(load(None, {}, limits))
-    assert (floors["nccl"].limit, floors["gloo"].limit) == (3e11, None)
+    assert [each.limit for each in floors(limits)] == [3e11, None]
 
 
 def test_a_new_agent_on_a_long_running_host_has_missed_no_probe(tmp_path: Path) -> None:
     """The time without a probe is measured from the agent's start, not from the boot."""
     configuration = load(None, {}, {"STATE_DIRECTORY": str(tmp_path)})
-    assert initial_report(configuration, began_at=1e6).probe.last_ended_at == 1e6
+    assert initial_report(configuration, began_at=1e6).probe.began_at == 1e6
 
 
 @pytest.mark.parametrize(("simulated", "fault"), [({}, ""), ({"--simulate": "t4x1"}, "corrupt:1")])

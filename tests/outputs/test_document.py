@@ -32,7 +32,7 @@ from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.base import row_values
 from gpumon.outputs.responses.events import newest_first
 from gpumon.outputs.responses.verdicts import HealthResponse
-from gpumon.probe.core.probe_metrics import AllReduce
+from gpumon.probe.core.probe_metrics import METRICS
 from gpumon.probe.core.state import ProbeState, end_run
 from gpumon.state.report import Report
 from gpumon.state.sections import tables
@@ -46,7 +46,7 @@ whole = report_document
 def place(whole: dict[str, Any], table: type[Table], labels: dict[str, str]) -> dict[str, Any]:
     """Return the part of the documents that holds the readings of a table."""
     node = whole["node"]
-    own = {Build: node["build"], Driver: node["driver"], Node: node, AllReduce: whole["probe"]["metrics"]}
+    own = {Build: node["build"], Driver: node["driver"], Node: node, METRICS["allreduce"]: whole["probe"]["metrics"]}
     if table in own:
         return own[table]  # type: ignore[no-any-return]
     if table in (InfinibandLink, InfinibandPort, InfinibandPortInfo):
@@ -173,7 +173,7 @@ def test_events_are_newest_first_and_name_their_gpu() -> None:
 def test_report_has_no_log_of_the_ranks() -> None:
     """The output of the ranks names processes and users."""
     result = replace(example.run(), log="pid 4711 of alice")
-    report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,), ran=(result,)))
+    report = replace(samples.healthy(), probe=ProbeState(history=(result,), ran=(result,)))
     assert "alice" not in json.dumps(whole(report))
 
 
@@ -342,7 +342,7 @@ def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
     """A skipped run does not hide corrupted data."""
     wrong = replace(example.run(1), outcome="wrong", wrong_elements=7, hint="Run it on pairs.")
     skip = replace(example.run(0), outcome="skipped", reason="busy", measurements=())
-    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=(wrong, skip), ran=(wrong,)))
+    report = replace(samples.healthy(), probe=ProbeState(history=(wrong, skip), ran=(wrong,)))
     (problem,) = problems(report)
     assert (problem.severity, problem.action) == ("critical", "Run it on pairs.")
     assert "7 elements" in problem.detail

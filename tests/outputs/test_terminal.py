@@ -197,7 +197,7 @@ def test_status_is_the_same_over_http(name: str) -> None:
 def test_partial_run_does_not_hide_the_current_result() -> None:
     """The result of all GPUs is shown before that of a later run on some of them."""
     found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
-    text = status(replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some))))
+    text = status(replace(samples.healthy(), probe=ProbeState(history=(found, some), ran=(found, some))))
     assert "All-reduce probe: wrong, 3 h 14 min ago, is still the result of all its GPUs.\n" in text
     assert f"  Run {some.id} is newer and was ok, but had only 4 of 8 GPUs (4 to 7).\n" in text
     assert "ok, 1 h 14 min ago: busbw 474 GB/s at 8 GiB, 4 of 8 GPUs (4 to 7), nccl." in text

@@ -8,8 +8,18 @@ from each_case import each_case
 
 from gpumon.probe.core.baseline import ENOUGH_RUNS, MAX_RUNS, Floors, Judge, own_settings
 from gpumon.probe.core.plan import make_plans
+from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.probes import ALGORITHMS, GIB, PROBES
-from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult, from_document, to_document
+from gpumon.probe.core.result import (
+    OUTCOMES,
+    Comparison,
+    Conditions,
+    Measurement,
+    ProbeCounters,
+    ProbeResult,
+    from_document,
+    to_document,
+)
 from gpumon.probe.core.state import MAX_RESULTS, ProbeState, end_run, restore
 
 HERE = Conditions(model="NVIDIA H200", gpus=("GPU-1", "GPU-2"), driver="580.65", host_gpus=2)
@@ -53,7 +63,7 @@ def run(
 
 
 def state_after(*results: ProbeResult) -> ProbeState:
-    state = ProbeState()
+    state = ProbeState(metrics=INITIAL)
     for result in results:
         state = end_run(state, result)
     return state
@@ -220,8 +230,8 @@ def test_restored_runs_give_the_same_median() -> None:
     """The median is the same after a restart, and runs from before the store was read are appended."""
     before = state_after(*map(run, range(7)), run(8, outcome="skipped"))
     stored = [from_document(to_document(result)) for result in before.results]
-    state = restore(state_after(run(9)), stored, {"ok": 7.0, "skipped": 1.0}, {"busy": 1.0})
+    counters = ProbeCounters(outcomes={"ok": 7, "skipped": 1}, reasons={"busy": 1})
+    state = restore(state_after(run(9)), stored, {"allreduce": counters})
     assert compare_with(state) == compare_with(state_after(*map(run, range(7)), run(9)))
-    assert (state.last, state.ran[-1], state.history[0].id) == (run(9), run(9), "r0")
-    assert state.metrics.runs_total is not None
-    assert (state.metrics.runs_total["ok"], state.metrics.runs_total["timeout"]) == (8.0, 0.0)
+    assert (state.last("allreduce"), state.ran[-1], state.history[0].id) == (run(9), run(9), "r0")
+    assert state.metrics["allreduce"].runs_total == dict.fromkeys(OUTCOMES, 0.0) | {"ok": 8.0, "skipped": 1.0}

@@ -82,7 +82,7 @@ class DriftingHost:
     def restart(self) -> None:
         """Restart the agent with the stored results only."""
         stored = [from_document(json.loads(json.dumps(to_document(result)))) for result in self.report.probe.results]
-        self.report = replace(self.report, probe=restore(ProbeState(), stored, {}, {}))
+        self.report = replace(self.report, probe=restore(ProbeState(), stored, {}))
 
     def clear(self) -> None:
         verdict = Verdict(

@@ -78,7 +78,7 @@ LOST = Verdict(
 def report_after_repair(*, begun: float | None = AT - 600.0, uuid: str = "GPU-1", **probe: object) -> Report:
     """Return a Report of a node whose second GPU was reset ten minutes ago, after its last run."""
     gpus = (gpu_state(0, "GPU-0", None), gpu_state(1, uuid, begun))
-    return changed(POLLED, gpus=gpus, probe=replace(ProbeState(last=RUN, ran=(RUN,)), **probe))  # type: ignore[arg-type]
+    return changed(POLLED, gpus=gpus, probe=replace(ProbeState(history=(RUN,), ran=(RUN,)), **probe))  # type: ignore[arg-type]
 
 
 def gpu_state(index: int, uuid: str, begun: float | None) -> GpuState:
@@ -118,13 +118,13 @@ PART = replace(RUN, started=WALL - 60.0, ranks=1, conditions=replace(RUN.conditi
         (replace(report_after_repair(begun=None), health=health_with_clearing(Clearance.OPERATOR)), FREE, True),
         (replace(report_after_repair(begun=None), health=health_with_clearing(Clearance.RECOVERED)), FREE, False),
         (report_after_repair(ran=()), FREE, False),
-        (report_after_repair(ran=(RUN, FAILED), last=FAILED), FREE, False),
-        (report_after_repair(last=replace(SKIP, started=WALL - 60.0)), FREE, False),
-        (report_after_repair(ran=(RUN, PART), last=PART), FREE, False),
-        (report_after_repair(ran=(RUN, PART), last=replace(PART, started=WALL - REPAIR_INTERVAL)), FREE, True),
-        (report_after_repair(last=replace(SKIP, started=WALL - REPAIR_INTERVAL)), FREE, True),
+        (report_after_repair(ran=(RUN, FAILED), history=(FAILED,)), FREE, False),
+        (report_after_repair(history=(replace(SKIP, started=WALL - 60.0),)), FREE, False),
+        (report_after_repair(ran=(RUN, PART), history=(PART,)), FREE, False),
+        (report_after_repair(ran=(RUN, PART), history=(replace(PART, started=WALL - REPAIR_INTERVAL),)), FREE, True),
+        (report_after_repair(history=(replace(SKIP, started=WALL - REPAIR_INTERVAL),)), FREE, True),
         (
-            report_after_repair(last=replace(SKIP, started=WALL + 86400.0)),
+            report_after_repair(history=(replace(SKIP, started=WALL + 86400.0),)),
             FREE,
             True,
         ),  # the clock was set back afterwards

@@ -59,10 +59,10 @@ def test_a_success_replaces_a_failure_only_on_its_gpus(runs: tuple[ProbeResult, 
 def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
     """Wrong elements remain, also over a restart, until a run checks the same GPUs."""
     state = state_after(WRONG, partial_run(9), partial_run(8, outcome="degraded"))
-    restored = restore(ProbeState(metrics=INITIAL), state.history, {}, {})
+    restored = restore(ProbeState(metrics=INITIAL), state.history, {})
     for present in (state, restored):
-        assert present.metrics.wrong_elements == {"nccl": 31.0}
-        assert end_run(present, example.run(1)).metrics.wrong_elements == {"nccl": 0.0}
+        assert present.metrics["allreduce"].wrong_elements == {"nccl": 31.0}
+        assert end_run(present, example.run(1)).metrics["allreduce"].wrong_elements == {"nccl": 0.0}
 
 
 def test_partial_runs_do_not_displace_the_current_result() -> None:
@@ -72,7 +72,7 @@ def test_partial_runs_do_not_displace_the_current_result() -> None:
     )
     assert current_result(state.ran, "allreduce") == WRONG
     assert len(state.ran) == MAX_COMPLETED_RUNS + 1
-    assert state.metrics.wrong_elements == {"nccl": 31.0}
+    assert state.metrics["allreduce"].wrong_elements == {"nccl": 31.0}
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ BEFORE = end_run(ProbeState(metrics=INITIAL), OK)
 def test_another_probe_changes_no_all_reduce_state() -> None:
     """A run of another probe is recorded and changes neither the last all-reduce result nor a metric."""
     during = begin_run(BEFORE, "other", "broadcast")
-    assert (during.running, during.running_probe, during.metrics.running) == ("other", "broadcast", 1)
+    assert (during.running, during.running_probe, during.metrics["allreduce"].running) == ("other", "broadcast", 1)
     after = end_run(during, OTHER)
-    assert (after.last, after.history, after.running) == (OK, (OK, OTHER), None)
+    assert (after.last("allreduce"), after.history, after.running) == (OK, (OK, OTHER), None)
     assert after.metrics == BEFORE.metrics
 
 
@@ -39,5 +39,5 @@ def test_runs_of_another_probe_do_not_displace_all_reduce_runs() -> None:
 def test_a_late_result_does_not_end_the_next_run() -> None:
     """A result that arrives late does not end the run that has started since."""
     during = end_run(begin_run(BEFORE, "next", "allreduce"), replace(OK, id="late"))
-    assert (during.running, during.metrics.running) == ("next", 1)
-    assert end_run(during, replace(OK, id="next")).metrics.running == 0
+    assert (during.running, during.metrics["allreduce"].running) == ("next", 1)
+    assert end_run(during, replace(OK, id="next")).metrics["allreduce"].running == 0

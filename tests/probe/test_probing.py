@@ -186,7 +186,7 @@ def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
     unrepaired = replace(
         polled_report,
         host=host,
-        probe=ProbeState(last=before, ran=(before,)),
+        probe=ProbeState(history=(before,), ran=(before,)),
     )
     bench.report = unrepaired
     assert not bench.scheduler.is_due_early()

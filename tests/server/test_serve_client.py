@@ -140,7 +140,7 @@ def test_refused_probe_is_a_skipped_result(
 ) -> None:
     """The skipped run is printed, and the exit code is its own."""
     skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
-    node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, last=skipped, history=(skipped,)))
+    node.report = replace(samples.healthy(), probe=replace(samples.healthy().probe, history=(skipped,)))
     node.answer = ProbeRequest(id="run-7", accepted=False, reason="busy", hint="GPU 0 has a process.")
     assert main(["probe", "allreduce", "--json", *flags(port, token_file)]) == 3
     result = json.loads(capsys.readouterr().out)
@@ -152,7 +152,7 @@ def test_command_waits_for_the_record_of_a_refused_probe(
 ) -> None:
     """The run can be read only after its row is stored."""
     skipped = replace(example.run(), id="run-7", outcome="skipped", reason="busy", measurements=())
-    known = replace(samples.healthy(), probe=replace(samples.healthy().probe, last=skipped, history=(skipped,)))
+    known = replace(samples.healthy(), probe=replace(samples.healthy().probe, history=(skipped,)))
     node.answer = ProbeRequest(id="run-7", accepted=False, reason="busy", hint="GPU 0 has a process.")
     written = threading.Timer(0.4, setattr, (node, "report", known))
     written.start()

@@ -207,7 +207,7 @@ def test_run_in_progress_has_its_progress(node: ServedNode, port: int) -> None:
 def test_log_of_a_run_needs_the_token(node: ServedNode, port: int) -> None:
     """What ranks print names processes, users and pids."""
     result = replace(example.run(), log="pid 4711 of alice")
-    node.report = replace(samples.healthy(), probe=ProbeState(last=result, history=(result,)))
+    node.report = replace(samples.healthy(), probe=ProbeState(history=(result,)))
     path = f"/api/v1/probes/{result.id}"
     assert b"alice" not in ask(port, path).body
     assert b"alice" not in ask(port, path, headers={"Authorization": "Bearer wrong"}).body

@@ -83,7 +83,7 @@ def test_text_from_outside_is_escaped(node: ServedNode, port: int) -> None:
         health=replace(report.health, open=verdicts),
         driver=replace(report.driver, driver=EVIL, cuda=EVIL),
         notices={EVIL: EVIL},
-        probe=replace(report.probe, last=last, history=(last,), running=EVIL),
+        probe=replace(report.probe, history=(last,), running=EVIL),
     )
     for path in ("/", "/live"):
         elements = Elements(page(node, port, evil, path)).seen
@@ -253,25 +253,25 @@ def test_skipped_run_does_not_hide_the_last_figures(node: ServedNode, port: int)
     """The figures stay, with the time of their run."""
     skip = replace(example.run(0), id="skip", outcome="skipped", reason="busy", measurements=())
     history = (example.run(3), skip)
-    report = replace(samples.healthy(), probe=ProbeState(last=skip, history=history, ran=history[:1]))
+    report = replace(samples.healthy(), probe=ProbeState(history=history, ran=history[:1]))
     text = words(page(node, port, report))
     assert "All-reduce 474 GB/s ok, 3 h 15 min ago" in text
     assert "skipped (busy)" in text
     assert "Measured 3 h 15 min ago: ok" in text
-    only = words(page(node, port, replace(report, probe=ProbeState(last=skip, history=(skip,)))))
+    only = words(page(node, port, replace(report, probe=ProbeState(history=(skip,)))))
     assert "All-reduce n/a skipped: busy" in only
 
 
 def test_partial_run_does_not_hide_the_current_result(node: ServedNode, port: int) -> None:
     """The page shows the result of all GPUs and which GPUs the later run had."""
     found, some = example.run(3, outcome="wrong"), example.part(1, 4, 5, 6, 7)
-    report = replace(samples.healthy(), probe=ProbeState(last=some, history=(found, some), ran=(found, some)))
+    report = replace(samples.healthy(), probe=ProbeState(history=(found, some), ran=(found, some)))
     text = words(page(node, port, report))
     assert "All-reduce 474 GB/s wrong, 3 h 15 min ago" in text
     assert "wrong 3 h 14 min ago. This is still the result for all its GPUs." in text
     assert "ok 1 h 14 min ago, 4 of 8 GPUs (4 to 7) over nccl" in text
     assert "Measured 3 h 15 min ago: wrong" in text
-    alone = words(page(node, port, replace(report, probe=ProbeState(last=some, history=(some,), ran=(some,)))))
+    alone = words(page(node, port, replace(report, probe=ProbeState(history=(some,), ran=(some,)))))
     assert "All-reduce 474 GB/s ok, 1 h 15 min ago, 4 of 8 GPUs (4 to 7)" in alone
     assert "still the result" not in alone
 

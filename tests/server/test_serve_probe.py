@@ -25,7 +25,7 @@ SKIP = replace(example.run(0), outcome="skipped", reason="busy", measurements=()
 
 def ran(*history: ProbeResult) -> Report:
     ran = tuple(each for each in history if each.outcome != "skipped")
-    probe = ProbeState(last=history[-1], history=history, ran=ran, next_run=samples.STAMP.wall)
+    probe = ProbeState(history=history, ran=ran, next_runs={"allreduce": samples.STAMP.wall})
     return replace(samples.healthy(), probe=probe)
 
 
@@ -180,7 +180,7 @@ def test_probe_on_request_has_neither_schedule_nor_metrics(
     """Its last run and progress are shown, and those of the all-reduce do not change."""
     monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast"))
     other = replace(example.run(0), id="other", probe="broadcast", outcome="failed")
-    state = replace(ran(OK, other).probe, last=OK, running="run-9", running_probe="broadcast")
+    state = replace(ran(OK, other).probe, running="run-9", running_probe="broadcast")
     node.report = replace(samples.healthy(), probe=state)
     shown = ask(port, "/probe/broadcast").document
     ProbeResponse.model_validate(shown)

@@ -91,7 +91,6 @@ class ReleasedNode:
             self.loop,
             folder / "gpumon.db",
             Retention(),
-            "allreduce",
             publish=self.take,
             latest=lambda: self.monitor.latest,
         )

@@ -153,7 +153,7 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
         damage(path, seed)
         with Store.open(path) as store, count_left_out() as left_out:
             with store.reading() as connection:
-                stored = stored_state.read(connection, "allreduce")
+                stored = stored_state.read(connection)
                 found = error_events.find(connection, EventQuery())
                 probe_runs.find(connection, RunQuery())
                 audit.read(connection, 10)
@@ -162,7 +162,7 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
             events = newest_first(report, [item.event for item in found])
             json.dumps(EventsResponse(events=events, complete=True).document(), allow_nan=False).encode()
             with store.writing() as connection:
-                stored_state.write(connection, report, stored_state.rows(stored), "allreduce")
+                stored_state.write(connection, report, stored_state.rows(stored))
                 error_events.record(connection, [change(1, 79, "GPU-1", nvml=5)], LogPosition("boot-1", 78))
                 prune(connection, Retention(), WALL + 300)
     assert left_out_rows > len(SEEDS)
@@ -173,7 +173,7 @@ def start(tmp_path: Path) -> Callable[[], tuple[Persistence, Monitor]]:
     def begin() -> tuple[Persistence, Monitor]:
         loop, monitor = Loop(), Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
         persistence = Persistence(
-            *(loop, tmp_path / "gpumon.db", Retention(), "allreduce"),
+            *(loop, tmp_path / "gpumon.db", Retention()),
             publish=monitor.take,
             latest=lambda: monitor.latest,
         )

@@ -65,7 +65,6 @@ class EventRecorderOnly:
             self.loop,
             folder / "gpumon.db",
             Retention(),
-            "allreduce",
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )

@@ -75,7 +75,6 @@ class HoldingAgent:
             self.loop,
             store,
             Retention(),
-            "allreduce",
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )

@@ -15,7 +15,7 @@ from sample_events import change
 from stores import read, write
 
 from gpumon.probe.core.probe_metrics import INITIAL
-from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.result import ProbeCounters, ProbeResult
 from gpumon.probe.core.state import MAX_RESULTS, ProbeState
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import Message, ProbeEnded
@@ -52,7 +52,6 @@ class PersistenceOnly:
             self.loop,
             path,
             Retention(),
-            "allreduce",
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )
@@ -61,7 +60,7 @@ class PersistenceOnly:
     def report_summary(self) -> dict[str, float]:
         """Return the ids of results, the Xid counts, and the number of counted runs in the Report."""
         report = self.monitor.latest
-        runs = report.probe.metrics.runs_total or {}
+        runs = report.probe.metrics["allreduce"].runs_total or {}
         counts = {f"xid {xid}": count for codes in report.errors.xids.values() for xid, (count, _) in codes.items()}
         return dict.fromkeys((run.id for run in report.probe.history), 1.0) | counts | {"runs": sum(runs.values())}
 
@@ -140,8 +139,8 @@ def test_the_last_success_is_restored_after_any_number_of_skips(tmp_path: Path) 
             write(store, probe_runs.record, run)
 
     agent = PersistenceOnly(path)
-    turn_until(agent.loop, lambda: agent.monitor.latest.probe.last is not None)
-    metrics = agent.monitor.latest.probe.metrics
+    turn_until(agent.loop, lambda: agent.monitor.latest.probe.last("allreduce") is not None)
+    metrics = agent.monitor.latest.probe.metrics["allreduce"]
     agent.stop()
 
     assert metrics.last_success_timestamp_seconds == 2e9
@@ -154,7 +153,7 @@ def stored_run_count(path: Path, folder: Path) -> float:
     for file in path.parent.glob(f"{path.name}*"):
         shutil.copy(file, folder)
     with Store.open(folder / path.name) as store:
-        return sum(read(store, probe_runs.read_counters, "allreduce").outcomes.values())
+        return sum(read(store, probe_runs.read_counters).get("allreduce", ProbeCounters()).outcomes.values())
 
 
 def test_no_probe_counter_is_ahead_of_the_store(tmp_path: Path) -> None:
@@ -167,7 +166,7 @@ def test_no_probe_counter_is_ahead_of_the_store(tmp_path: Path) -> None:
     def check(arrival: Message) -> None:
         take(arrival)
         if isinstance(arrival, ProbeEnded):
-            shown = agent.monitor.latest.probe.metrics.runs_total or {}
+            shown = agent.monitor.latest.probe.metrics["allreduce"].runs_total or {}
             counted.append((sum(shown.values()), stored_run_count(path, tmp_path / f"crash {len(counted)}")))
 
     agent.persistence.writes._publish = check

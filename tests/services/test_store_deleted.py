@@ -71,7 +71,7 @@ class AgentWithDeletedStore:
         self.loop = Loop()
         self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
         self.persistence = Persistence(
-            self.loop, path, Retention(), "allreduce", publish=self.monitor.take, latest=lambda: self.monitor.latest
+            self.loop, path, Retention(), publish=self.monitor.take, latest=lambda: self.monitor.latest
         )
         self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.agent.restored)

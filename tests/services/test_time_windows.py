@@ -41,7 +41,6 @@ class TimeWindowsOnly:
             self.loop,
             path,
             Retention(),
-            "allreduce",
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )

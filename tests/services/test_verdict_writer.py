@@ -65,7 +65,6 @@ class VerdictWriterOnly:
             self.loop,
             path,
             Retention(),
-            "allreduce",
             publish=self.monitor.take,
             latest=lambda: self.monitor.latest,
         )

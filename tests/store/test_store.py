@@ -23,9 +23,9 @@ from sample_events import change, error_event
 from stores import read, write
 
 from gpumon.model.error_event import XID, ErrorChange, ErrorCounter, LogPosition
-from gpumon.probe.core.result import Location, Pair, ProbeResult, from_document, to_document
+from gpumon.probe.core.result import Location, Pair, ProbeCounters, ProbeResult, from_document, to_document
 from gpumon.store import error_events, probe_runs, schema
-from gpumon.store.probe_runs import MAX_BASELINE_RUNS, ProbeCounters, RunQuery
+from gpumon.store.probe_runs import MAX_BASELINE_RUNS, RunQuery
 from gpumon.store.retention import DAY, Retention, prune
 from gpumon.store.schema import MIGRATIONS, migrate
 from gpumon.store.store import Store
@@ -126,7 +126,7 @@ def test_probe_runs_and_their_counters_survive(path: Path) -> None:
 
     with Store.open(path) as store:
         assert read(store, probe_runs.read_recent, newest=4, each=1) == tuple(results)
-        counters = read(store, probe_runs.read_counters, "allreduce")
+        counters = read(store, probe_runs.read_counters)["allreduce"]
         assert counters == ProbeCounters(outcomes={"ok": 1, "skipped": 2, "failed": 1}, reasons={"busy": 1, "held": 1})
 
 
@@ -137,10 +137,10 @@ def test_probe_runs_that_could_not_be_written_are_restored_once(path: Path) -> N
         counters = ProbeCounters(outcomes={"ok": 3, "skipped": 1, "failed": 1}, reasons={"busy": 1})
         for _ in range(2):
             missing = [result(6, "failed", "setup"), result(4), result(5), result(7, "skipped", "busy")]
-            write(store, probe_runs.restore, "allreduce", missing, counters)
+            write(store, probe_runs.restore, missing, {"allreduce": counters})
 
         assert [run.id for run in read(store, probe_runs.read_recent, newest=9, each=1)] == ["r5", "r6", "r7"]
-        assert read(store, probe_runs.read_counters, "allreduce") == counters
+        assert read(store, probe_runs.read_counters) == {"allreduce": counters}
 
 
 MEASURED = {
@@ -254,7 +254,7 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
         remaining = [run.id for run in read(store, probe_runs.read_recent, newest=100, each=1)]
         assert remaining == ["r0", *(f"r{number}" for number in range(21, 31))]
         assert [counter.count for counter in read(store, error_events.read_counters)] == [30]
-        assert read(store, probe_runs.read_counters, "allreduce").outcomes == {"skipped": 30, "wrong": 1}
+        assert read(store, probe_runs.read_counters)["allreduce"].outcomes == {"skipped": 30, "wrong": 1}
 
 
 def test_retention_keeps_the_runs_of_the_baseline(path: Path) -> None:

@@ -1,6 +1,9 @@
-"""CHECKS: results of the all-reduce, as verdicts on the GPU that a run blames, or else on the node."""
+"""CHECKS: results of each scheduled probe, as verdicts on the GPU that a run blames, or else on the node."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
 
 from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, same
 from gpumon.health.device_case import GpuCase
@@ -16,7 +19,7 @@ from gpumon.health.verdict import (
     fail,
     warn,
 )
-from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.probes import SCHEDULED, Probe
 from gpumon.probe.core.result import DECISIVE, LIMIT, ProbeResult
 from gpumon.probe.core.wording import in_words
 
@@ -34,14 +37,19 @@ LASTING_SKIPS = frozenset(
 """Reasons for a skipped run that persist until the configuration, the hardware or a time window changes."""
 
 
-def all_reduce_runs(facts: Facts) -> tuple[ProbeResult, ...]:
-    """Return the all-reduce runs in memory, newest last, without skipped ones."""
-    return tuple(run for run in facts.probe.ran if run.probe == ALL_REDUCE)
+def runs_of(facts: Facts, probe: Probe) -> tuple[ProbeResult, ...]:
+    """Return the runs of a probe in memory, newest last, without skipped ones."""
+    return tuple(run for run in facts.probe.ran if run.probe == probe.name)
 
 
-def _last_measurement(facts: Facts) -> ProbeResult | None:
-    """Return the last complete all-reduce run: one with the outcome ok, degraded or wrong; None if there is none."""
-    return next((run for run in reversed(all_reduce_runs(facts)) if run.outcome in DECISIVE), None)
+def is_about(probe: Probe, check: str) -> bool:
+    """Return whether a check is one of this probe, by its name."""
+    return probe.name in check.split("_")
+
+
+def _last_measurement(facts: Facts, probe: Probe) -> ProbeResult | None:
+    """Return the last complete run: one with the outcome ok, degraded or wrong; None if there is none."""
+    return next((run for run in reversed(runs_of(facts, probe)) if run.outcome in DECISIVE), None)
 
 
 def _blamed_gpu(result: ProbeResult) -> str | None:
@@ -50,13 +58,13 @@ def _blamed_gpu(result: ProbeResult) -> str | None:
     return gpus[0] if len(gpus) == 1 else None
 
 
-def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Finding | None:
+def _node_result(facts: Facts, probe: Probe, check: str, outcome: str) -> ProbeResult | Finding | None:
     """Return the last complete run if it has this outcome and blames no single GPU; else PASSED or None.
 
     None if there is no run, if it ended before this boot and a later run is due (`_needs_proof`), or if it has another
     outcome and used only some of the GPUs.
     """
-    last = _last_measurement(facts)
+    last = _last_measurement(facts, probe)
     if last is None or _needs_proof(last, facts.wall(0.0), facts):
         return None
     if last.ended <= facts.cleared.get((check, NODE), 0.0):
@@ -66,13 +74,13 @@ def _node_result(facts: Facts, check: str, outcome: str) -> ProbeResult | Findin
     return PASSED if last.outcome == outcome or last.is_whole else None
 
 
-def _gpu_result(gpu: GpuCase, check: str, outcome: str) -> ProbeResult | Finding | None:
+def _gpu_result(gpu: GpuCase, probe: Probe, check: str, outcome: str) -> ProbeResult | Finding | None:
     """Return the last complete run if it has this outcome and blames this GPU; else PASSED or None.
 
     None if there is no run, if it did not use this GPU, or if it ended before the GPU's reset, or before this boot, and
     a later run is due (`_needs_proof`).
     """
-    last = _last_measurement(gpu.facts)
+    last = _last_measurement(gpu.facts, probe)
     if last is None or gpu.device not in last.conditions.gpus:
         return None
     if _needs_proof(last, gpu.facts.wall(gpu.state.reset_at or 0.0), gpu.facts):
@@ -87,7 +95,7 @@ def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
     `repaired`: time of the repair in seconds since the epoch. False if no later run is scheduled, or
     if runs are postponed.
     """
-    return last.ended < repaired and facts.probe.next_run is not None and not _is_postponed(facts)
+    return last.ended < repaired and last.probe in facts.probe.next_runs and not _is_postponed(facts, last.probe)
 
 
 def _slow_finding(last: ProbeResult, whose: str) -> Finding:
@@ -111,21 +119,21 @@ def _slow_finding(last: ProbeResult, whose: str) -> Finding:
     return warn(reason, Action.INSPECT, at=last.ended, below_reference=worst.below_reference, **evidence)
 
 
-def slow_run(facts: Facts) -> Finding | None:
+def slow_run(facts: Facts, probe: Probe) -> Finding | None:
     """Return a warning if the last complete run was degraded and blames no single GPU.
 
     The next complete run on all GPUs that does not have this result clears the warning.
     """
-    result = _node_result(facts, "allreduce_slow", "degraded")
+    result = _node_result(facts, probe, f"{probe.name}_slow", "degraded")
     if isinstance(result, ProbeResult):
-        return PASSED if result.reason == LIMIT else _slow_finding(result, "The all-reduce")
+        return PASSED if result.reason == LIMIT else _slow_finding(result, f"The {probe.title}")
     return result and clear()
 
 
-def slow_gpu(gpu: GpuCase) -> Finding | None:
-    result = _gpu_result(gpu, "gpu_allreduce_slow", "degraded")
+def slow_gpu(gpu: GpuCase, probe: Probe) -> Finding | None:
+    result = _gpu_result(gpu, probe, f"gpu_{probe.name}_slow", "degraded")
     if isinstance(result, ProbeResult):
-        return _slow_finding(result, "This GPU slows the all-reduce. It")
+        return _slow_finding(result, f"This GPU slows the {probe.title}. It")
     return result and clear()
 
 
@@ -134,25 +142,25 @@ def explains_slow_run(_verdict: Verdict, _cause: Verdict, together: bool) -> boo
     return together
 
 
-def wrong_sums(facts: Facts) -> Finding | None:
-    result = _node_result(facts, "allreduce_wrong", "wrong")
+def wrong_result(facts: Facts, probe: Probe) -> Finding | None:
+    result = _node_result(facts, probe, f"{probe.name}_wrong", "wrong")
     if not isinstance(result, ProbeResult):
         return result
     where = f" {result.location.message}" if result.location is not None else ""
-    reason = f"The all-reduce computed wrong sums without an error: silent data corruption.{where}"
+    reason = f"The {probe.title} computed wrong results without an error: silent data corruption.{where}"
     return fail(reason, Action.INSPECT, at=result.ended, wrong_elements=float(result.wrong_elements or 0))
 
 
-def wrong_data(gpu: GpuCase) -> Finding | None:
-    result = _gpu_result(gpu, "gpu_allreduce_wrong", "wrong")
+def wrong_data(gpu: GpuCase, probe: Probe) -> Finding | None:
+    result = _gpu_result(gpu, probe, f"gpu_{probe.name}_wrong", "wrong")
     if not isinstance(result, ProbeResult):
         return result
-    reason = "This GPU sent wrong data in the all-reduce without an error: silent data corruption."
+    reason = f"This GPU sent wrong data in the {probe.title} without an error: silent data corruption."
     return fail(reason, Action.REPLACE, at=result.ended, wrong_elements=float(result.wrong_elements or 0))
 
 
-def _is_postponed(facts: Facts) -> bool:
-    last = facts.probe.last
+def _is_postponed(facts: Facts, probe: str) -> bool:
+    last = facts.probe.last(probe)
     return last is not None and last.outcome == "skipped" and last.reason in LASTING_SKIPS
 
 
@@ -179,67 +187,83 @@ _SLOWING: tuple[str, ...] = (
 CAUSES_OF_SLOW_RUNS = any_device(*FAULTS_OF_ANY_RUN, *_LINKS, *_SLOWING)
 
 
-_FIRST_STEP = """\
-1. Fix other faults of the node (links, clocks, PCIe), then run `gpumon probe allreduce` on the free node.
-"""
+def _first_step(probe: Probe) -> str:
+    return f"Fix other faults of the node (links, clocks, PCIe), then run `gpumon probe {probe.name}` on the free node."
 
-CHECKS: tuple[Check, ...] = (
-    Check(
-        name="gpu_allreduce_wrong",
-        pages=Paging.NIGHT,
-        help="The GPU sends wrong data in the all-reduce (silent data corruption).",
-        steps="""\
+
+def _steps_if_slow(probe: Probe) -> Iterator[str]:
+    """Yield the steps of the runbook of a slow run."""
+    yield _first_step(probe)
+    if "ring" in probe.gpu.algorithms:
+        yield (
+            "If only `default` is slow and `ring` is not, NVLink SHARP is not in use: check the fabric manager and\n"
+            "   /etc/nccl.conf."
+        )
+    yield (
+        "If this result is intended: a new driver, NCCL or setting starts a new median by itself; after any other "
+        f'change,\n   `gpumon clear {probe.name}_slow --note "..."` starts it. `probe.min_expected_ratio` is the limit '
+        "for published figures."
+    )
+    yield "If it fell slowly (drift): what has changed since the date in the verdict: dust, heat, clocks, power limits?"
+    yield "The next run that is ok clears the verdict."
+
+
+def _checks(probe: Probe) -> tuple[Check, ...]:
+    name, title = probe.name, probe.title
+    return (
+        Check(
+            name=f"gpu_{name}_wrong",
+            pages=Paging.NIGHT,
+            help=f"The GPU sends wrong data in the {title} (silent data corruption).",
+            steps=f"""\
 1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
-2. Run `gpumon probe allreduce` on the free node. If it names the same GPU again, replace it.
+2. Run `gpumon probe {name}` on the free node. If it names the same GPU again, replace it.
 3. If it names another GPU, or none: reset the GPUs, reboot, and test NVSwitches and memory.
 """,
-        gpu=wrong_data,
-        latch=Latch(quiet=7 * DAY),
-    ),
-    Check(
-        name="allreduce_wrong",
-        pages=Paging.NIGHT,
-        help="The all-reduce computes wrong sums (silent data corruption).",
-        steps="""\
+            gpu=partial(wrong_data, probe=probe),
+            latch=Latch(quiet=7 * DAY),
+        ),
+        Check(
+            name=f"{name}_wrong",
+            pages=Paging.NIGHT,
+            help=f"The {title} computes wrong results (silent data corruption).",
+            steps=f"""\
 1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
-2. Run `gpumon probe allreduce` on the free node. It names the GPU that sends wrong data if it can locate it.
+2. Run `gpumon probe {name}` on the free node. It names the GPU that sends wrong data if it can locate it.
 3. Reset the GPUs and reboot. If it happens again, have GPUs, NVSwitches and host memory tested.
-4. After the repair: `gpumon clear allreduce_wrong --note "..."`.
+4. After the repair: `gpumon clear {name}_wrong --note "..."`.
 """,
-        node=wrong_sums,
-        latch=Latch(quiet=7 * DAY),
-    ),
-    Check(
-        name="gpu_allreduce_slow",
-        levels=(WARN,),
-        help="The GPU slows the node's all-reduce.",
-        steps=f"""\
-{_FIRST_STEP}2. If its links, clocks and PCIe are ok: drain and reset the GPU, and run the probe again.
+            node=partial(wrong_result, probe=probe),
+            latch=Latch(quiet=7 * DAY),
+        ),
+        Check(
+            name=f"gpu_{name}_slow",
+            levels=(WARN,),
+            help=f"The GPU slows the node's {title}.",
+            steps=f"""\
+1. {_first_step(probe)}
+2. If its links, clocks and PCIe are ok: drain and reset the GPU, and run the probe again.
 3. The next run that is ok clears the verdict. If the GPU is named again, have its seat, bridge and baseboard inspected.
-4. If this bandwidth is intended: `gpumon clear gpu_allreduce_slow --note "..."` starts a new median.
+4. If this result is intended: `gpumon clear gpu_{name}_slow --note "..."` starts a new median.
 """,
-        gpu=slow_gpu,
-        latch=Latch(quiet=7 * DAY),
-        acceptable=True,
-        inhibited_by=any_device(*FAULTS_OF_ANY_RUN, *_LINKS) | same(*_SLOWING),
-        inhibited_if=explains_slow_run,
-    ),
-    Check(
-        name="allreduce_slow",
-        levels=(WARN,),
-        help="The all-reduce is slower than it should be, and no single GPU is to blame.",
-        steps=f"""\
-{_FIRST_STEP}2. If only `default` is slow and `ring` is not, NVLink SHARP is not in use: check the fabric manager and
-   /etc/nccl.conf.
-3. If this bandwidth is intended: a new driver, NCCL or setting starts a new median by itself; after any other change,
-   `gpumon clear allreduce_slow --note "..."` starts it. `probe.min_expected_ratio` is the limit for published figures.
-4. If it fell slowly (drift): what has changed since the date in the verdict: dust, heat, clocks, power limits?
-5. The next run that is ok clears the verdict.
-""",
-        node=slow_run,
-        latch=Latch(quiet=7 * DAY),
-        acceptable=True,
-        inhibited_by=CAUSES_OF_SLOW_RUNS,
-        inhibited_if=explains_slow_run,
-    ),
-)
+            gpu=partial(slow_gpu, probe=probe),
+            latch=Latch(quiet=7 * DAY),
+            acceptable=True,
+            inhibited_by=any_device(*FAULTS_OF_ANY_RUN, *_LINKS) | same(*_SLOWING),
+            inhibited_if=explains_slow_run,
+        ),
+        Check(
+            name=f"{name}_slow",
+            levels=(WARN,),
+            help=f"The {title} is slower than it should be, and no single GPU is to blame.",
+            steps="".join(f"{number}. {step}\n" for number, step in enumerate(_steps_if_slow(probe), 1)),
+            node=partial(slow_run, probe=probe),
+            latch=Latch(quiet=7 * DAY),
+            acceptable=True,
+            inhibited_by=CAUSES_OF_SLOW_RUNS,
+            inhibited_if=explains_slow_run,
+        ),
+    )
+
+
+CHECKS: tuple[Check, ...] = tuple(check for probe in SCHEDULED for check in _checks(probe))

@@ -10,6 +10,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import Limit, Range
 from gpumon.health.verdict import OFF, PASSED, WARN, Action, Finding, warn
 from gpumon.model.reading import KEY_SEPARATOR
+from gpumon.probe.core.probe_metrics import METRICS, ProbeMetrics
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
 _ABOVE_ZERO = Range(0, open_below=True)
@@ -43,7 +44,7 @@ def latency_high(facts: Facts) -> Finding | None:
     limit = facts.threshold(LATENCY)
     medians = {
         algorithm: seconds
-        for (backend, algorithm, size, percentile), seconds in _rows(facts.probe.metrics.latency_seconds)
+        for (backend, algorithm, size, percentile), seconds in _rows(_all_reduce(facts).latency_seconds)
         if (backend, size, percentile) == ("nccl", _SMALLEST, "p50")
     }
     if not medians:
@@ -67,7 +68,7 @@ def bandwidth_low(facts: Facts) -> Finding | None:
     if all(facts.limit(limit) is None for limit in BUSBW.values()):
         return OFF
     best: dict[tuple[str, ...], float] = {}
-    for (backend, algorithm, _), busbw in _rows(facts.probe.metrics.busbw_bytes_per_second):
+    for (backend, algorithm, _), busbw in _rows(_all_reduce(facts).value):
         best[backend, algorithm] = max(busbw, best.get((backend, algorithm), 0.0))
     if not best:
         return None
@@ -80,6 +81,10 @@ def bandwidth_low(facts: Facts) -> Finding | None:
             )
             return warn(reason, Action.INSPECT, busbw_bytes_per_second=busbw, algorithm=algorithm, backend=backend)
     return PASSED
+
+
+def _all_reduce(facts: Facts) -> ProbeMetrics:
+    return facts.probe.metrics.get(ALL_REDUCE) or METRICS[ALL_REDUCE]()
 
 
 def _rows(metric: Mapping[str, float] | None) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -1,12 +1,13 @@
-"""CHECKS: runs of the all-reduce that fail, hang or are missing."""
+"""CHECKS: runs of each scheduled probe that fail, hang or are missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import takewhile
 
 from gpumon.health.check_row import MINUTE, Check, Latch, any_device
-from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, all_reduce_runs
+from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, runs_of
 from gpumon.health.facts import Facts
 from gpumon.health.free_node import is_free
 from gpumon.health.policy import COUNT, Limit
@@ -24,6 +25,7 @@ from gpumon.health.verdict import (
 )
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
+from gpumon.probe.core.probes import SCHEDULED, Probe
 from gpumon.probe.core.result import DECISIVE, ProbeResult
 
 FAILURES = Limit(
@@ -36,26 +38,26 @@ PERIODS = 2
 """Maximum time without a run on a free node, as a number of intervals between scheduled runs."""
 
 
-def repeated_failures(facts: Facts) -> Finding | None:
+def repeated_failures(facts: Facts, probe: Probe) -> Finding | None:
     """Return a failure or a warning after several failed runs in a row; a single failure may be transient.
 
     It is a warning if the last run failed before its first operation, or if its backend is not NCCL.
     """
     limit = facts.threshold(FAILURES)
-    ran = all_reduce_runs(facts)
+    ran = runs_of(facts, probe)
     if not ran:
         return None
     newest = ran[-1]
     if newest.outcome in DECISIVE:
         return PASSED
-    since = facts.cleared.get(("allreduce_failing", NODE), 0.0)
+    since = facts.cleared.get((f"{probe.name}_failing", NODE), 0.0)
     count = sum(1 for _ in takewhile(lambda run: _is_failure(run, since), reversed(ran)))
     if count < limit:
         return None
     setup = newest.reason in {"setup", *SETUP_STAGES}
     where = "before its first operation" if setup else "in an operation"
     what = "timed out" if newest.outcome == "timeout" else "failed"
-    reason = f"The all-reduce failed {count} times in a row; the last run {what} {where}."
+    reason = f"The {probe.title} failed {count} times in a row; the last run {what} {where}."
     if setup or newest.backend != "nccl":
         return warn(reason, Action.FIX if setup else Action.INSPECT, failures=float(count), stage=newest.reason)
     return fail(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
@@ -79,34 +81,36 @@ def unkillable_processes(facts: Facts) -> Finding:
     return fail(reason, Action.REBOOT, processes=float(len(pids)))
 
 
-def missing_runs(facts: Facts) -> Finding | None:
+def missing_runs(facts: Facts, probe: Probe) -> Finding | None:
     """Return unknown if no run has ended for PERIODS intervals although the node was free, else PASSED.
 
     Also return unknown if no run has ended since a GPU was repaired. Skipped runs do not count; the finding states why
     the last run was skipped. Return None while a run is in progress.
     """
-    if facts.probe.next_run is None or _is_decided(facts) or not is_free(facts):
+    if probe.name not in facts.probe.next_runs or _is_decided(facts, probe) or not is_free(facts):
         return PASSED
     if facts.probe.running is not None:
         return None
     since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
-    silent = facts.now.uptime - max(facts.probe.last_ended_at, since)
-    if silent > PERIODS * facts.probe_interval:
-        reason = f"No all-reduce has run for {silent / 3600:.0f} h, although the node was free."
-        return unknown(f"{reason}{_last_skip(facts)}", Action.FIX, silent_seconds=silent)
-    repaired = next(_repairs(facts), None)
+    ended = facts.probe.ended_at.get(probe.name, facts.probe.began_at)
+    silent = facts.now.uptime - max(ended, since)
+    if silent > PERIODS * facts.probe_intervals.get(probe.name, probe.interval):
+        reason = f"No {probe.title} has run for {silent / 3600:.0f} h, although the node was free."
+        return unknown(f"{reason}{_last_skip(facts, probe)}", Action.FIX, silent_seconds=silent)
+    repaired = next(_repairs(facts, probe), None)
     if repaired is not None:
-        return unknown(f"No all-reduce has run since {repaired.words}: `gpumon probe allreduce` runs one.", Action.NONE)
+        words = f"No {probe.title} has run since {repaired.words}: `gpumon probe {probe.name}` runs one."
+        return unknown(words, Action.NONE)
     return PASSED
 
 
-def _is_decided(facts: Facts) -> bool:
+def _is_decided(facts: Facts, probe: Probe) -> bool:
     """Return whether the last run was skipped because configuration, hardware or the scheduler prevents runs.
 
     Holds, releases and maintenance are not included, because the node is not free then. A failure of the
     gate command, which asks the scheduler, is no decision.
     """
-    last = facts.probe.last
+    last = facts.probe.last(probe.name)
     if last is None or last.outcome != "skipped":
         return False
     if last.reason == "no_scheduler_gate":
@@ -115,17 +119,17 @@ def _is_decided(facts: Facts) -> bool:
     return last.reason in LASTING_SKIPS - passing or last.hint.startswith(REFUSED)
 
 
-def _last_skip(facts: Facts) -> str:
-    last = facts.probe.last
+def _last_skip(facts: Facts, probe: Probe) -> str:
+    last = facts.probe.last(probe.name)
     if last is None or last.outcome != "skipped":
         return ""
     return f" The last run was skipped ({last.reason}). {last.hint}".rstrip()
 
 
-def _repairs(facts: Facts) -> Iterator[RepairSinceRun]:
+def _repairs(facts: Facts, probe: Probe) -> Iterator[RepairSinceRun]:
     """Yield the repairs of GPUs since the last complete run that used them."""
     return repairs_since_run(
-        [run for run in all_reduce_runs(facts) if run.outcome in DECISIVE],
+        [run for run in runs_of(facts, probe) if run.outcome in DECISIVE],
         facts.gpus,
         facts.transitions,
         wall=facts.wall,
@@ -133,42 +137,48 @@ def _repairs(facts: Facts) -> Iterator[RepairSinceRun]:
     )
 
 
-CHECKS: tuple[Check, ...] = (
-    Check(
-        name="allreduce_unkillable",
-        help="A process of the all-reduce is blocked in the kernel, and SIGKILL does not end it.",
-        steps="""\
+def _checks(probe: Probe) -> tuple[Check, ...]:
+    name, title = probe.name, probe.title
+    return (
+        Check(
+            name=f"{name}_failing",
+            levels=(FAIL, WARN),
+            help=f"The {title} fails repeatedly.",
+            steps=f"""\
+1. Run `gpumon probe {name}`: it prints the error, with the last lines of NCCL's log.
+2. If it fails before the first operation, check the installation: `probe.python`, PyTorch, driver, CUDA, /dev/shm.
+3. If it fails in an operation, check the hardware: Xids, links that are down, the fabric manager.
+""",
+            node=partial(repeated_failures, probe=probe),
+            limits=(FAILURES,),
+            inhibited_by={"gpu_driver_down": "node", UNKILLABLE.name: "node", **any_device(*FAULTS_OF_ANY_RUN)},
+        ),
+        Check(
+            name=f"{name}_stale",
+            levels=(),
+            help=f"No {title} has run for a long time, or since a repair.",
+            steps=f"""\
+1. Run `gpumon probe {name}`: it runs one, or prints the reason why it cannot.
+""",
+            node=partial(missing_runs, probe=probe),
+            after=30 * MINUTE,
+            clear_after=0.0,
+        ),
+    )
+
+
+UNKILLABLE = Check(
+    name="allreduce_unkillable",
+    help="A process of the all-reduce is blocked in the kernel, and SIGKILL does not end it.",
+    steps="""\
 1. Drain the node: every process that opens that GPU hangs too. `gpumon probe history --json` names the stage.
 2. Reboot the node; if the reboot hangs, power-cycle it.
 3. Check for Xids at that time. If it happens again, report it to NVIDIA.
 """,
-        node=unkillable_processes,
-        after=MINUTE,
-        latch=Latch(),
-        inhibited_by={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
-    ),
-    Check(
-        name="allreduce_failing",
-        levels=(FAIL, WARN),
-        help="The all-reduce fails repeatedly.",
-        steps="""\
-1. Run `gpumon probe allreduce`: it prints the error, with the last lines of NCCL's log.
-2. If it fails before the first operation, check the installation: `probe.python`, PyTorch, driver, CUDA, /dev/shm.
-3. If it fails in an operation, check the hardware: Xids, links that are down, the fabric manager.
-""",
-        node=repeated_failures,
-        limits=(FAILURES,),
-        inhibited_by={"gpu_driver_down": "node", "allreduce_unkillable": "node", **any_device(*FAULTS_OF_ANY_RUN)},
-    ),
-    Check(
-        name="allreduce_stale",
-        levels=(),
-        help="No all-reduce has run for a long time, or since a repair.",
-        steps="""\
-1. Run `gpumon probe allreduce`: it runs one, or prints the reason why it cannot.
-""",
-        node=missing_runs,
-        after=30 * MINUTE,
-        clear_after=0.0,
-    ),
+    node=unkillable_processes,
+    after=MINUTE,
+    latch=Latch(),
+    inhibited_by={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
 )
+"""The check for processes of any probe."""
+CHECKS: tuple[Check, ...] = (UNKILLABLE, *(check for probe in SCHEDULED for check in _checks(probe)))

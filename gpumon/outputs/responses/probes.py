@@ -8,10 +8,9 @@ from pydantic import AliasChoices, Field, ValidationInfo, field_validator
 
 from gpumon.outputs.formatting import rfc3339, stage
 from gpumon.outputs.partial_runs import partial_run_note
-from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, Timestamp, metric_rows, row_values, timestamp
+from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, Timestamp, row_values, timestamp
 from gpumon.outputs.responses.windows import HoldResponse
-from gpumon.probe.core.current_result import current_result, newest_result
-from gpumon.probe.core.probe_metrics import AllReduce
+from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import OUTCOMES, ProbeResult
 from gpumon.probe.core.state import ProbeState
@@ -196,11 +195,6 @@ class CurrentResultResponse(ResponseModel):
         )
 
 
-@metric_rows(AllReduce)
-class AllReduceMetricsResponse(ResponseModel):
-    """Metrics of the all-reduce probe."""
-
-
 class ProbeResponse(ResponseModel):
     """The state of one probe."""
 
@@ -214,24 +208,26 @@ class ProbeResponse(ResponseModel):
     current_result: CurrentResultResponse | None = Field(
         description="The run that determines the outcome, for assert=ok too; null before any run."
     )
-    metrics: AllReduceMetricsResponse | None = Field(description="Metrics of the all-reduce; null for other probes.")
+    metrics: dict[str, Any] | None = Field(
+        description="Metrics by name, without the prefix `gpumon_probe_NAME_`; null before the first run on request."
+    )
 
     @classmethod
     def from_report(cls, report: Report, now: HostTime, probe: str = ALL_REDUCE) -> ProbeResponse:
-        """Return the state of a probe. Only the all-reduce is scheduled and has metrics."""
-        state, scheduled = report.probe, probe == ALL_REDUCE
+        """Return the state of a probe."""
+        state, metrics = report.probe, report.probe.metrics.get(probe)
         runs = state.running is not None and state.running_probe == probe
-        last = state.last if scheduled else newest_result(state.history, probe)
+        last = state.last(probe)
         return cls(
             probe=probe,
             running=state.running if runs else None,
             progress=ProgressResponse.from_state(state) if runs else None,
-            next_run=rfc3339(state.next_run) if scheduled else None,
+            next_run=rfc3339(state.next_runs.get(probe)),
             hold=HoldResponse.from_report(report),
             age_seconds=None if last is None else round(age_seconds(last, now), 3),
             last=None if last is None else RunResponse.model_validate(last),
             current_result=CurrentResultResponse.from_state(state, probe, now.wall),
-            metrics=AllReduceMetricsResponse(**row_values(state.metrics)) if scheduled else None,
+            metrics=None if metrics is None else row_values(metrics),
         )
 
 

@@ -1,70 +1,136 @@
-"""Defines the metrics of the all-reduce probe, and updates them with probe results."""
+"""Defines the metrics of each probe, and updates them with probe results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, make_dataclass, replace
+from typing import Any, ClassVar, cast
 
 from gpumon.model.reading import KEY_SEPARATOR, agent
 from gpumon.probe.core.current_result import checked_result
-from gpumon.probe.core.probes import ALL_REDUCE
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparison, Measurement, ProbeResult
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduce:
-    """Metrics of the all-reduce probe. The name of a metric is PREFIX followed by the name of the attribute."""
-
-    PREFIX: ClassVar[str] = "gpumon_probe_allreduce_"
-    LABELS: ClassVar[tuple[str, ...]] = ()
-
-    busbw_bytes_per_second: dict[str, float] | None = agent(
-        "Bus bandwidth of the last successful run on all GPUs.", label=("backend", "algorithm", "bytes")
-    )
-    algbw_bytes_per_second: dict[str, float] | None = agent(
-        "Algorithm bandwidth of the last successful run on all GPUs.", label=("backend", "algorithm", "bytes")
-    )
-    latency_seconds: dict[str, float] | None = agent(
-        "Time of one operation.", label=("backend", "algorithm", "bytes", "percentile")
-    )
-    baseline_ratio: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run over the median of this host's own runs, at the largest size; may exceed 1.",
-        label=("backend", "algorithm"),
-    )
-    expected_ratio: dict[str, float] | None = agent(
-        "Bus bandwidth of the last run over the published figure for this hardware, at the largest size; may exceed 1.",
-        label=("backend", "algorithm"),
-    )
-    wrong_elements: dict[str, float] | None = agent(
-        "Elements with a wrong value, from the last run that checked data; an earlier run counts if its GPUs have not "
-        "been tested since.",
-        label="backend",
-    )
-    ranks: dict[str, float] | None = agent("Ranks of the last run on all GPUs that started any.", label="backend")
-    runs_total: dict[str, float] | None = agent("Runs by outcome, counted across restarts.", label="outcome")
-    skips_total: dict[str, float] | None = agent("Skipped runs by reason, counted across restarts.", label="reason")
-    last_run_timestamp_seconds: float | None = agent(
-        "When the last run ended, whatever its outcome; skips do not count."
-    )
-    last_success_timestamp_seconds: float | None = agent(
-        "When the last successful run ended, on all or some of the GPUs."
-    )
-    duration_seconds: float | None = agent("Duration of the last run; skips do not count.")
-    running: float | None = agent("1 while a run of any probe is in progress: it loads the GPUs.")
+_TITLES = {"busbw": "Bus bandwidth", "algbw": "Algorithm bandwidth"}
+_LAST = "of the last successful run on all GPUs"
 
 
-INITIAL = AllReduce(runs_total=dict.fromkeys(OUTCOMES, 0.0), skips_total=dict.fromkeys(SKIP_REASONS, 0.0), running=0.0)
-"""Metrics before the first run. Every counter starts at 0, so that rate() and increase() include the first run."""
+class ProbeMetrics:
+    """Metrics of one probe: a frozen dataclass of METRICS. The name of a metric is PREFIX and the attribute's name.
 
-
-def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResult] = ()) -> AllReduce:
-    """Return the metrics after a run of the all-reduce; unchanged after a run of another probe.
-
-    `ran`: earlier runs that were not skipped, newest last. Bandwidths are those of the last successful run on all GPUs.
+    The attributes below have the same names in each probe. The measured value is in an attribute that is named by the
+    probe's quantity and unit, such as `busbw_bytes_per_second`.
     """
-    if result.probe != ALL_REDUCE:
+
+    PREFIX: ClassVar[str]
+    LABELS: ClassVar[tuple[str, ...]] = ()
+    PROBE: ClassVar[Probe]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    latency_seconds: dict[str, float] | None
+    baseline_ratio: dict[str, float] | None
+    expected_ratio: dict[str, float] | None
+    wrong_elements: dict[str, float] | None
+    ranks: dict[str, float] | None
+    runs_total: dict[str, float] | None
+    skips_total: dict[str, float] | None
+    last_run_timestamp_seconds: float | None
+    last_success_timestamp_seconds: float | None
+    duration_seconds: float | None
+    running: float | None
+
+    @property
+    def value(self) -> dict[str, float] | None:
+        """Return the measured values by backend, algorithm and size."""
+        return cast("dict[str, float] | None", getattr(self, self.PROBE.metric))
+
+
+def _rows(probe: Probe) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the field of each metric of a probe."""
+    way = ("backend", *(("operation",) if len(probe.operations) > 1 else ()), "algorithm")
+    sized, title = (*way, probe.size_unit), _TITLES.get(probe.quantity, probe.quantity.capitalize())
+    yield probe.metric, agent(f"{title} {_LAST}.", label=sized)
+    if probe.raw_value is not None:
+        raw = _TITLES.get(probe.raw_quantity, probe.raw_quantity.capitalize())
+        yield probe.raw_metric, agent(f"{raw} {_LAST}.", label=sized)
+    yield "latency_seconds", agent("Time of one operation.", label=(*sized, "percentile"))
+    for name, reference in (
+        ("baseline_ratio", "the median of this host's own runs"),
+        ("expected_ratio", "the published figure for this hardware"),
+    ):
+        text = f"{title} of the last run over {reference}, at the largest size; may exceed 1."
+        yield name, agent(text, label=way)
+    yield (
+        "wrong_elements",
+        agent(
+            "Elements with a wrong value, from the last run that checked data; an earlier run counts if its GPUs have "
+            "not been tested since.",
+            label="backend",
+        ),
+    )
+    yield "ranks", agent("Ranks of the last run on all GPUs that started any.", label="backend")
+    yield "runs_total", agent("Runs by outcome, counted across restarts.", label="outcome")
+    yield "skips_total", agent("Skipped runs by reason, counted across restarts.", label="reason")
+    text = "When the last run ended, whatever its outcome; skips do not count."
+    yield "last_run_timestamp_seconds", agent(text)
+    text = "When the last successful run ended, on all or some of the GPUs."
+    yield "last_success_timestamp_seconds", agent(text)
+    yield "duration_seconds", agent("Duration of the last run; skips do not count.")
+    if probe.name == ALL_REDUCE:
+        yield "running", agent("1 while a run of any probe is in progress: it loads the GPUs.")
+
+
+def _table(probe: Probe) -> type[ProbeMetrics]:
+    table = make_dataclass(
+        f"{probe.name.capitalize()}Metrics",
+        [(name, "dict[str, float] | float | None", row) for name, row in _rows(probe)],
+        bases=(ProbeMetrics,),
+        namespace={
+            "PREFIX": f"gpumon_probe_{probe.name}_",
+            "PROBE": probe,
+            "__doc__": f"Metrics of the {probe.title} probe.",
+        },
+        frozen=True,
+        kw_only=True,
+    )
+    return cast("type[ProbeMetrics]", table)
+
+
+METRICS: Mapping[str, type[ProbeMetrics]] = {name: _table(probe) for name, probe in PROBES.items()}
+"""Metric table of each probe, by name of the probe."""
+INITIAL: Mapping[str, ProbeMetrics] = {
+    ALL_REDUCE: replace(
+        METRICS[ALL_REDUCE](),
+        runs_total=dict.fromkeys(OUTCOMES, 0.0),
+        skips_total=dict.fromkeys(SKIP_REASONS, 0.0),
+        running=0.0,
+    )
+}
+"""Metrics before the first run, by name of the probe. A counter of a scheduled probe starts at 0, so that rate() and
+increase() include the first run. A probe that runs on request has metrics from its first run on.
+"""
+
+
+def fold_result(
+    metrics: Mapping[str, ProbeMetrics], result: ProbeResult, ran: Sequence[ProbeResult] = ()
+) -> Mapping[str, ProbeMetrics]:
+    """Return the metrics by probe after a run.
+
+    `ran`: earlier runs that were not skipped, newest last. Values are those of the last successful run on all GPUs. A
+    result of a probe that no longer exists changes nothing.
+    """
+    table = METRICS.get(result.probe)
+    if table is None:
         return metrics
+    return {**metrics, result.probe: _fold(metrics.get(result.probe) or table(), result, ran)}
+
+
+def with_running(metrics: Mapping[str, ProbeMetrics], *, running: bool) -> Mapping[str, ProbeMetrics]:
+    """Return the metrics after a run of any probe began or ended."""
+    return {**metrics, ALL_REDUCE: replace(metrics.get(ALL_REDUCE) or METRICS[ALL_REDUCE](), running=float(running))}
+
+
+def _fold(metrics: ProbeMetrics, result: ProbeResult, ran: Sequence[ProbeResult]) -> ProbeMetrics:
     metrics = replace(metrics, runs_total=_increment(metrics.runs_total, result.outcome))
     if result.outcome == "skipped":
         return replace(metrics, skips_total=_increment(metrics.skips_total, result.reason))
@@ -74,59 +140,47 @@ def fold_result(metrics: AllReduce, result: ProbeResult, ran: Sequence[ProbeResu
         last_run_timestamp_seconds=result.ended,
         duration_seconds=result.duration_seconds,
     )
-    checked = checked_result((*ran, result), ALL_REDUCE)
+    checked = checked_result((*ran, result), result.probe)
     if checked is not None and checked.wrong_elements is not None:
         metrics = replace(metrics, wrong_elements={checked.backend: float(checked.wrong_elements)})
     return _fold_success(metrics, result) if result.outcome in SUCCESSES else metrics
 
 
-def _fold_success(metrics: AllReduce, result: ProbeResult) -> AllReduce:
-    metrics = replace(metrics, last_success_timestamp_seconds=result.ended)
-    if not result.is_whole:  # fewer GPUs have another bandwidth
+def _fold_success(metrics: ProbeMetrics, result: ProbeResult) -> ProbeMetrics:
+    metrics, probe = replace(metrics, last_success_timestamp_seconds=result.ended), metrics.PROBE
+    if not result.is_whole:  # fewer GPUs have another value
         return metrics
+    own = [each for each in result.measurements if each.dtype == "float32"]  # an algorithm that is gone has no series
+    values = {probe.metric: {_key(result, each, str(each.size)): each.value for each in own}}
+    if probe.raw_value is not None:
+        values[probe.raw_metric] = {_key(result, each, str(each.size)): each.raw_value or 0.0 for each in own}
     return replace(
         metrics,
-        busbw_bytes_per_second=_latest(result, lambda each: {str(each.size): each.value}),
-        algbw_bytes_per_second=_latest(result, lambda each: {str(each.size): each.raw_value or 0.0}),
-        latency_seconds=_latest(result, _latency),
+        **values,
+        latency_seconds={
+            _key(result, each, str(each.size), name): seconds
+            for each in own
+            for name, seconds in each.latency_seconds.items()
+        },
         baseline_ratio=_ratios(result, lambda comparison: comparison.baseline),
         expected_ratio=_ratios(result, lambda comparison: comparison.expected),
     )
 
 
-def _latency(measurement: Measurement) -> Mapping[str, float]:
-    size = str(measurement.size)
-    return {KEY_SEPARATOR.join((size, name)): seconds for name, seconds in measurement.latency_seconds.items()}
-
-
-def _latest(result: ProbeResult, values: Callable[[Measurement], Mapping[str, float]]) -> dict[str, float]:
-    """Return the `values` of each float32 measurement of a run, by backend, algorithm and the key in `values`.
-
-    An algorithm that is no longer measured loses its series.
-    """
-    return {
-        KEY_SEPARATOR.join((result.backend, measurement.algorithm, key)): value
-        for measurement in result.measurements
-        if measurement.dtype == "float32"
-        for key, value in values(measurement).items()
-    }
+def _key(result: ProbeResult, measured: Measurement | Comparison, *more: str) -> str:
+    """Return the values of the labels of a series, joined: backend, operation if the probe has several, algorithm."""
+    several = len(PROBES[result.probe].operations) > 1
+    return KEY_SEPARATOR.join((result.backend, *((measured.operation,) if several else ()), measured.algorithm, *more))
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
-    """Return the bandwidth divided by its reference at the largest size of each algorithm, by backend and algorithm.
+    """Return the measured value divided by its reference at the largest size, by the labels of the series.
 
     `usual` returns the reference of a comparison, or None. An algorithm without a reference is left out.
     """
     compared = [comparison for comparison in result.comparisons if comparison.dtype == "float32"]
-    largest = {
-        comparison.algorithm: comparison for comparison in sorted(compared, key=lambda comparison: comparison.size)
-    }
-    figures = {name: (comparison.value, usual(comparison)) for name, comparison in largest.items()}
-    return {
-        KEY_SEPARATOR.join((result.backend, name)): busbw / usually
-        for name, (busbw, usually) in figures.items()
-        if usually
-    }
+    largest = {_key(result, each): each for each in sorted(compared, key=lambda comparison: comparison.size)}
+    return {key: each.value / reference for key, each in largest.items() if (reference := usual(each))}
 
 
 def _increment(counts: Mapping[str, float] | None, key: str) -> dict[str, float]:

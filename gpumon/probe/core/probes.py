@@ -14,7 +14,7 @@ ALIGNMENT = 16
 """Alignment in bytes of each rank's share of an array."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ALL_REDUCE = "allreduce"
-"""Name of the probe that runs by schedule and has Prometheus metrics. The other probes run only on request."""
+"""Name of the probe that runs by schedule and has health checks. The other probes run only on request."""
 BUFFERS = 2
 """Number of buffers that a rank needs for a size, unless the probe states otherwise. Most collectives, and all pair
 exchanges, send from one buffer and receive in another.
@@ -118,13 +118,18 @@ class Probe:
     """Seconds for which the GPUs must have been idle before a scheduled run. It is 0 on a simulated node."""
 
     @property
+    def metric(self) -> str:
+        """Return the name of the probe's metric, without prefix."""
+        return f"{self.quantity}_{self.unit}"
+
+    @property
+    def raw_metric(self) -> str:
+        return f"{self.raw_quantity}_{self.unit}"
+
+    @property
     def alone(self) -> bool:
         """Return whether each rank works by itself, without the other ranks, so that one GPU is enough."""
         return self.topology is Topology.EACH_GPU
-
-    @property
-    def needs_gpus(self) -> int:
-        return 1 if self.alone else 2
 
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {
@@ -202,3 +207,5 @@ TABLE = (
     ),
 )
 PROBES = {probe.name: probe for probe in TABLE}
+SCHEDULED = (PROBES[ALL_REDUCE],)
+"""Probes that run by schedule unless the configuration states otherwise. Health checks evaluate their results."""

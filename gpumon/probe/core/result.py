@@ -230,6 +230,16 @@ def _decoder() -> TypeAdapter[ProbeResult]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeCounters:
+    """Numbers of runs of one probe by outcome, since the store was created."""
+
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Number of runs by outcome, such as ok or skipped."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Number of skipped runs by the reason for skipping them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
     """The answer to a client that requested a run.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpumon.probe.core.baseline import Floors
+from gpumon.probe.core.probes import ALL_REDUCE, Probe, Setting
 
 NCCL_CONF = Path("/etc/nccl.conf")
 """The system-wide configuration of NCCL."""
@@ -23,11 +24,14 @@ class ProbeSettings:
     dtypes: tuple[str, ...] = ("float32",)
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Path = NCCL_CONF
-    floors: Mapping[str, Floors] = field(default_factory=dict)
-    """Limits below which a bandwidth is too low, by backend (nccl, gloo). A backend that is missing has the defaults.
-    """
-    min_idle_seconds: float = 0.0
-    """Seconds for which the GPUs must have been idle before a scheduled run."""
+    min_baseline_ratio: float | None = None
+    """Limit for comparisons with the host's own median; None uses that of the probe."""
+    min_baseline_spreads: float = 4.0
+    min_expected_ratio: float = 0.85
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    """Configured minimum of the best all-reduce bandwidth of each algorithm in bytes per second, by backend."""
+    min_idle_seconds: float | None = 0.0
+    """Seconds for which the GPUs must have been idle before a scheduled run; None uses those of the probe."""
     partial: bool = False
     """Whether a run may leave out GPUs that are in use."""
     algorithms: tuple[str, ...] = ()
@@ -37,3 +41,12 @@ class ProbeSettings:
     gate_seconds: float = 10.0
     fault: str = ""
     """Misbehavior of one rank, for tests. The worker's Fault class parses it."""
+
+    def floors(self, probe: Probe, setting: Setting) -> Floors:
+        """Return the limits from which a value of this probe is degraded, with one of its settings."""
+        return Floors(
+            baseline=setting.min_baseline_ratio if self.min_baseline_ratio is None else self.min_baseline_ratio,
+            spreads=self.min_baseline_spreads,
+            expected=self.min_expected_ratio,
+            limit=self.limits.get(setting.backend) if probe.name == ALL_REDUCE else None,
+        )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpumon.probe.core.baseline import good_runs
-from gpumon.probe.core.current_result import checked_result, current_result
+from gpumon.probe.core.current_result import checked_result, current_result, newest_result
 from gpumon.probe.core.frames import Progress
-from gpumon.probe.core.probe_metrics import AllReduce, fold_result
+from gpumon.probe.core.probe_metrics import ProbeMetrics, fold_result, with_running
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, ProbeResult
+from gpumon.probe.core.result import ProbeCounters, ProbeResult
 
+_NONE = ProbeCounters()
 MAX_RESULTS = 200
 """Max number of results of a probe in memory, whatever their outcome. While jobs run, most of them are skips."""
 AFTERGLOW_SECONDS = 3.0
@@ -29,10 +30,8 @@ class ProbeState:
     MAX_RESULTS and MAX_COMPLETED_RUNS apply to each probe separately.
     """
 
-    metrics: AllReduce = AllReduce()
-    """Metrics of the all-reduce. Only `running` covers every probe, because each of them puts load on the GPUs."""
-    last: ProbeResult | None = None
-    """Last result of the all-reduce; None if there is none."""
+    metrics: Mapping[str, ProbeMetrics] = field(default_factory=dict)
+    """Metrics by name of the probe, for scheduled probes and those that have run."""
     history: tuple[ProbeResult, ...] = ()
     """The newest results of all probes, including skipped runs, newest last."""
     ran: tuple[ProbeResult, ...] = ()
@@ -55,10 +54,13 @@ class ProbeState:
     """UUIDs of the GPUs that the last run used. Their readings may show the load of that run until `loaded_until`."""
     loaded_until: float = 0.0
     """Time on the boot clock, in seconds, until which `loaded` GPUs may show load of the last run."""
-    next_run: float | None = None
-    """Wall time of the next scheduled run in seconds since the epoch; None if none is scheduled."""
-    last_ended_at: float = 0.0
-    """Uptime of the agent, in seconds, at which the last all-reduce that was not skipped ended; 0 if there was none."""
+    next_runs: Mapping[str, float] = field(default_factory=dict)
+    """Wall time of the next scheduled run of each scheduled probe, in seconds since the epoch, by name of the probe."""
+    began_at: float = 0.0
+    ended_at: Mapping[str, float] = field(default_factory=dict)
+    """Uptime at which the agent began, and at which the last run that was not skipped ended, by name of the probe, in
+    seconds.
+    """
     free_since: float | None = None
     """Uptime of the agent, in seconds, since which no process uses a GPU, all GPUs are readable, and no hold,
     maintenance or release is active; None while the node is not free.
@@ -70,6 +72,10 @@ class ProbeState:
         """Return the UUIDs of the GPUs whose load the probe may cause at the time `at` (seconds on the boot clock)."""
         return (*self.gpus, *(self.loaded if at < self.loaded_until else ()))
 
+    def last(self, probe: str) -> ProbeResult | None:
+        """Return the newest result of a probe, including skipped runs; None if there is none."""
+        return newest_result(self.history, probe)
+
     @property
     def results(self) -> tuple[ProbeResult, ...]:
         """Return all results in memory, without duplicates, newest last."""
@@ -79,7 +85,8 @@ class ProbeState:
 
 def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = ()) -> ProbeState:
     """Return the state after the start of a run. `run`: id of the run. `gpus`: UUIDs of the GPUs that it uses."""
-    return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=replace(state.metrics, running=1.0))
+    metrics = with_running(state.metrics, running=True)
+    return replace(state, running=run, running_probe=probe, gpus=gpus, metrics=metrics)
 
 
 def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
@@ -94,46 +101,49 @@ def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: 
         _append(state, result),
         running=None if own else state.running,
         progress=None if own else state.progress,
-        metrics=fold_result(replace(state.metrics, running=0.0 if own else 1.0), result, state.ran),
-        last_ended_at=uptime
-        if (result.probe, result.outcome != "skipped") == (ALL_REDUCE, True)
-        else state.last_ended_at,
+        metrics=fold_result(with_running(state.metrics, running=not own), result, state.ran),
+        ended_at=state.ended_at if result.outcome == "skipped" else {**state.ended_at, result.probe: uptime},
     )
 
 
-def restore(
-    state: ProbeState, results: Sequence[ProbeResult], runs: Mapping[str, float], skips: Mapping[str, float]
-) -> ProbeState:
+def restore(state: ProbeState, results: Sequence[ProbeResult], counters: Mapping[str, ProbeCounters]) -> ProbeState:
     """Return the state with the stored results and run counts added. The store is read after the agent's start.
 
-    `results`: stored results, newest last. `runs` and `skips`: stored counts by outcome and by skip reason. The counts
-    since the agent's start, which are in `state`, are added to them.
+    `results`: stored results, newest last. `counters`: stored counts by name of the probe. The counts since the
+    agent's start, which are in `state`, are added to them.
     """
-    counted, since = state.metrics, state.history
-    metrics = counted
+    metrics, since = state.metrics, state.history
+    counted = state.metrics
     stored = {result.id for result in results}
-    state = replace(state, last=None, history=(), ran=(), good=())
+    state = replace(state, history=(), ran=(), good=())
     for result in (*results, *(result for result in since if result.id not in stored)):
         metrics = fold_result(metrics, result, state.ran)
         state = _append(state, result)
-    metrics = replace(
-        metrics,
-        runs_total=_sum(OUTCOMES, runs, counted.runs_total or {}),
-        skips_total=_sum(SKIP_REASONS, skips, counted.skips_total or {}),
-    )
-    return replace(state, metrics=metrics)
+    totals = {
+        probe: replace(
+            table,
+            runs_total=_sum(
+                counters.get(probe, _NONE).outcomes, counted[probe].runs_total if probe in counted else None
+            ),
+            skips_total=_sum(
+                counters.get(probe, _NONE).reasons, counted[probe].skips_total if probe in counted else None
+            ),
+        )
+        for probe, table in metrics.items()
+    }
+    return replace(state, metrics=totals)
 
 
-def _sum(names: Iterable[str], stored: Mapping[str, float], since: Mapping[str, float]) -> dict[str, float]:
+def _sum(stored: Mapping[str, int], since: Mapping[str, float] | None) -> dict[str, float]:
     """Return counters by name: the stored value plus the count since the agent's start."""
-    return {name: stored.get(name, 0.0) + since.get(name, 0.0) for name in dict.fromkeys((*names, *stored, *since))}
+    since = since or {}
+    return {name: stored.get(name, 0) + since.get(name, 0.0) for name in dict.fromkeys((*since, *stored))}
 
 
 def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
     """Return the state with this result added as the newest."""
     return replace(
         state,
-        last=result if result.probe == ALL_REDUCE else state.last,
         history=_newest_results(state.history, result, MAX_RESULTS),
         ran=state.ran
         if result.outcome == "skipped"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Clearance
 from gpumon.model.durations import utc
 from gpumon.probe.core.baseline import Floors, Judge, SourcedFigure, own_settings
@@ -12,8 +11,6 @@ from gpumon.probe.core.published_figures import figure, gain
 from gpumon.probe.core.result import Conditions, Measurement
 from gpumon.probe.runner.gather_facts import expected_gpus
 from gpumon.state.report import Report
-
-_ACCEPTABLE = frozenset(name for name, check in BY_NAME.items() if check.acceptable)
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
@@ -53,14 +50,14 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
         indexes=tuple(index[uuid] for uuid in plan.gpus) if index.keys() >= set(plan.gpus) else (),
         driver=(status.driver or "") if status is not None else "",
         host_gpus=max(len(report.gpus), expected_gpus(report)),
-        accepted=_last_accepted(report) if probe.name == ALL_REDUCE else "",
+        accepted=_last_accepted(report, probe),
     )
 
 
-def _last_accepted(report: Report) -> str:
-    """Return the time (RFC 3339) at which an operator last cleared a verdict on a slow all-reduce; empty if never.
+def _last_accepted(report: Report, probe: Probe) -> str:
+    """Return the time (RFC 3339) at which an operator last cleared a verdict on a slow run; empty if never.
 
-    Clearing the verdict accepts the bandwidth: baselines use only later runs. Inhibited verdicts do not count. Each run
+    Clearing the verdict accepts the result: baselines use only later runs. Inhibited verdicts do not count. Each run
     stores this time in its result, because old verdicts are deleted.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
@@ -68,8 +65,8 @@ def _last_accepted(report: Report) -> str:
         utc(transition.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
         for transition in transitions
         if transition.cleared_by is Clearance.OPERATOR
-        and transition.verdict.check in _ACCEPTABLE
+        and transition.verdict.check in {f"{probe.name}_slow", f"gpu_{probe.name}_slow"}
         and transition.verdict.inhibited_by is None
     )
-    earlier = (run.conditions.accepted for run in report.probe.results if run.probe == ALL_REDUCE)
+    earlier = (run.conditions.accepted for run in report.probe.results if run.probe == probe.name)
     return max((*accepted, *earlier), default="")

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpumon.clock import boot_clock
 from gpumon.model.request_result import DeviceHolder
-from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.evidence import Observations
 from gpumon.probe.core.plan import Run, make_plans, memory_needed
 from gpumon.probe.core.preflight import Skip, algorithms, interruption, usable_gpus
@@ -76,7 +75,7 @@ class ProbeHost:
             enabled=settings.enabled,
             partial=settings.partial,
             scheduled=trigger == SCHEDULE,
-            min_idle_seconds=settings.min_idle_seconds if trigger == SCHEDULE else 0.0,
+            min_idle_seconds=self._min_idle_seconds(probe) if trigger == SCHEDULE else 0.0,
             gated=bool(settings.gate),
             unkillable=self.ranks.unkillable,
             memory_needed=memory_needed(probe, max(probe.gpu.sizes)),
@@ -107,7 +106,7 @@ class ProbeHost:
         log.info("probe begins", extra={"id": run.id, "probe": probe.name, "ranks": plans[0].ranks})
         self.visibility.use(plans[0].gpus, gpus)
         self._recorder = TelemetryRecorder(self.latest, plans[0].gpus)
-        floors = settings.floors.get(plans[0].setting.backend, Floors())
+        floors = settings.floors(probe, plans[0].setting)
         return Prepared(plans, make_judge(probe, plans[0], report, floors))
 
     def observe(self) -> Observations:
@@ -120,6 +119,10 @@ class ProbeHost:
         if self.current is None:
             return None
         return interruption(self.facts(self.current.probe), self.visibility.watched or None)
+
+    def _min_idle_seconds(self, probe: Probe) -> float:
+        seconds = self.settings.min_idle_seconds
+        return probe.min_idle if seconds is None else seconds
 
     def _run_pids(self) -> frozenset[int]:
         return self.ranks.pids if self.current is None else self.current.pids

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from gpumon.clock import boot_clock
 from gpumon.health.repairs_since_run import repairs_since_run
@@ -53,9 +54,10 @@ class ProbeScheduler:
         """Restart the schedule if the timetable has changed."""
         self._schedule.apply(timetable)
 
-    def next_run(self) -> float | None:
-        """Return the wall time of the next run in seconds since the epoch; None if none is scheduled."""
-        return self._schedule.next_run()
+    def next_runs(self) -> Mapping[str, float]:
+        """Return the wall time of the next run in seconds since the epoch, by name of the probe."""
+        next_run = self._schedule.next_run()
+        return {} if next_run is None else {self._runs.probe.name: next_run}
 
     def tick(self) -> None:
         """Adjust the schedule to steps of the wall clock, and bring the next run forward after a repair."""
@@ -127,7 +129,7 @@ def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: floa
     Return False for REPAIR_INTERVAL after the start of a skipped or partial run. `wall`: now, in seconds since the
     epoch. `at`: now, in seconds on the boot clock.
     """
-    last = report.probe.last
+    last = report.probe.last(ALL_REDUCE)
     attempted = last is not None and (last.outcome == "skipped" or not last.is_whole)
     if last is not None and attempted and 0 <= wall - last.started < REPAIR_INTERVAL:
         return False

@@ -40,7 +40,7 @@ class Probed(Ward):
         for index in range(len(self.report.gpus)):
             self.gpu(index, processes=0.0, utilization_ratio=0.0, memory_used_bytes=0.0)
         self.report = replace(
-            self.report, probe=ProbeState(next_run=self.wall + HOUR, last_ended_at=self.moment.uptime)
+            self.report, probe=ProbeState(next_runs={"allreduce": self.wall + HOUR}, began_at=self.moment.uptime)
         )
 
     def uuids(self, *indices: int) -> tuple[str, ...]:
@@ -357,7 +357,7 @@ def test_a_busy_or_excluded_node_is_not_stale() -> None:
     ):
         assert not Probed().ran("skipped", reason, hint=hint).go_on(14 * HOUR, every=600).verdicts
     off = Probed().ran("ok")
-    off.probe(next_run=None)
+    off.probe(next_runs={})
     assert not off.go_on(14 * HOUR, every=600).verdicts
 
 
@@ -452,7 +452,7 @@ def test_the_verdict_of_a_run_clears_after_a_reboot(outcome: str, blames: tuple[
     awaiting, off = Probed().ran(outcome, blames=blames).go_on(), Probed().ran(outcome, blames=blames).go_on()
     for ward in (awaiting, off):
         ward.reboot()
-    off.probe(next_run=None)
+    off.probe(next_runs={})
     for ward in (awaiting, off):
         ward.go_on(20 * MINUTE, every=15)
     assert {"allreduce_wrong", "gpu_allreduce_wrong", "allreduce_slow"} & set(awaiting.active_checks())
@@ -468,7 +468,7 @@ def test_the_verdict_of_a_run_clears_after_a_reboot(outcome: str, blames: tuple[
 def test_the_verdict_of_a_slow_run_expires() -> None:
     """A slow run without a later run is a warning for six days at least."""
     ward = Probed().ran("degraded", "baseline")
-    ward.probe(next_run=None)
+    ward.probe(next_runs={})
     ward.go_on(6 * 24 * HOUR, every=HOUR)
     assert ward.level("allreduce_slow") is Level.WARN
     assert not ward.go_on(2 * 24 * HOUR, every=HOUR).verdicts

@@ -9,6 +9,7 @@ from judging import Ward
 
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Level
+from gpumon.probe.core.probe_metrics import METRICS
 
 
 def node_with_results(
@@ -20,7 +21,7 @@ def node_with_results(
     """Return a node whose last run has these results, after a minute."""
     ward = Ward(gpus=2, ports=0, policy=Policy(thresholds=thresholds or {}))
     probe = ward.report.probe
-    metrics = replace(probe.metrics, latency_seconds=latency, busbw_bytes_per_second=busbw)
+    metrics = {"allreduce": replace(METRICS["allreduce"](), latency_seconds=latency, busbw_bytes_per_second=busbw)}
     ward.report = replace(ward.report, probe=replace(probe, metrics=metrics))
     return ward.go_on(60)
 
