@@ -6,10 +6,11 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpumon import systemd
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config import default_paths
 from gpumon.config.component_settings import (
@@ -72,11 +73,7 @@ RUN_RECORD = ".run.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """All services of one daemon, created by `build`.
-
-    Most services have `start` and `stop`. Some also have `apply`, which applies changed settings, `tick`, which is
-    called every few seconds, or `notice`, a text for the operator about a current problem.
-    """
+    """All services of one daemon, created by `build`. What the daemon does with them is in `service_table`."""
 
     loop: Loop
     monitor: Monitor
@@ -99,37 +96,113 @@ class Services:
     epoch: float
     """Boot clock in seconds when the services were built. A simulated node's own time starts at this moment."""
 
-    @property
-    def children_running(self) -> bool:
-        """Return whether a sampler, host or probe child process is running."""
-        return self.samplers.running or self.host.running or self.probe.running
 
-    def restore(self, stored: StoredState) -> None:
-        self.event_recorder.restore(stored)
-        self.notifier.restore(stored.notified)
-        self.health_file.update()
+def _nothing(*_: object) -> None:
+    """Do nothing."""
 
-    def notices(self) -> dict[str, str]:
-        """Return a text for the operator about each current problem, by subject such as "store" or "release"."""
-        notices = {
-            "store": self.persistence.notice,
-            "release": self.driver_release.notice,
-            **self.http_endpoint.notices,
-            "web_config": self.http_endpoint.access.notice,
-            "health_file": self.health_file.notice,
-            "notifications": self.notifier.notice,
-        }
-        return {subject: notice for subject, notice in notices.items() if notice}
 
-    def apply(self, configuration: Configuration) -> None:
-        """Apply a reloaded configuration to the running services."""
-        self.monitor.apply(reducer_settings(configuration))
-        self.samplers.apply(lambda page: sampler_orders(configuration, page, self.epoch))
-        self.host.apply(lambda page: host_orders(configuration, page, self.epoch))
-        self.probe.apply(probe_settings(configuration))
-        self.schedule.apply(timetable(configuration))
-        self.driver_release.apply(configuration.release.max_seconds)
-        self.windows.apply(max_window_seconds(configuration))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A row of the table of services: what the daemon calls, and when."""
+
+    start: Callable[[], None] = _nothing
+    stop: Callable[[], None] = _nothing
+    """Called in the reverse order of the starts, but for services that start children before all others."""
+    starts_children: bool = False
+    running: Callable[[], bool] = bool
+    """Returns True while a child process runs, for which a stop waits."""
+    restore: Callable[[StoredState], None] = _nothing
+    """Called when the Report contains the stored state."""
+    tick: Callable[[], None] = _nothing
+    """Called every few seconds, after the evaluation of the checks."""
+    apply: Callable[[Configuration], None] = _nothing
+    """Called with a reloaded configuration."""
+    notices: Callable[[], Mapping[str, str | None]] = dict
+    """Returns a text for the operator about each current problem, by subject such as "store" or "release"."""
+
+
+def service_table(services: Services) -> Sequence[Service]:
+    """Return the services in the order of their start."""
+    persistence, notifier, http_endpoint = services.persistence, services.notifier, services.http_endpoint
+    samplers, host, probe, schedule = services.samplers, services.host, services.probe, services.schedule
+    driver_release, health_file, epoch = services.driver_release, services.health_file, services.epoch
+
+    def restore(stored: StoredState) -> None:
+        for service in table:
+            service.restore(stored)
+
+    table = (
+        Service(
+            start=lambda: persistence.start(restore, on_reopened=lambda: notifier.restore(())),
+            stop=persistence.stop,
+            tick=persistence.tick,
+            notices=lambda: {"store": persistence.notice},
+        ),
+        Service(start=services.heartbeat.start, stop=services.heartbeat.stop),
+        Service(
+            start=notifier.start,
+            stop=notifier.stop,
+            restore=lambda stored: notifier.restore(stored.notified),
+            tick=notifier.tick,
+            notices=lambda: {"notifications": notifier.notice},
+        ),
+        Service(
+            stop=services.windows.stop,
+            apply=lambda configuration: services.windows.apply(max_window_seconds(configuration)),
+        ),
+        Service(start=services.verdict_writer.start, stop=services.verdict_writer.stop),
+        Service(
+            start=services.event_recorder.start,
+            stop=services.event_recorder.stop,
+            restore=services.event_recorder.restore,
+        ),
+        Service(
+            start=probe.start,
+            stop=probe.stop,
+            starts_children=True,
+            running=lambda: probe.running,
+            apply=lambda configuration: probe.apply(probe_settings(configuration)),
+        ),
+        Service(  # started by driver_release, because it must not open a released GPU
+            stop=samplers.stop,
+            starts_children=True,
+            running=lambda: samplers.running,
+            apply=lambda configuration: samplers.apply(lambda page: sampler_orders(configuration, page, epoch)),
+        ),
+        Service(
+            start=driver_release.start,
+            stop=driver_release.stop,
+            starts_children=True,
+            apply=lambda configuration: driver_release.apply(configuration.release.max_seconds),
+            notices=lambda: {"release": driver_release.notice},
+        ),
+        Service(
+            start=host.start,
+            stop=host.stop,
+            starts_children=True,
+            running=lambda: host.running,
+            apply=lambda configuration: host.apply(lambda page: host_orders(configuration, page, epoch)),
+        ),
+        Service(
+            start=schedule.start,
+            stop=schedule.stop,
+            starts_children=True,
+            tick=schedule.tick,
+            apply=lambda configuration: schedule.apply(timetable(configuration)),
+        ),
+        Service(
+            start=http_endpoint.start,
+            stop=http_endpoint.stop,
+            notices=lambda: http_endpoint.notices | {"web_config": http_endpoint.access.notice},
+        ),
+        Service(
+            start=lambda: health_file.start(on_restored=lambda: systemd.notify("READY=1")),
+            stop=health_file.stop,
+            restore=lambda _: health_file.update(),
+            notices=lambda: {"health_file": health_file.notice},
+        ),
+    )
+    return table
 
 
 def build(configuration: Configuration) -> Services:

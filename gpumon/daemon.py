@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpumon import __version__, log, systemd
-from gpumon.bootstrap import build
+from gpumon.bootstrap import build, service_table
 from gpumon.clock import boot_clock
+from gpumon.config.component_settings import reducer_settings
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.effective_configuration import changes, merge_reloaded
 from gpumon.config.model import Configuration
@@ -43,6 +44,7 @@ class Daemon:
         `reread` reads the configuration again, for SIGHUP.
         """
         self.services = build(configuration)
+        self._table = service_table(self.services)
         self._configuration = configuration
         self._reread = reread
         self._notices: dict[str, str] = {}
@@ -69,40 +71,26 @@ class Daemon:
         _clean_up_after_previous_agent()
         services = self.services
         services.monitor.listeners.append(services.verdict_writer.record_due)
-        services.persistence.start(services.restore, on_reopened=lambda: services.notifier.restore(()))
-        services.probe.start()
-        services.heartbeat.start()
-        services.verdict_writer.start()
-        services.event_recorder.start()
-        services.driver_release.start()  # starts the samplers, which must not open a released GPU
-        services.host.start()
+        for service in self._table:
+            service.start()
         services.loop.every(BEAT_SECONDS, services.monitor.beat)
         services.loop.every(TICK_SECONDS, self._tick)
-        services.http_endpoint.start()
-        services.notifier.start()
-        services.schedule.start()
         self._start_watchdog()
-        services.health_file.start(on_restored=lambda: systemd.notify("READY=1"))
 
     def stop(self) -> None:
         """Stop the child processes first, then the services that record how the children ended, and the store last."""
         systemd.notify("STOPPING=1")
         _log.info("stopping")
-        services = self.services
-        services.schedule.stop()
-        services.driver_release.stop()
-        services.samplers.stop()
-        services.host.stop()
-        services.probe.stop()
-        self._wait_for_children()
-        services.health_file.stop()
-        services.http_endpoint.stop()
-        services.event_recorder.stop()
-        services.verdict_writer.stop()
-        services.windows.stop()
-        services.notifier.stop()
-        services.heartbeat.stop()
-        services.persistence.stop()
+        self._stop_services(starts_children=True)
+        deadline = boot_clock() + STOP_SECONDS
+        while any(service.running() for service in self._table) and boot_clock() < deadline:
+            self.services.loop.turn()
+        self._stop_services(starts_children=False)
+
+    def _stop_services(self, *, starts_children: bool) -> None:
+        for service in reversed(self._table):
+            if service.starts_children is starts_children:
+                service.stop()
 
     # Start and stop
 
@@ -132,25 +120,21 @@ class Daemon:
         if not self._tick_failed:
             systemd.notify("WATCHDOG=1")
 
-    def _wait_for_children(self) -> None:
-        deadline = boot_clock() + STOP_SECONDS
-        while self.services.children_running and boot_clock() < deadline:
-            self.services.loop.turn()
-
     # Periodic work
 
     def _tick(self) -> None:
-        services, self._tick_failed = self.services, True
-        services.schedule.tick()
-        services.monitor.take(self._agent_state())
-        services.monitor.take(Tick())
-        services.notifier.tick()
-        services.persistence.tick()
+        self._tick_failed = True
+        self.services.monitor.take(self._agent_state())
+        self.services.monitor.take(Tick())
+        for service in self._table:
+            service.tick()
         self._tick_failed = False
 
     def _agent_state(self) -> AgentStatus:
         services = self.services
         kernel_log = services.event_recorder.log
+        problems = (item for service in self._table for item in service.notices().items())
+        notices = {subject: notice for subject, notice in problems if notice}
         return AgentStatus(
             log_messages=log.counts(),
             store_up=services.persistence.error is None,
@@ -165,7 +149,7 @@ class Daemon:
             },
             next_probes=services.schedule.next_runs() if self._configuration.probe.enabled else {},
             probe_unkillable=services.probe.host.ranks.unkillable,
-            notices=self._notices | services.notices(),
+            notices=self._notices | notices,
         )
 
     # Reload
@@ -195,7 +179,9 @@ class Daemon:
         if before.xid_rows != self._configuration.xid_rows:
             _log.info("Xid table changed", extra={"file": str(self._configuration.xids.file)})
         log.configure(level=self._configuration.log.level, format=self._configuration.log.format)
-        self.services.apply(self._configuration)
+        self.services.monitor.apply(reducer_settings(self._configuration))
+        for service in self._table:
+            service.apply(self._configuration)
 
 
 def _create_state_directory(store: Path) -> None:
