@@ -49,7 +49,6 @@ from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
 from gpumon.services.heartbeat import Heartbeat
 from gpumon.services.inventory_acceptance import InventoryAcceptance
-from gpumon.services.message_router import MessageRouter
 from gpumon.services.notifier import Notifier
 from gpumon.services.persistence import Persistence
 from gpumon.services.release_marker import MarkerWatch
@@ -67,6 +66,8 @@ from gpumon.supervisor.sampler_supervisor import SamplerSupervisor
 
 _log = logging.getLogger("gpumon")
 
+READY_SECONDS = 10.0
+"""Seconds until the agent counts as ready although no poll has ended, for example because the driver hangs."""
 RUN_RECORD = ".run.json"
 """Suffix of the file that records the probe run in progress. It is added to the path of the SQLite store."""
 
@@ -90,7 +91,6 @@ class Services:
     windows: TimeWindows
     inventory_acceptance: InventoryAcceptance
     http_endpoint: HttpEndpoint
-    router: MessageRouter
     health_file: HealthFile
     notifier: Notifier
     epoch: float
@@ -212,7 +212,14 @@ def build(configuration: Configuration) -> Services:
     is invalid.
     """
     core = _core(configuration)
-    samplers = _samplers(core, lambda message: services.router.take(message))  # noqa: PLW0108 - built later
+
+    def take(message: Frame) -> None:
+        if isinstance(message, ErrorObservation):
+            event_recorder.add_nvml_event(message)
+        else:
+            core.monitor.take(message)
+
+    samplers = _samplers(core, take)
     probe = _probe(core, samplers)
     event_recorder = _event_recorder(core, samplers, probe.host.ranks.killed)
     heartbeat = Heartbeat(core.loop, core.writes, core.latest)
@@ -242,7 +249,6 @@ def build(configuration: Configuration) -> Services:
         windows=_windows(core, driver_release, probe, record_maintenance),
         inventory_acceptance=InventoryAcceptance(core.loop, core.writes, core.latest),
         http_endpoint=http_endpoint,
-        router=MessageRouter(core.monitor, event_recorder),
         health_file=health_file,
         notifier=_notifier(core),
         epoch=core.epoch,
@@ -404,7 +410,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
             canonical=configuration.metrics.dcgm_names == "canonical",
             host_label=configuration.metrics.dcgm_host_label,
         ).render,
-        ready=services.router.is_ready,
+        ready=lambda: latest().has_been_read or boot_clock() > services.epoch + READY_SECONDS,
         token=services.http_endpoint.token,
         access=services.http_endpoint.access,
         refusals=services.http_endpoint.refusals,

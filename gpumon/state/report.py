@@ -13,6 +13,7 @@ from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows
 from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict
+from gpumon.model import time_window
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.gpu_state import GpuState
@@ -20,7 +21,7 @@ from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.reading import Labels, labels_of
 from gpumon.model.snapshot import PortReading
-from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
+from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end, released_scopes
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.agent_section import AgentState
 from gpumon.state.error_section import Errors
@@ -125,6 +126,13 @@ class Report:
         """Return the GPU with this uuid, index or PCI address; None if there is none."""
         names = {name, parse_bus_id(name)}
         return next((gpu for gpu in self.gpus if names & {gpu.uuid, str(gpu.index), gpu.bus_id}), None)
+
+    @property
+    def has_been_read(self) -> bool:
+        """Return True if a poll of the GPUs has ended or the driver is down, or if the whole node is released."""
+        status = self.inventory.status
+        is_down = status is not None and not status.up
+        return bool(self.node.polls_total) or is_down or time_window.NODE in released_scopes(self.windows)
 
     def health_metrics(self) -> HealthMetrics:
         """Return the verdicts as a metric table."""

@@ -150,11 +150,8 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
         """Return the orders of the next child, with `page` as the descriptor of its call page."""
         return replace(self._orders(page), quarantined=tuple(self._quarantine))
 
-    def _take_message(self, message: Frame) -> None:
-        if self._trouble:
-            self._trouble = ""
-            self._publish_state()
-        self._on_message(message)
+    def _note_message(self, message: Frame) -> None:
+        """Note a message of the child, which `on_message` has taken."""
 
     def _note_hang(self, child: Child) -> None:
         """Note that the current call of the child is late."""
@@ -169,6 +166,13 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
     def _status(self) -> StatusT: ...
 
     # While children run
+
+    def _take_message(self, message: Frame) -> None:
+        if self._trouble:
+            self._trouble = ""
+            self._publish_state()
+        self._on_message(message)
+        self._note_message(message)
 
     def _inspect(self) -> None:
         if self._stopping:

@@ -125,8 +125,7 @@ class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
             watch=self._watching,
         )
 
-    def _take_message(self, message: Frame) -> None:
-        super()._take_message(message)
+    def _note_message(self, message: Frame) -> None:
         if isinstance(message, Snapshot):
             self._hang = ""
             for gpu in message.gpus:

@@ -73,15 +73,10 @@ class GpuReader:
     def read(self, tier: Tier) -> Iterator[None]:
         """Read the metrics of a tier. Yield after every few driver calls, so that other GPUs can be read in between.
 
-        Raise GpuFaultError if the whole GPU fails.
+        Call `Device.turn_to` before a reading continues after one of another tier. Raise GpuFaultError if the whole
+        GPU fails.
         """
         self.device.begin(tier)
-        for _ in self._steps(tier):
-            yield
-            self.device.turn_to(tier)
-        self.device.end()
-
-    def _steps(self, tier: Tier) -> Iterator[None]:
         tables, links = (self._gpu, self._fabric, self._platform), (self._nvlinks, self._c2c_links)
         if tier is FAST and self._extent.gpm:
             self._monitoring.read()
@@ -111,6 +106,7 @@ class GpuReader:
             self._gpu.reads_graphics = True
         if tier is RARE:
             yield from self._read_peers()
+        self.device.end()
 
     def _after_fast(self, *, answered: bool) -> None:
         if not answered:

@@ -142,7 +142,7 @@ class TableReader:
         answered = False
         for name, row in rows_of(self._table, tier, detailed=self._detailed).items():
             if name != but:
-                answered |= self._take(name, row)
+                answered |= self._read_row(name, row)
                 yield
         return answered
 
@@ -151,35 +151,33 @@ class TableReader:
 
         It must be a metric whose value NVML getters return, because NVML fields are read only with their tier.
         """
-        self._take(name, rows(self._table)[name])
-
-    def _take(self, name: str, row: Row) -> bool:
-        """Read a metric and store its value. Return True if the metric has a value."""
-        value = self._row(name, row)
-        if value is None:
-            self.values.pop(name, None)
-            return False
-        self.values[name] = value
-        return True
+        self._read_row(name, rows(self._table)[name])
 
     def reading(self) -> Any:
         """Return an instance of the table with the last values; None if no metric has a value."""
         return self._table(**self.values) if self.values else None
 
-    def _row(self, name: str, row: Row) -> Any:
+    def _read_row(self, name: str, row: Row) -> bool:
+        """Read a metric and store its value. Return True if the metric has a value."""
+        value = None
         collector = self._collectors + ("gpm" if isinstance(row.source, Gpm) else name)
         self._device.denied.discard(collector)
         try:
             value = self._value(row.source)
+            if not row.identity:
+                value = self._device.plausibility.plausible(self._device.tier, name, value)
+            elif value is not None:
+                value = None if value == NONSENSE else words(name, value)
         except AbsentError:
-            return None
+            pass
         except NvmlError as error:
             if error.code == NO_PERMISSION:
                 self._device.denied.add(collector)
-            return None
-        if row.identity:
-            return None if value in {None, NONSENSE} else words(name, value)
-        return self._device.plausibility.plausible(self._device.tier, name, value)
+        if value is None:
+            self.values.pop(name, None)
+        else:
+            self.values[name] = value
+        return value is not None
 
     # Values, by kind of source
 

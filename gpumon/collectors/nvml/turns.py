@@ -103,7 +103,11 @@ class Turns:
 
         Return True if the tier was completed.
         """
-        steps = self._begun.pop(tier, None) or self.reader.read(tier)
+        steps = self._begun.pop(tier, None)
+        if steps is None:
+            steps = self.reader.read(tier)
+        else:
+            self.reader.device.turn_to(tier)
         max_seconds = self._patience * (FAST_TURNS if tier is FAST else 1)
         stepped = boot_clock()
         for _ in steps:
