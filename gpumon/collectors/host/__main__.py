@@ -11,7 +11,7 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.host.files import ReadErrors, Tree
 from gpumon.collectors.host.infiniband import PortReader
 from gpumon.collectors.host.processes import ProcessReader
-from gpumon.collectors.host.reader import HostReader, Trees, Turn
+from gpumon.collectors.host.reader import HostReader, Trees, Turn, mask_pids
 from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.collectors.host.services import ServiceReader
 from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
@@ -44,12 +44,11 @@ class _Slot:
 
     def take_turn(self, turn: Turn) -> frame.Frame | None:
         """Return what the reader has read; None if it raises OSError, which is noted."""
-        self.due = max(self.due + self.row.interval, turn.at)
         self.errors = turn.errors
         try:
             return self.read(turn)
         except OSError as error:
-            self.errors.note(error.filename or self.row.name, error)
+            self.errors.note(mask_pids(str(error.filename or self.row.name)), error)
             return None
 
 
@@ -86,9 +85,8 @@ class HostChild:
 
     def _value(self, slot: _Slot, at: float) -> frame.Frame | None:
         """Return what the reader has read; None if it is quarantined or failed."""
-        name = slot.row.name
+        name, slot.due = slot.row.name, max(slot.due + slot.row.interval, at)
         if name in self._orders.quarantined:
-            slot.due += slot.row.interval
             return None
         return slot.take_turn(Turn(name, self._trees, self._orders, at, self._page))
 
