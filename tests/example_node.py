@@ -11,6 +11,7 @@ from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
+from gpumon.model.instant import Instant
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
@@ -36,11 +37,8 @@ def event() -> ErrorEvent:
         code=79,
         bus_id=bus_id(0),
         uuid=uuid(0),
-        boot_id=BOOT_ID,
-        first_at=STAMP.boot - 600,
-        last_at=STAMP.boot - 600,
-        first_wall=WALL - 600,
-        last_wall=WALL - 600,
+        first=Instant(BOOT_ID, STAMP.boot - 600, WALL - 600),
+        last=Instant(BOOT_ID, STAMP.boot - 600, WALL - 600),
         nvml=1,
         kmsg=1,
         texts=("GPU has fallen off the bus.",),
@@ -167,14 +165,12 @@ def health() -> Health:
         level=Level.FAIL,
         reason="A bad memory row could not be replaced: no spare is left.",
         action=Action.REPLACE,
-        since=WALL - 86400,
-        seen=WALL - 86400,
-        seen_at=STAMP.boot - 86400,
-        boot_id=BOOT_ID,
+        raised=Instant("", 0.0, WALL - 86400),
+        last_active=Instant(BOOT_ID, STAMP.boot - 86400, WALL - 86400),
         active=False,
         evidence={"row_remap_failed": 1.0},
     )
-    raised = VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall=WALL - 86400)
+    raised = VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, time=Instant("", 0.0, WALL - 86400))
     return Health(
         open={verdict.key: verdict},
         history=(raised,),
@@ -222,7 +218,7 @@ def node_in_release() -> Report:
 
 
 def _with_window(request: WindowRequest, age: float) -> Report:
-    window = new_window(request, wall=WALL - age, at=STAMP.boot - age, boot_id="")
+    window = new_window(request, Instant("", STAMP.boot - age, WALL - age))
     return replace(report(), windows=(replace(window, id="8f1c0e5a9b27"),))
 
 

@@ -23,6 +23,7 @@ from gpumon.health.verdict import Clearance, Level, Verdict, VerdictChange, Verd
 from gpumon.model import time_window
 from gpumon.model.error_event import NVML, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Instant
 from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
@@ -113,11 +114,8 @@ class Ward:
             id=f"{index}-{code}-{self.at}",
             kind=kind,
             code=code,
-            boot_id=self.report.boot_id,
-            first_at=self.at,
-            last_at=self.at,
-            first_wall=self.wall,
-            last_wall=self.wall,
+            first=Instant(self.report.boot_id, self.at, self.wall),
+            last=Instant(self.report.boot_id, self.at, self.wall),
             text=text,
             **{
                 "bus_id": state.bus_id,
@@ -178,7 +176,7 @@ class Ward:
     def end_windows(self) -> None:
         """End all windows before their deadline."""
         ids = frozenset(each.id for each in self.report.windows)
-        message = WindowsEnded(ids=ids, by="api", wall=self.wall, at=self.at)
+        message = WindowsEnded(ids=ids, by="api", time=Instant("", self.at, self.wall))
         self.report = replace(self.report, windows=time_window.end(self.report.windows, message))
 
     def pause(self, seconds: float) -> None:
@@ -277,9 +275,7 @@ def clear(ward: Ward, check: str) -> tuple[Verdict, ...]:
         VerdictTransition(
             verdict=each,
             change=VerdictChange.CLEARED,
-            wall=ward.wall,
-            at=ward.at,
-            boot_id=ward.report.boot_id,
+            time=Instant(ward.report.boot_id, ward.at, ward.wall),
             cleared_by=Clearance.OPERATOR,
         )
         for each in answer.cleared

@@ -9,6 +9,7 @@ from gpumon.health.verdict import Action, Level, Verdict
 from gpumon.health.xids import XIDS
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Instant
 from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
@@ -72,10 +73,8 @@ def xid79_verdict(uuid: str) -> Verdict:
         level=Level.FAIL,
         reason="Xid 79: The GPU has fallen off the bus.",
         action=Action.REBOOT,
-        since=1e9,
-        seen=1e9,
-        seen_at=0.0,
-        boot_id="",
+        raised=Instant("", 0.0, 1e9),
+        last_active=Instant("", 0.0, 1e9),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpumon.model.error_event import KMSG, NVML, XID, ErrorChange, ErrorEvent, ErrorObservation
+from gpumon.model.instant import Instant
 
 WALL = 2e9
 BUS_ID = "00000000:18:00.0"
@@ -20,11 +21,8 @@ def error_event(number: int, code: int = 79, uuid: str | None = "GPU-1", **value
         code=code,
         bus_id=BUS_ID,
         uuid=uuid,
-        boot_id="boot-1",
-        first_at=at,
-        last_at=at,
-        first_wall=wall,
-        last_wall=wall,
+        first=Instant("boot-1", at, wall),
+        last=Instant("boot-1", at, wall),
         nvml=1,
     )
     return replace(plain, **values)

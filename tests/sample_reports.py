@@ -17,6 +17,7 @@ from gpumon.model.error_event import OVERRUN, SXID, ErrorEvent
 from gpumon.model.fabric import CHECKS, Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Instant
 from gpumon.model.node import Driver, Node
 from gpumon.model.now import Now
 from gpumon.model.nvlink import C2cLink, Nvlink
@@ -86,10 +87,8 @@ def idle(index: int) -> Report:
         level=Level.WARN,
         reason="Processes held it for an hour in which it was busy 2% of the time.",
         action=Action.NONE,
-        since=STAMP.wall - 10 * MINUTE,
-        seen=STAMP.wall,
-        seen_at=STAMP.boot,
-        boot_id=report.boot_id,
+        raised=Instant("", 0.0, STAMP.wall - 10 * MINUTE),
+        last_active=Instant(report.boot_id, STAMP.boot, STAMP.wall),
     )
     return replace(report, health=replace(report.health, open={verdict.key: verdict}))
 
@@ -223,13 +222,49 @@ def some_events() -> tuple[ErrorEvent, ...]:
     base = replace(example.event(), bus_id=example_parts.bus_id(1), uuid=example_parts.uuid(1))
     hours = STAMP.wall - 3 * 3600
     return (
-        replace(base, id="1", code=163, nvml=0, kmsg=1, last_wall=hours, cancelled_wall=hours + 5, text="", texts=()),
         replace(
-            base, id="2", kind=SXID, code=20034, bus_id="00000000:05:00.0", uuid=None, last_wall=hours + 60, text=""
+            base,
+            id="1",
+            code=163,
+            nvml=0,
+            kmsg=1,
+            last=base.last._replace(wall=hours),
+            cancelled_wall=hours + 5,
+            text="",
+            texts=(),
         ),
-        replace(base, id="3", code=48, historical=True, last_wall=hours + 120, text="", texts=()),
-        replace(base, id="4", code=31, nvml=812, kmsg=9000, gpu_instance_id=2, last_wall=hours + 600, text=""),
-        replace(base, id="5", kind=OVERRUN, code=0, bus_id="", uuid=None, last_wall=hours + 900, text="", texts=()),
+        replace(
+            base,
+            id="2",
+            kind=SXID,
+            code=20034,
+            bus_id="00000000:05:00.0",
+            uuid=None,
+            last=base.last._replace(wall=hours + 60),
+            text="",
+        ),
+        replace(base, id="3", code=48, historical=True, last=base.last._replace(wall=hours + 120), text="", texts=()),
+        replace(
+            base,
+            id="4",
+            code=31,
+            nvml=812,
+            kmsg=9000,
+            gpu_instance_id=2,
+            last=base.last._replace(wall=hours + 600),
+            text="",
+        ),
+        replace(
+            base,
+            id="5",
+            kind=OVERRUN,
+            code=0,
+            bus_id="",
+            uuid=None,
+            last=base.last._replace(wall=hours + 900),
+            text="",
+            texts=(),
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from gpumon.model.instant import Instant
 from gpumon.model.time_window import COMMAND, NODE, TimeWindow, WindowKind
 
 HOLD, MAINTENANCE, RELEASE = WindowKind.HOLD, WindowKind.MAINTENANCE, WindowKind.RELEASE
@@ -30,9 +31,6 @@ def window(
         owner=owner,
         reason=reason,
         by=by,
-        start=start,
-        start_at=start_at,
-        until=start + seconds,
-        deadline=start_at + seconds,
-        boot_id=boot_id,
+        started=Instant(boot_id, start_at, start),
+        deadline=Instant(boot_id, start_at + seconds, start + seconds),
     )

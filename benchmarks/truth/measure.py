@@ -254,6 +254,6 @@ def measure_disturbance(disturbance: Disturbance, profile: str, hours: float) ->
             world.advance(min(disturbance.every, end - world.clock))
             for transition in world.transitions:
                 if transition.change is VerdictChange.RAISED:
-                    raised[(*transition.verdict.key, transition.wall)] = transition.verdict.level.word
+                    raised[(*transition.verdict.key, transition.time.wall)] = transition.verdict.level.word
         verdicts = tuple(sorted((check, level) for (check, _, _), level in raised.items()))
         return CalmOutcome(name=disturbance.name, profile=profile, hours=hours, verdicts_raised=verdicts)

@@ -15,6 +15,7 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.checks.probe_limits import BUSBW
 from gpumon.health.policy import Policy
+from gpumon.model.instant import Instant
 from gpumon.model.node import Build
 from gpumon.model.orders import HostOrders, SamplerOrders, Simulation
 from gpumon.model.port_patterns import PortPatterns
@@ -47,9 +48,7 @@ def initial_report(configuration: Configuration, boot: str = "", began_at: float
     return Report(
         started=started,
         boot_id=boot,
-        agent=AgentState(
-            runs=(AgentRun(boot_id=boot, version=__version__, began=started, began_at=began_at, last=started),)
-        ),
+        agent=AgentState(runs=(AgentRun(version=__version__, began=Instant(boot, began_at, started), last=started),)),
         simulated=profile_name(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gpumon.model.instant import Instant
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
     """One run of the agent process, from its start to its end."""
 
-    boot_id: str
     version: str
-    began: float
-    """Time of the start, in seconds since the epoch."""
-    began_at: float
-    """Time of the start on the boot clock, in seconds since the boot."""
+    began: Instant
     last: float
     """Time of the last heartbeat, in seconds since the epoch."""
     stopped: float | None = None
@@ -28,7 +26,7 @@ class AgentRun:
 def last_before_boot(agent_runs: Iterable[AgentRun], boot_id: str) -> AgentRun | None:
     """Return the last agent run before the boot `boot_id`; None if there is none. `agent_runs`: newest last."""
     runs = tuple(agent_runs)
-    first = next((place for place, run in enumerate(runs) if run.boot_id == boot_id), len(runs))
+    first = next((place for place, run in enumerate(runs) if run.began.boot_id == boot_id), len(runs))
     return runs[first - 1] if first else None
 
 
@@ -38,6 +36,6 @@ def restarts(agent_runs: Iterable[AgentRun], boot_id: str) -> Iterator[float]:
     A run ended in a crash or kill if it was not stopped regularly. It does not count if the node was in maintenance at
     its last heartbeat, or if the next run has another version.
     """
-    for before, after in pairwise(run for run in agent_runs if run.boot_id == boot_id):
+    for before, after in pairwise(run for run in agent_runs if run.began.boot_id == boot_id):
         if before.stopped is None and not before.planned and before.version == after.version:
-            yield after.began_at
+            yield after.began.at

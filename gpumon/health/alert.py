@@ -91,15 +91,15 @@ def _stays(health: Health) -> Iterator[_Stay]:
         verdict = transition.verdict
         before = current.get(verdict.key)
         if transition.change is VerdictChange.CLEARED:
-            yield _Stay(verdict, verdict.since if before is None else before.since, transition)
+            yield _Stay(verdict, verdict.raised.wall if before is None else before.since, transition)
             current.pop(verdict.key, None)
         elif before is None or before.verdict.level is not verdict.level:
             if before is not None:
                 yield before._replace(end=transition)
-            current[verdict.key] = _Stay(verdict, transition.wall)
+            current[verdict.key] = _Stay(verdict, transition.time.wall)
     for verdict in health.verdicts:
         before = current.get(verdict.key)
-        yield _Stay(verdict, verdict.since if before is None else before.since)
+        yield _Stay(verdict, verdict.raised.wall if before is None else before.since)
 
 
 def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Iterator[Alert]:
@@ -109,33 +109,33 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> It
         inhibited = (verdict if end is None else end.verdict).inhibited_by is not None
         if rule is None or inhibited or (end is not None and not _is_shown(end, rule, health, boot_id)):
             continue
-        fired = _lasted(verdict, health.evaluated_at if end is None else end.at, boot_id) >= rule.for_seconds
+        fired = _lasted(verdict, health.evaluated_at if end is None else end.time.at, boot_id) >= rule.for_seconds
         if fired or end is None:
             yield replace(
                 _of_verdict(rule, verdict, health, gpus, boot_id),
                 state=PENDING if not fired else FIRING if end is None else RESOLVED,
                 firing_since=since + rule.for_seconds if fired else None,
-                resolved_at=None if end is None else end.wall,
+                resolved_at=None if end is None else end.time.wall,
             )
 
 
 def _is_shown(end: VerdictTransition, rule: AlertRule, health: Health, boot_id: str) -> bool:
     """Return whether an alert that ended so is shown as resolved: not after long, nor if a maintenance ended it."""
-    if health.evaluated_at is None or end.boot_id != boot_id or (end.muted and rule.severity in PAGING):
+    if health.evaluated_at is None or end.time.boot_id != boot_id or (end.muted and rule.severity in PAGING):
         return False
-    return health.evaluated_at - end.at <= RESOLVED_SECONDS
+    return health.evaluated_at - end.time.at <= RESOLVED_SECONDS
 
 
 def _lasted(verdict: Verdict, at: float | None, boot_id: str) -> float:
     """Return for how many seconds the verdict was open at a time on the boot clock; 0 for None, as before a start."""
-    return max(0.0, (at or 0.0) - (verdict.since_at if verdict.since_boot == boot_id else 0.0))
+    return max(0.0, (at or 0.0) - verdict.raised.at_or_boot(boot_id))
 
 
 def _of_verdict(rule: AlertRule, verdict: Verdict, health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Alert:
     alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
     return replace(
         alert,
-        since=verdict.since,
+        since=verdict.raised.wall,
         summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
         description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
         action=f"{action_sentence(verdict, health, boot_id)} {split_action(rule.first_step)[1]}".strip(),

@@ -109,7 +109,7 @@ def began_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  #
     False unless they overlap in time (`together`). A cause on another device that has been present for days does not
     explain a new fault.
     """
-    return together and verdict.since <= cause.since + 10 * MINUTE
+    return together and verdict.raised.wall <= cause.raised.wall + 10 * MINUTE
 
 
 def flag_check(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:

@@ -52,10 +52,10 @@ def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
     `verdict` must be active. A repair from before it was raised does not count, nor does a reboot in its first
     PROOF_AFTER_REBOOT seconds or a reset in its first SETTLING seconds.
     """
-    if verdict.since_boot != facts.boot_id:
+    if verdict.raised.boot_id != facts.boot_id:
         return Clearance.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
     reset_at = last_reset_at(verdict, facts)
-    tried = reset_at is not None and verdict.since_at < reset_at <= facts.now.at - SETTLING
+    tried = reset_at is not None and verdict.raised.at < reset_at <= facts.now.at - SETTLING
     return Clearance.RESET if tried else None
 
 
@@ -65,7 +65,7 @@ def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
     A reset that an earlier agent run detected counts too.
     """
     state = _gpu_state(verdict.device, facts)
-    before = verdict.reset_at if verdict.boot_id == facts.boot_id else None
+    before = verdict.reset_at if verdict.last_active.boot_id == facts.boot_id else None
     return before if state is None or state.reset_at is None else max(state.reset_at, before or 0.0)
 
 
@@ -75,14 +75,14 @@ def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None
     A repair counts too if the fault was last active less than `settling` seconds after it. A reset does not count if it
     was made before the verdict was raised.
     """
-    same_boot = verdict.boot_id == facts.boot_id
-    if not same_boot or (verdict.since_boot != facts.boot_id and verdict.seen_at < settling):
+    last, raised = verdict.last_active, verdict.raised
+    if last.boot_id != facts.boot_id or (raised.boot_id != facts.boot_id and last.at < settling):
         return Clearance.REBOOT
     reset_at = last_reset_at(verdict, facts)
     if reset_at is None:
         return None
-    raised_at = verdict.since_at if verdict.since_boot == facts.boot_id else 0.0
-    return Clearance.RESET if reset_at > verdict.seen_at - settling and reset_at >= raised_at else None
+    is_later = reset_at > last.at - settling and reset_at >= raised.at_or_boot(facts.boot_id)
+    return Clearance.RESET if is_later else None
 
 
 def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:

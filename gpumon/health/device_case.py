@@ -81,7 +81,7 @@ class GpuCase(_DeviceCase):
         """
         cleared = self.time_cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
-            if event.last_wall > cleared and not self.facts.planned_work.in_release(event, self.state.bus_id):
+            if event.last.wall > cleared and not self.facts.planned_work.in_release(event, self.state.bus_id):
                 yield event
 
 

@@ -30,6 +30,7 @@ from gpumon.health.verdict import (
     VerdictChange,
     VerdictTransition,
 )
+from gpumon.model.instant import Instant
 
 GONE_AFTER = 10 * MINUTE
 """Seconds for which a device must be missing from the inventory before its verdicts are cleared."""
@@ -123,7 +124,7 @@ def restored_verdicts(verdicts: Iterable[Verdict], boot_id: str) -> Iterator[Ver
     If a repair can clear a verdict, its healthy period (`ok_seconds`) starts again after a reboot.
     """
     for verdict in verdicts:
-        restart = _ends_by_repair(BY_NAME.get(verdict.check)) and verdict.boot_id != boot_id
+        restart = _ends_by_repair(BY_NAME.get(verdict.check)) and verdict.last_active.boot_id != boot_id
         yield verdict._replace(ok_seconds=0.0) if restart else verdict
 
 
@@ -139,9 +140,7 @@ def transition(
     return VerdictTransition(
         verdict=verdict,
         change=change,
-        wall=facts.now.wall,
-        at=facts.now.at,
-        boot_id=facts.boot_id,
+        time=facts.instant,
         cleared_by=cleared_by,
         muted=facts.maintenance is not None,
     )
@@ -201,8 +200,9 @@ class _CheckRun:
         active in this boot before the agent's start, the longest window must not reach back to that time.
         """
         now, window = facts.now, max((window.seconds for window in self.check.windows), default=0.0)
-        before_start = verdict.boot_id == facts.boot_id and verdict.seen_at <= now.at - now.uptime
-        return now.uptime >= min(HOUR, window) and not (before_start and now.at - verdict.seen_at < window)
+        last = verdict.last_active
+        before_start = last.boot_id == facts.boot_id and last.at <= now.at - now.uptime
+        return now.uptime >= min(HOUR, window) and not (before_start and now.at - last.at < window)
 
     def _waiting_finding(self, current: Level, target: Level, patience: float, uptime: float) -> Pending:
         lasted = (
@@ -228,7 +228,7 @@ class _CheckRun:
             return verdict._replace(active=False, ok_seconds=ok_seconds)
         if finding.level == verdict.level:
             verdict = verdict._replace(reason=finding.reason, evidence=finding.evidence)
-        last = facts.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
+        last = verdict.last_active.on_clock(facts.instant)
         if finding.at is not None and finding.at <= SAME_EVENT_SECONDS + last:
             return verdict._replace(active=False, ok_seconds=ok_seconds)
         return _with_last_active(verdict, finding, facts)
@@ -255,12 +255,8 @@ class _CheckRun:
             reason=finding.reason,
             action=remediation.escalated_action(finding.action, (self.check.name, self.device), facts),
             evidence=finding.evidence,
-            since=facts.now.wall,
-            since_at=facts.now.at,
-            since_boot=facts.boot_id,
-            seen=facts.now.wall,
-            seen_at=facts.now.at,
-            boot_id=facts.boot_id,
+            raised=facts.instant,
+            last_active=facts.instant,
         )
         return _with_last_active(verdict, finding, facts)
 
@@ -288,10 +284,10 @@ def _with_last_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdi
     """
     now = facts.now
     if finding.at is None:
-        return verdict._replace(active=True, seen=now.wall, seen_at=now.at, boot_id=facts.boot_id, ok_seconds=0.0)
+        return verdict._replace(active=True, last_active=facts.instant, ok_seconds=0.0)
     at = now.at - max(0.0, now.wall - finding.at)
     boot_id = facts.boot_id if at >= 0 else ""  # the event was in an earlier boot
-    return verdict._replace(active=False, seen=finding.at, seen_at=at, boot_id=boot_id, ok_seconds=0.0)
+    return verdict._replace(active=False, last_active=Instant(boot_id, at, finding.at), ok_seconds=0.0)
 
 
 def _without_evaluation(

@@ -23,6 +23,7 @@ from gpumon.health.sample_windows import (
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Instant
 from gpumon.model.node import Node
 from gpumon.model.now import Now
 from gpumon.model.port_record import PortRecord
@@ -109,19 +110,14 @@ class Facts:
     counted_from: float = 0.0
     """Time in seconds since the epoch before which samples do not count, in any window."""
 
-    def on_this_clock(self, wall: float, at: float, boot_id: str) -> float:
-        """Return a stored time on the wall clock as it is set now, in seconds since the epoch.
-
-        `wall`: the time that the wall clock showed then. `at`: the same time on the boot clock of the boot `boot_id`.
-        A time of an earlier boot is returned as at most the start of this boot, because that wall clock may be wrong.
-        """
-        if boot_id == self.boot_id:
-            return self.wall(at)
-        return min(wall, self.wall(0.0))
+    @property
+    def instant(self) -> Instant:
+        """Return the time of this evaluation."""
+        return Instant(self.boot_id, self.now.at, self.now.wall)
 
     def age(self, transition: VerdictTransition) -> float:
         """Return the seconds since a transition of a verdict."""
-        return self.now.wall - self.on_this_clock(transition.wall, transition.at, transition.boot_id)
+        return self.now.wall - transition.time.on_clock(self.instant)
 
     @property
     def uptime(self) -> float:
@@ -158,7 +154,7 @@ class Facts:
     def events_since(self, kind: str, since: float) -> Iterator[ErrorEvent]:
         """Yield the error events of this kind after `since` (seconds since the epoch), except historical ones."""
         for event in self.events:
-            if event.kind == kind and event.last_wall > since and not event.historical:
+            if event.kind == kind and event.last.wall > since and not event.historical:
                 yield event
 
     @property
@@ -169,9 +165,7 @@ class Facts:
     @cached_property
     def planned_work(self) -> PlannedWork:
         """Return the object that decides whether an event or verdict belongs to a maintenance window or a release."""
-        return PlannedWork(
-            self.maintenances, self.releases, self.transitions, self.now.wall, on_this_clock=self.on_this_clock
-        )
+        return PlannedWork(self.maintenances, self.releases, self.transitions, self.instant)
 
     @cached_property
     def repairs_by_device(self) -> Mapping[str, tuple[VerdictTransition, ...]]:

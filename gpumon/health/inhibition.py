@@ -126,7 +126,7 @@ class _Causes:
         """
         check, facts = BY_NAME.get(verdict.check), self._facts
         since_reboot = (
-            verdict.since_boot == facts.boot_id or clearing.ineffective_repair(verdict, facts) is Clearance.REBOOT
+            verdict.raised.boot_id == facts.boot_id or clearing.ineffective_repair(verdict, facts) is Clearance.REBOOT
         )
         if check is None or not verdict.active or not since_reboot:
             return ()
@@ -192,11 +192,11 @@ class _Causes:
         since = self._start_time(verdict)
         if self._start_time(cause) > since + _lead(cause):
             return False
-        last = self._facts.on_this_clock(cause.seen, cause.seen_at, cause.boot_id)
+        last = cause.last_active.on_clock(self._facts.instant)
         return cause.active or since <= last + debounce + LAG_SECONDS
 
     def _start_time(self, verdict: Verdict) -> float:
-        return self._facts.on_this_clock(verdict.since, verdict.since_at, verdict.since_boot)
+        return verdict.raised.on_clock(self._facts.instant)
 
 
 def _lead(cause: Verdict) -> float:

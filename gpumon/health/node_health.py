@@ -78,7 +78,7 @@ class Health:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """Return the open verdicts, the worst first, then the oldest."""
-        return tuple(sorted(self.open.values(), key=lambda verdict: (-verdict.level, verdict.since, verdict.key)))
+        return tuple(sorted(self.open.values(), key=lambda verdict: (-verdict.level, verdict.raised.wall, verdict.key)))
 
     @property
     def primary(self) -> tuple[Verdict, ...]:
@@ -183,7 +183,7 @@ def trim_history(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTra
 
 
 def _with_since_of(old: Verdict, new: Verdict) -> Verdict:
-    return new._replace(since=old.since, since_at=old.since_at, since_boot=old.since_boot)
+    return new._replace(raised=old.raised)
 
 
 def _without_missing_causes(verdicts: Mapping[Key, Verdict]) -> dict[Key, Verdict]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 from gpumon.health.verdict import NODE, Key, VerdictChange, VerdictTransition
 from gpumon.model.error_event import SXID, XID, ErrorEvent
+from gpumon.model.instant import Instant
 from gpumon.model.time_window import Windows
 
 RELEASED_SECONDS = 60.0
@@ -23,14 +23,11 @@ class PlannedWork:
     maintenances: Windows
     releases: Windows
     transitions: tuple[VerdictTransition, ...]
-    now: float
-    """Seconds since the epoch."""
-    on_this_clock: Callable[[float, float, str], float]
-    """The method `Facts.on_this_clock`, which converts a stored time to the current wall clock."""
+    now: Instant
 
     def in_maintenance(self, event: ErrorEvent) -> bool:
         """Return whether the error event began and ended within one maintenance window."""
-        return self._in_maintenance(event.first_wall, event.last_wall)
+        return self._in_maintenance(event.first.wall, event.last.wall)
 
     def in_release(self, event: ErrorEvent, bus_id: str = NODE) -> bool:
         """Return whether the error event occurred in a release of this GPU or of all GPUs.
@@ -41,7 +38,7 @@ class PlannedWork:
         is_aftermath = event.kind == SXID or (event.kind == XID and event.code in AFTERMATH)
         grace = RELEASED_SECONDS if is_aftermath else 0.0
         return any(
-            begin <= event.first_wall and event.last_wall <= end + grace
+            begin <= event.first.wall and event.last.wall <= end + grace
             for scope, (begin, end) in self._release_times
             if NODE in (bus_id, scope) or scope == bus_id
         )
@@ -59,7 +56,7 @@ class PlannedWork:
         verdict = transition.verdict
         if verdict.episode not in self._maintenance_episodes:
             return False
-        last_active = self.on_this_clock(verdict.seen, verdict.seen_at, verdict.boot_id)
+        last_active = verdict.last_active.on_clock(self.now)
         return transition.muted or self._in_maintenance(last_active, last_active)
 
     @cached_property
@@ -90,8 +87,8 @@ class PlannedWork:
         """Return (start, end) of each window in seconds since the epoch on the current wall clock."""
         return tuple(
             (
-                self.on_this_clock(window.start, window.start_at, window.boot_id),
-                self.now if window.ended is None else self.on_this_clock(window.ended, window.deadline, window.boot_id),
+                window.started.on_clock(self.now),
+                self.now.wall if window.ended is None else window.end.on_clock(self.now),
             )
             for window in windows
         )

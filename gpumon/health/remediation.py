@@ -51,7 +51,7 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
     check, device = key
     if verdict is not None and _recurred_after_reboot(verdict, BY_NAME.get(check), facts):
         yield Clearance.REBOOT
-    new = check in BY_NAME and (verdict is None or verdict.since_boot == facts.boot_id)
+    new = check in BY_NAME and (verdict is None or verdict.raised.boot_id == facts.boot_id)
     if new and any(rebooted_causes(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
         yield Clearance.REBOOT
     subject = SUBJECT_OF.get(check)
@@ -70,7 +70,8 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
 def _recurred_after_reboot(verdict: Verdict, check: Check | None, facts: Facts) -> bool:
     """Return whether the event of a verdict of an earlier boot, which a repair would have ended, occurred again."""
     latched = check is not None and check.latch is not None and check.latch.repair
-    return latched and not verdict.active and verdict.since_boot != facts.boot_id and verdict.boot_id == facts.boot_id
+    again = verdict.raised.boot_id != facts.boot_id == verdict.last_active.boot_id
+    return latched and not verdict.active and again
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
@@ -79,7 +80,9 @@ def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
     None if there was none, or if the repair does not include the verdict's action (COVERED): no repair includes NONE,
     INSPECT or REPLACE. `boot_id`: the current boot.
     """
-    repair = Clearance.REBOOT if verdict.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
+    repair = (
+        Clearance.REBOOT if verdict.last_active.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
+    )
     return repair if repair is not None and verdict.action in COVERED[repair] else None
 
 
@@ -102,9 +105,9 @@ def action_sentence(verdict: Verdict, health: Health, boot_id: str) -> str:
 
 def _was_reset(verdict: Verdict) -> bool:
     """Return whether the GPU was reset after the verdict was raised and after the fault was last active."""
-    raised_at = verdict.since_at if verdict.since_boot == verdict.boot_id else 0.0
-    reset_at = verdict.reset_at
-    return not verdict.active and reset_at is not None and reset_at > max(verdict.seen_at, raised_at)
+    last, reset_at = verdict.last_active, verdict.reset_at
+    raised_at = verdict.raised.at_or_boot(last.boot_id)
+    return not verdict.active and reset_at is not None and reset_at > max(last.at, raised_at)
 
 
 def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:

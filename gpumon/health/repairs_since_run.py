@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpumon.health.verdict import FAIL, VerdictTransition
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Instant
 from gpumon.probe.core.result import ProbeResult
 
 
@@ -23,14 +24,11 @@ def repairs_since_run(
     runs: Sequence[ProbeResult],
     gpus: Iterable[GpuState],
     transitions: Iterable[VerdictTransition],
-    *,
-    wall: Callable[[float], float],
-    wall_time: Callable[[VerdictTransition], float],
+    now: Instant,
 ) -> Iterator[RepairSinceRun]:
     """Yield the repairs of each GPU since the last run that used it: replacement, reset, or the clearing of a failure.
 
-    `runs`: complete runs, newest last; if the last one used no GPU, yield nothing. `wall` converts a boot clock time to
-    seconds since the epoch, and `wall_time` returns the time of a transition in seconds since the epoch.
+    `runs`: complete runs, newest last; if the last one used no GPU, yield nothing.
     """
     if not runs or not runs[-1].conditions.gpus:
         return
@@ -41,12 +39,12 @@ def repairs_since_run(
         if end is None:
             if any(run.is_whole for run in runs):
                 yield RepairSinceRun(state.uuid, f"GPU {state.index} was replaced")
-        elif state.reset_at is not None and wall(state.reset_at) > end:
+        elif state.reset_at is not None and now.wall - (now.at - state.reset_at) > end:
             yield RepairSinceRun(state.uuid, f"GPU {state.index} was reset, or the driver loaded again")
     for transition in transitions:
         verdict = transition.verdict
         repaired = transition.is_repair and verdict.level is FAIL and verdict.device in uuids
-        if repaired and wall_time(transition) > (_last_run_end(runs, verdict.device) or runs[-1].ended):
+        if repaired and transition.time.on_clock(now) > (_last_run_end(runs, verdict.device) or runs[-1].ended):
             yield RepairSinceRun(verdict.device, "a GPU was repaired")
 
 

@@ -30,7 +30,7 @@ def score(transitions: Iterable[VerdictTransition], open_: Mapping[Key, Verdict]
         lasts = here is not None and here.episode == transition.verdict.episode
         planned = transition.muted and not (lasts and facts.maintenance is None)
         if _counts(transition) and not planned and age < WINDOW:
-            slot = (transition.verdict.key, transition.verdict.level, int(transition.verdict.since // DAY))
+            slot = (transition.verdict.key, transition.verdict.level, int(transition.verdict.raised.wall // DAY))
             ages[slot] = min(0.0 if lasts else age, ages.get(slot, WINDOW))
     lost = sum(COSTS[level] * (1 - age / WINDOW) for (_, level, _), age in ages.items())
     return round(max(0.0, BEST - lost), 1)
@@ -41,7 +41,7 @@ def _counts(transition: VerdictTransition) -> bool:
     check = BY_NAME.get(verdict.check)
     informs = verdict.level is WARN and check is not None and check.pages is Paging.NEVER
     # When a GPU reports its uuid, its verdict is raised again under the uuid: that is not a new fault.
-    again = transition.change is VerdictChange.RAISED and verdict.since < transition.wall
+    again = transition.change is VerdictChange.RAISED and verdict.raised.wall < transition.time.wall
     return (
         transition.change in {VerdictChange.RAISED, VerdictChange.CHANGED}
         and verdict.level in COSTS

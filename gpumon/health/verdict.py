@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpumon.model.instant import Instant
 from gpumon.model.str_enum import StrEnum
 
 
@@ -145,18 +146,10 @@ class Verdict(NamedTuple):
     reason: str
     action: Action
     """The action of the finding, or a stronger one if earlier repairs of the device did not help."""
-    since: float
-    """Seconds since the epoch at which the verdict was raised."""
-    seen: float
-    """Seconds since the epoch at which the fault was last active."""
-    seen_at: float
-    """The time `seen` on the boot clock: seconds since the boot `boot_id`."""
-    boot_id: str
-    """Boot in which the fault was last active."""
+    raised: Instant
+    last_active: Instant
+    """Time at which the fault was last active."""
     evidence: Evidence = NO_EVIDENCE
-    since_at: float = 0.0
-    """The time `since` on the boot clock: seconds since the boot `since_boot`."""
-    since_boot: str = ""
     ok_seconds: float = 0.0
     """Observed seconds since the fault was last active or, if a repair can clear the verdict, since a later reset or
     reboot. Time in which the agent was stopped or the device was not read does not count.
@@ -192,8 +185,8 @@ class Verdict(NamedTuple):
 
     @property
     def episode(self) -> tuple[Key, float]:
-        """Return the key and `since`, which identify this verdict from the time it is raised until it is cleared."""
-        return self.key, self.since
+        """Return key and time, which identify this verdict from the time it is raised until it is cleared."""
+        return self.key, self.raised.wall
 
 
 class VerdictChange(StrEnum):
@@ -211,12 +204,7 @@ class VerdictTransition(NamedTuple):
     verdict: Verdict
     """The verdict after the change; for CLEARED, the verdict as it was before."""
     change: VerdictChange
-    wall: float
-    """Time of the change in seconds since the epoch."""
-    at: float = 0.0
-    """The time `wall` on the boot clock of the boot `boot_id`."""
-    boot_id: str = ""
-    """Boot in which the change occurred."""
+    time: Instant
     cleared_by: Clearance | None = None
     """What cleared the verdict; None for other changes."""
     note: str = ""

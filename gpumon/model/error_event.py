@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpumon.model.frame import Frame
+from gpumon.model.instant import Instant
 
 XID, SXID, OVERRUN, AER, NIC, DRIVER = "xid", "sxid", "overrun", "aer", "nic", "driver"
 MAX_TEXTS = 3
@@ -81,12 +82,9 @@ class ErrorEvent:
     code: int
     bus_id: str
     uuid: str | None
-    boot_id: str
-    first_at: float
-    last_at: float
-    """Boot clock of the last occurrence in seconds, in the boot `boot_id`."""
-    first_wall: float
-    last_wall: float
+    first: Instant
+    last: Instant
+    """Time of the last occurrence. `first` and `last` are in the same boot."""
     nvml: int = 0
     """Number of times that NVML reported the error."""
     kmsg: int = 0

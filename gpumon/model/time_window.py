@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpumon.model.durations import utc
+from gpumon.model.instant import Instant
 from gpumon.model.now import Now
 from gpumon.model.str_enum import StrEnum
 
@@ -57,16 +58,11 @@ class TimeWindow:
     reason: str = ""
     by: str
     """Origin of the request, one of REQUESTERS."""
-    start: float
-    """Wall time at which the window started, in seconds since the epoch."""
-    start_at: float
-    """Boot clock at which the window started, in seconds; negative if that was before the current boot."""
-    until: float
-    """Deadline in seconds since the epoch, by the wall clock's current setting. Used for display and after a reboot."""
-    deadline: float
-    """Deadline on the boot clock in seconds. It ends the window, so that steps of the wall clock do not matter."""
-    boot_id: str
-    """Boot to which `start_at` and `deadline` belong."""
+    started: Instant
+    deadline: Instant
+    """The boot clock ends the window, so that steps of the wall clock do not matter. The wall time is adjusted to the
+    current setting of that clock. It is for display and for a reboot. Both instants are in the same boot.
+    """
     ended: float | None = None
     """Wall time at which the window ended, in seconds since the epoch; None while it is in force."""
     ended_by: str = ""
@@ -84,7 +80,12 @@ class TimeWindow:
     @property
     def seconds(self) -> float:
         """Return the seconds from the start of the window to its deadline, also if it was ended earlier."""
-        return self.deadline - self.start_at
+        return self.deadline.at - self.started.at
+
+    @property
+    def end(self) -> Instant:
+        """Return when the window ended; its deadline while it is in force."""
+        return self.deadline if self.ended is None else self.deadline._replace(wall=self.ended)
 
 
 Windows = tuple[TimeWindow, ...]
@@ -132,13 +133,11 @@ class WindowsEnded:
 
     ids: frozenset[str]
     by: str
-    wall: float
-    at: float
-    """Boot clock at which the windows were ended, in seconds."""
+    time: Instant
 
 
-def new_window(request: WindowRequest, *, wall: float, at: float, boot_id: str) -> TimeWindow:
-    """Return a new window that starts now. `wall` is the current wall time, `at` the current boot clock."""
+def new_window(request: WindowRequest, now: Instant) -> TimeWindow:
+    """Return a new window that starts now."""
     return TimeWindow(
         id=secrets.token_hex(6),
         kind=request.kind,
@@ -146,11 +145,8 @@ def new_window(request: WindowRequest, *, wall: float, at: float, boot_id: str) 
         owner=request.owner,
         reason=request.reason,
         by=request.by,
-        start=wall,
-        start_at=at,
-        until=wall + request.seconds,
-        deadline=at + request.seconds,
-        boot_id=boot_id,
+        started=now,
+        deadline=Instant(now.boot_id, now.at + request.seconds, now.wall + request.seconds),
     )
 
 
@@ -168,7 +164,7 @@ def in_force(windows: Iterable[TimeWindow], kind: WindowKind | None = None) -> W
 
 def last_to_end(windows: Iterable[TimeWindow], kind: WindowKind) -> TimeWindow | None:
     """Return the window of this kind in force that has the latest deadline; None if none is in force."""
-    return max(in_force(windows, kind), key=lambda window: window.deadline, default=None)
+    return max(in_force(windows, kind), key=lambda window: window.deadline.at, default=None)
 
 
 def released_scopes(windows: Iterable[TimeWindow]) -> frozenset[str]:
@@ -184,18 +180,14 @@ def start(windows: Windows, window: TimeWindow) -> Windows:
 
     Only the newest MAX_ENDED of the ended windows of the same kind are kept.
     """
-    replaced = tuple(
-        _end(old, REPLACED, window.start, window.start_at) if old.slot == window.slot else old for old in windows
-    )
+    replaced = tuple(_end(old, REPLACED, window.started) if old.slot == window.slot else old for old in windows)
     ended = [old for old in replaced if old.kind is window.kind and old.ended is not None]
     dropped = {old.id for old in ended[:-MAX_ENDED]}
     return (*(old for old in replaced if old.id not in dropped), window)
 
 
 def end(windows: Windows, message: WindowsEnded) -> Windows:
-    return tuple(
-        _end(window, message.by, message.wall, message.at) if window.id in message.ids else window for window in windows
-    )
+    return tuple(_end(window, message.by, message.time) if window.id in message.ids else window for window in windows)
 
 
 def advance(windows: Windows, now: Now, boot_id: str) -> Windows:
@@ -207,24 +199,27 @@ def advance(windows: Windows, now: Now, boot_id: str) -> Windows:
     return windows if all(new is old for new, old in zip(after, windows, strict=True)) else after
 
 
-def _end(window: TimeWindow, by: str, wall: float, at: float) -> TimeWindow:
+def _end(window: TimeWindow, by: str, time: Instant) -> TimeWindow:
     if window.ended is not None:
         return window
-    return replace(window, ended=min(wall, window.until), deadline=min(at, window.deadline), ended_by=by)
+    deadline = window.deadline._replace(at=min(time.at, window.deadline.at))
+    return replace(window, ended=min(time.wall, deadline.wall), deadline=deadline, ended_by=by)
 
 
 def _advance(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
     if window.ended is not None:
         return window
-    if window.kind is WindowKind.RELEASE and window.boot_id != boot_id:
-        return replace(window, ended=min(now.wall, window.until), ended_by=REBOOT)
+    if window.kind is WindowKind.RELEASE and window.deadline.boot_id != boot_id:
+        return replace(window, ended=min(now.wall, window.deadline.wall), ended_by=REBOOT)
     if _is_undated(window, now, boot_id):
         return window
     window = _on_this_boot(window, now, boot_id)
-    if now.at >= window.deadline:
-        return replace(window, ended=window.until, ended_by=DEADLINE)
-    until = now.wall + window.deadline - now.at
-    return replace(window, until=until) if abs(until - window.until) > STEP_SECONDS else window
+    deadline = window.deadline
+    if now.at >= deadline.at:
+        return replace(window, ended=deadline.wall, ended_by=DEADLINE)
+    wall = now.wall + deadline.at - now.at
+    stepped = abs(wall - deadline.wall) > STEP_SECONDS
+    return replace(window, deadline=deadline._replace(wall=wall)) if stepped else window
 
 
 def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
@@ -233,9 +228,9 @@ def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
     A wall clock before the start of the window is wrong: the end is unknown until the boot has lasted as long as the
     window. A wall clock past the end may be wrong until SETTLED_SECONDS after boot.
     """
-    if window.boot_id == boot_id:
+    if window.deadline.boot_id == boot_id:
         return False
-    left = window.until - now.wall
+    left = window.deadline.wall - now.wall
     if left > window.seconds + STEP_SECONDS:
         return now.at < window.seconds
     return left <= 0 and now.at < SETTLED_SECONDS
@@ -247,11 +242,15 @@ def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
     If the wall clock is before the start of the window, it was never set; the window's length then counts from the
     boot.
     """
-    if window.boot_id == boot_id:
+    if window.deadline.boot_id == boot_id:
         return window
-    left = window.until - now.wall
-    deadline = now.at + left if left <= window.seconds + STEP_SECONDS else window.seconds
-    return replace(window, boot_id=boot_id, start_at=deadline - window.seconds, deadline=deadline)
+    seconds, left = window.seconds, window.deadline.wall - now.wall
+    at = now.at + left if left <= seconds + STEP_SECONDS else seconds
+    return replace(
+        window,
+        started=Instant(boot_id, at - seconds, window.started.wall),
+        deadline=Instant(boot_id, at, window.deadline.wall),
+    )
 
 
 # Each of these returns the problem of a request as a sentence, or "" if there is none.
@@ -301,10 +300,10 @@ def hold_hint(holds: Sequence[TimeWindow]) -> str:
     """Return a text that names the hold that ends last and the command that ends it; "" without a hold."""
     if not holds:
         return ""
-    last = max(holds, key=lambda window: window.until)
+    last = max(holds, key=lambda window: window.deadline.wall)
     others = f", and {len(holds) - 1} more" if len(holds) > 1 else ""
     owner = f"{last.owner} (by {last.by})" if last.owner else last.by
     reason = f": {last.reason.rstrip('.')}" if last.reason else ""
-    until = utc(last.until).strftime("%Y-%m-%d %H:%M:%S UTC")
+    until = utc(last.deadline.wall).strftime("%Y-%m-%d %H:%M:%S UTC")
     command = f"gpumon probe unhold --owner {last.owner}" if last.owner else "gpumon probe unhold"
     return f"Held until {until} by {owner}{others}{reason}. Run again then, or end it with `{command}`."

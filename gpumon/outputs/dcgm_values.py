@@ -39,7 +39,7 @@ def last_xid(report: Report, state: GpuState) -> Values:
     times = state.gpu.xid_last_timestamp_seconds or {"0": 0.0}
     code = int(max(times, key=lambda xid: times[xid]))
     events = [event for event in _xid_events(report, state) if event.code == code]
-    if events and events[-1].boot_id != report.boot_id:
+    if events and events[-1].last.boot_id != report.boot_id:
         code = 0
     text = report.catalogue.xid(code).name if code else "No Error"
     if state.gpu.xid_critical_errors_total is not None:
@@ -50,7 +50,7 @@ def recent_xids(report: Report, state: GpuState) -> Values:
     """Yield, for each Xid that occurred in the last XID_WINDOW_SECONDS, the number of errors in its last burst."""
     now = report.node.snapshot_timestamp_seconds
     for event in _xid_events(report, state):
-        if now is not None and now - event.last_wall <= XID_WINDOW_SECONDS:
+        if now is not None and now - event.last.wall <= XID_WINDOW_SECONDS:
             yield (("window_size_in_ms", f"{1000 * XID_WINDOW_SECONDS}"), ("xid", str(event.code))), event.count
 
 

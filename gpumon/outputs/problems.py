@@ -103,7 +103,7 @@ def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProb
         action=" ".join(filter(None, (action_sentence(verdict, report.health, report.boot_id), check.advice))),
         runbook_url=runbook_url(check.alert),
         gpu=None if state is None else state.index,
-        since=verdict.since,
+        since=verdict.raised.wall,
         unobserved=is_unobserved(verdict, report),
     )
 
@@ -125,7 +125,7 @@ def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
     flag = "" if not verdict.device else f" --gpu {state.index}" if state else f" --device {verdict.device}"
     conditions = " or ".join(clearing_conditions(check))
     until = f"until {conditions}" if conditions else "and does not end by itself"
-    if check.latch.repair and verdict.boot_id != report.boot_id:
+    if check.latch.repair and verdict.last_active.boot_id != report.boot_id:
         until = f"until it has been ok for {PROOF_AFTER_REBOOT / MINUTE:.0f} minutes: the node was rebooted since"
     elif check.latch.repair and performed_repair(verdict, report.boot_id) is Clearance.RESET:
         until = f"until it has been ok for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
@@ -206,7 +206,7 @@ def _is_cleared(run: ProbeResult, probe: Probe, report: Report) -> bool:
     return any(
         transition.cleared_by is Clearance.OPERATOR
         and is_about(probe, transition.verdict.check)
-        and transition.wall >= run.ended
+        and transition.time.wall >= run.ended
         for transition in report.health.cleared.values()
     )
 

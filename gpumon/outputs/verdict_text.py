@@ -32,7 +32,7 @@ def current_reason(verdict: Verdict, report: Report) -> str:
     """Return the reason of a verdict. It begins with the time of the last observation if `is_unobserved` is True."""
     if not is_unobserved(verdict, report):
         return verdict.reason
-    last_seen = rfc3339(verdict.seen)
+    last_seen = rfc3339(verdict.last_active.wall)
     return f"Last observed at {last_seen[:10]} {last_seen[11:19]} UTC: {verdict.reason}"
 
 

@@ -50,7 +50,7 @@ async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> E
     # Only the Report has events that the store could not write, and only the store has older events.
     events = {event.id: event for event in latest.events if query.matches(event) and matches(event)}
     complete = await completes(_add_stored(request, query, chosen.limit, matches, events))
-    newest = sorted(events.values(), key=lambda event: event.last_wall)[-chosen.limit :]
+    newest = sorted(events.values(), key=lambda event: event.last.wall)[-chosen.limit :]
     return EventsResponse(events=newest_first(latest, newest), complete=complete)
 
 

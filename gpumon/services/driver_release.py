@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable
 
 from gpumon.clock import boot_clock
 from gpumon.model.bus_id import parse_bus_id
+from gpumon.model.instant import Instant
 from gpumon.model.request_result import DeviceHolder, RequestResult
 from gpumon.model.time_window import (
     DEADLINE,
@@ -157,7 +157,11 @@ class DriverRelease:
         wanted = self._marker.read(self._latest().boot_id, self._bus_id)
         marked = [window for window in in_force(self._latest().windows, WindowKind.RELEASE) if window.by == MARKER]
         stale = frozenset(window.id for window in marked if wanted is None or window.bus_id != wanted.bus_id)
-        if wanted is not None and wanted.deadline > boot_clock() and wanted.id not in {window.id for window in marked}:
+        if (
+            wanted is not None
+            and wanted.deadline.at > boot_clock()
+            and wanted.id not in {window.id for window in marked}
+        ):
             self._publish(wanted)  # replaces the window of the same scope
         self._end(stale, MARKER)
 
@@ -167,11 +171,11 @@ class DriverRelease:
         `state.reduce` does the same, but only when a message arrives, and few messages arrive while no sampler runs.
         """
         windows, now = in_force(self._latest().windows, WindowKind.RELEASE), boot_clock()
-        self._end(frozenset(window.id for window in windows if window.deadline <= now), DEADLINE)
+        self._end(frozenset(window.id for window in windows if window.deadline.at <= now), DEADLINE)
 
     def _end(self, ids: frozenset[str], by: str) -> None:
         if ids:
-            self._publish(WindowsEnded(ids=ids, by=by, wall=time.time(), at=boot_clock()))
+            self._publish(WindowsEnded(ids=ids, by=by, time=Instant.now(self._latest().boot_id)))
 
     def _bus_id(self, name: str) -> str | None:
         """Return the bus id of the GPU with this uuid, index or PCI address; None if the node has no such GPU.

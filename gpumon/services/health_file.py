@@ -79,8 +79,8 @@ class HealthFileContent(CurrentHealthResponse):
             maintenance=None
             if window is None
             else MaintenanceWindow(
-                until=rfc3339(window.until),
-                until_boottime_seconds=window.deadline,
+                until=rfc3339(window.deadline.wall),
+                until_boottime_seconds=window.deadline.at,
                 reason=window.reason,
                 by=window.by,
             ),

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpumon.clock import boot_clock
 from gpumon.model import durations
 from gpumon.model.audit_entry import AuditEntry
+from gpumon.model.instant import Instant
 from gpumon.model.time_window import MARKER, NODE, TimeWindow, WindowKind, WindowRequest, new_window
 
 log = logging.getLogger("gpumon.release")
@@ -165,7 +166,7 @@ class MarkerWatch:
             AuditEntry(wall=wall, request=f"{self.path} {request.gpu or ''}".strip(), client=MARKER, uid=marker.uid)
         )
         wanted = WindowRequest(kind=WindowKind.RELEASE, seconds=left, by=MARKER, bus_id=scope)
-        return new_window(wanted, wall=wall, at=boot_clock(), boot_id=boot_id)
+        return new_window(wanted, Instant(boot_id, boot_clock(), wall))
 
 
 class DoneFile:

@@ -81,7 +81,7 @@ def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...
 
 
 def _identity(transition: VerdictTransition) -> tuple[object, ...]:
-    return transition.verdict.key, transition.change, transition.wall
+    return transition.verdict.key, transition.change, transition.time.wall
 
 
 def _error_counters(report: Report) -> list[ErrorCounter]:

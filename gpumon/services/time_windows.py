@@ -6,13 +6,13 @@ complete, at the latest after the effect's answer_seconds. A request to end wind
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpumon.clock import boot_clock
+from gpumon.model.instant import Instant
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import (
     END_SOME,
@@ -135,14 +135,14 @@ class TimeWindows:
         return self._loop.request(lambda future: future.set_result(_STOPPING) if self._stopping else work(future))
 
     def _start(self, request: WindowRequest, future: Future[RequestResult]) -> None:
-        effect, report, at = self._effects[request.kind], self._latest(), boot_clock()
-        window = new_window(request, wall=time.time(), at=at, boot_id=report.boot_id)
+        effect, report = self._effects[request.kind], self._latest()
+        window = new_window(request, Instant.now(report.boot_id))
         refusal = self._refusal(request, window)
         if refusal is not None:
             future.set_result(refusal)
             return
         self._publish(window)
-        waiting = _Waiting(window, future, effect.completion(window), at + effect.answer_seconds)
+        waiting = _Waiting(window, future, effect.completion(window), window.started.at + effect.answer_seconds)
         effect.follow()
 
         def note_stored(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
@@ -176,7 +176,7 @@ class TimeWindows:
             future.set_result(RequestResult())
             return
         ids = frozenset(window.id for window in ended)
-        self._publish(WindowsEnded(ids=ids, by=selection.by, wall=time.time(), at=boot_clock()))
+        self._publish(WindowsEnded(ids=ids, by=selection.by, time=Instant.now(report.boot_id)))
         for kind in {window.kind for window in ended}:
             self._effects[kind].follow()
         self._store(lambda stored: future.set_result(RequestResult(stored=stored)))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
-from gpumon.clock import boot_clock
 from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
 from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
 from gpumon.store import verdicts
@@ -116,9 +115,7 @@ def _operator_clearance(verdict: Verdict, note: str, report: Report) -> VerdictT
     return VerdictTransition(
         verdict=verdict,
         change=VerdictChange.CLEARED,
-        wall=time.time(),
-        at=boot_clock(),
-        boot_id=report.boot_id,
+        time=Instant.now(report.boot_id),
         cleared_by=Clearance.OPERATOR,
         note=note,
         muted=report.maintenance is not None,

@@ -137,7 +137,7 @@ def _with_releases(node: Node, step: Step) -> Node:
     """
     unwatched = step.report.inventory.unwatched
     last = last_to_end(step.report.windows, WindowKind.RELEASE)
-    end = node.release_end_timestamp_seconds if last is None else last.until
+    end = node.release_end_timestamp_seconds if last is None else last.deadline.wall
     node = replace(node, release_end_timestamp_seconds=end if unwatched else None)
     return replace(node, **dict.fromkeys(_DRIVER_ROWS)) if NODE in unwatched else node
 
@@ -151,7 +151,7 @@ def _maintenance_end(agent: AgentState, step: Step) -> float | None:
     """
     report = replace(step.report, agent=agent)
     if report.maintenance is not None:
-        return report.maintenance.until
+        return report.maintenance.deadline.wall
     hidden = not agent.restored or report.hides_verdicts or report.lost_history
     return None if hidden else 0.0
 

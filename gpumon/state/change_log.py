@@ -88,7 +88,7 @@ def _windows(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _window(window: TimeWindow, report: Report) -> dict[str, object]:
-    words = {"owner": window.owner, "by": window.by, "reason": window.reason, "until": _moment(window.until)}
+    words = {"owner": window.owner, "by": window.by, "reason": window.reason, "until": _moment(window.deadline.wall)}
     if window.kind is WindowKind.RELEASE:
         gpu = report.gpu(window.bus_id) if window.bus_id else None
         words["gpu"] = window.bus_id or "all" if gpu is None else f"{gpu.index} ({gpu.uuid})"

@@ -79,13 +79,13 @@ def _increase(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
         event = change.event
         codes = after.setdefault(event.device, {})
         count, last = codes.get(str(event.code), (0.0, 0.0))
-        codes[str(event.code)] = (count + change.increase, max(last, event.last_wall))
+        codes[str(event.code)] = (count + change.increase, max(last, event.last.wall))
     return after
 
 
 def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[ErrorEvent, ...]:
     by_id = {event.id: event for event in (*before, *newer)}
-    last = sorted(by_id.values(), key=lambda event: event.last_wall)[-MAX_EVENTS:]
+    last = sorted(by_id.values(), key=lambda event: event.last.wall)[-MAX_EVENTS:]
     return tuple(_cancel(event, last) for event in last)
 
 
@@ -95,8 +95,8 @@ def _cancel(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
     if by is None:
         return event
     ends = (
-        other.last_wall
+        other.last.wall
         for other in events
-        if (other.kind, other.code, other.bus_id) == (XID, by, event.bus_id) and other.last_wall >= event.last_wall
+        if (other.kind, other.code, other.bus_id) == (XID, by, event.bus_id) and other.last.wall >= event.last.wall
     )
     return replace(event, cancelled_wall=min(ends, default=None))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gpumon.model.error_event import MAX_TEXTS, NVML, ErrorEvent, ErrorObservation, common
+from gpumon.model.instant import Instant
 
 PAUSE = 180.0
 """Seconds without the error after which its next occurrence starts another event."""
@@ -33,7 +34,7 @@ class EventGrouper:
     def restore(self, stored: Iterable[ErrorEvent]) -> None:
         """Reopen the events of this boot that an earlier run of the agent stored. `stored` is sorted oldest first."""
         for event in stored:
-            if event.boot_id == self._boot_id:
+            if event.last.boot_id == self._boot_id:
                 self._open.pop(_key(event), None)
                 self._open[_key(event)] = event
 
@@ -44,9 +45,9 @@ class EventGrouper:
         """
         key = _key(observation)
         event = self._open.get(key)
-        if event is not None and observation.at < event.first_at - PAUSE:  # reported late: ended before `event` began
+        if event is not None and observation.at < event.first.at - PAUSE:  # reported late: ended before `event` began
             return _extend(self._begin(observation), observation)
-        if event is None or observation.at > event.last_at + PAUSE:
+        if event is None or observation.at > event.last.at + PAUSE:
             event = self._begin(observation)
         self._open.pop(key, None)
         self._open[key] = event = _extend(event, observation)
@@ -56,7 +57,7 @@ class EventGrouper:
 
     def end(self, now: float) -> frozenset[str]:
         """End events that last occurred more than PAUSE before the boot clock `now`. Return the ids of open events."""
-        self._open = {key: event for key, event in self._open.items() if event.last_at + PAUSE >= now}
+        self._open = {key: event for key, event in self._open.items() if event.last.at + PAUSE >= now}
         return frozenset(event.id for event in self._open.values())
 
     def _begin(self, observation: ErrorObservation) -> ErrorEvent:
@@ -66,11 +67,8 @@ class EventGrouper:
             code=observation.code,
             bus_id=observation.bus_id,
             uuid=observation.uuid,
-            boot_id=self._boot_id,
-            first_at=observation.since,
-            last_at=observation.at,
-            first_wall=observation.wall - (observation.at - observation.since),
-            last_wall=observation.wall,
+            first=_first(observation, self._boot_id),
+            last=Instant(self._boot_id, observation.at, observation.wall),
             historical=observation.historical,
             gpu_instance_id=observation.gpu_instance_id,
             compute_instance_id=observation.compute_instance_id,
@@ -90,10 +88,8 @@ def _extend(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
     return replace(
         event,
         uuid=event.uuid or observation.uuid,
-        first_at=min(event.first_at, observation.since),
-        last_at=max(event.last_at, observation.at),
-        first_wall=min(event.first_wall, observation.wall - (observation.at - observation.since)),
-        last_wall=max(event.last_wall, observation.wall),
+        first=_earliest(event.first, _first(observation, event.first.boot_id)),
+        last=_latest(event.last, observation),
         nvml=event.nvml + (observation.times if observation.source == NVML else 0),
         kmsg=event.kmsg + logged,
         unnumbered=event.unnumbered or not observation.numbered,
@@ -103,6 +99,18 @@ def _extend(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
         compute_instance_id=_instance(event.compute_instance_id, observation.compute_instance_id),
         fatal=observation.fatal if event.fatal is None else event.fatal or bool(observation.fatal),
     )
+
+
+def _first(observation: ErrorObservation, boot_id: str) -> Instant:
+    return Instant(boot_id, observation.since, observation.wall - (observation.at - observation.since))
+
+
+def _earliest(first: Instant, other: Instant) -> Instant:
+    return Instant(first.boot_id, min(first.at, other.at), min(first.wall, other.wall))
+
+
+def _latest(last: Instant, observation: ErrorObservation) -> Instant:
+    return Instant(last.boot_id, max(last.at, observation.at), max(last.wall, observation.wall))
 
 
 def _instance(before: int | None, observed: int | None) -> int | None:

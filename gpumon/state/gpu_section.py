@@ -201,7 +201,7 @@ def _fault_start(gpu: GpuRecord, fault: str | None, health: Health) -> float | N
     If an earlier run of the agent stored a verdict about the fault, return the time at which that verdict began.
     """
     verdict = health.open.get((f"gpu_{fault}", gpu.uuid)) if gpu.restored else None
-    return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.since)
+    return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.raised.wall)
 
 
 def _unread_fault(gpu: GpuRecord, down: str | None, step: Step) -> tuple[str | None, str]:

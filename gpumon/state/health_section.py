@@ -9,6 +9,7 @@ from gpumon.health.facts import Facts
 from gpumon.health.free_node import free_since
 from gpumon.health.node_health import Health
 from gpumon.model.error_event import ErrorEvent
+from gpumon.model.instant import Instant
 from gpumon.model.now import Now
 from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind, in_force, of_kind
@@ -96,20 +97,17 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         maintenances=of_kind(report.windows, WindowKind.MAINTENANCE),
         releases=of_kind(report.windows, WindowKind.RELEASE),
     )
-    cleared = {
-        key: read.on_this_clock(clearing.wall, clearing.at, clearing.boot_id)
-        for key, clearing in report.health.cleared.items()
-    }
-    return replace(read, events=tuple(_on_this_clock(event, read) for event in report.events), cleared=cleared)
+    cleared = {key: clearing.time.on_clock(read.instant) for key, clearing in report.health.cleared.items()}
+    return replace(read, events=tuple(_on_clock(event, read.instant) for event in report.events), cleared=cleared)
 
 
-def _on_this_clock(event: ErrorEvent, facts: Facts) -> ErrorEvent:
+def _on_clock(event: ErrorEvent, now: Instant) -> ErrorEvent:
     """Return the event with its wall times converted to the current setting of the wall clock."""
-    last = facts.on_this_clock(event.last_wall, event.last_at, event.boot_id)
-    if abs(last - event.last_wall) < CLOCK_NOISE:
+    last = event.last.on_clock(now)
+    if abs(last - event.last.wall) < CLOCK_NOISE:
         return event
-    first = facts.on_this_clock(event.first_wall, event.first_at, event.boot_id)
-    return replace(event, first_wall=first, last_wall=last)
+    first = event.first.on_clock(now)
+    return replace(event, first=event.first._replace(wall=first), last=event.last._replace(wall=last))
 
 
 def _versions(report: Report) -> dict[str, str]:

@@ -186,7 +186,7 @@ class Report:
         cleared, verdict = self.health.cleared.get(key), self.health.open.get(key)
         if verdict is not None:
             return LOST_TO in verdict.evidence
-        return bool(self.agent.lost_to) and (cleared is None or cleared.wall < self.started)
+        return bool(self.agent.lost_to) and (cleared is None or cleared.time.wall < self.started)
 
     def _may_be_renamed(self, device: str) -> bool:
         """Return True if the device is a GPU without a uuid that may still get an index, when the PCI bus is read.

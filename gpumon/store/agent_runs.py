@@ -25,7 +25,7 @@ def put(connection: sqlite3.Connection, agent_runs: Iterable[AgentRun]) -> None:
     connection.execute("DELETE FROM agent_runs WHERE number <= (SELECT max(number) FROM agent_runs) - ?", (MAX_ROWS,))
 
 
-TABLE: StoreTable[AgentRun] = StoreTable(name="agent_runs", key=lambda run: (run.boot_id, run.began_at), put=put)
+TABLE: StoreTable[AgentRun] = StoreTable(name="agent_runs", key=lambda run: run.began[:2], put=put)
 
 
 def read(connection: sqlite3.Connection, limit: int) -> tuple[AgentRun, ...]:

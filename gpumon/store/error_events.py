@@ -6,7 +6,7 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from gpumon.model.error_event import (
@@ -22,11 +22,22 @@ from gpumon.model.error_event import (
     LogPosition,
 )
 from gpumon.model.reading import KEY_SEPARATOR
-from gpumon.store.stored_rows import MAX_COUNT, StoreTable, count_of, insert, readable, select, validate, values
+from gpumon.store.stored_rows import (
+    MAX_COUNT,
+    StoreTable,
+    columns_of,
+    count_of,
+    flat,
+    insert,
+    readable,
+    select,
+    validate,
+    values,
+)
 
 _COUNTED = (XID, SXID)
 _COUNTER = ("kind", "device", "code", "count", "last_wall")
-_COLUMNS = tuple(field.name for field in fields(ErrorEvent) if field.name != "cancelled_wall")
+_COLUMNS = tuple(column for column in columns_of(ErrorEvent) if column != "cancelled_wall")
 _COUNTS = ("nvml", "kmsg", "unnumbered")
 _FIRST = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
 """Columns of error_events that are not changed after the row was inserted."""
@@ -60,8 +71,8 @@ class EventQuery:
             and self.kind in (None, event.kind)
             and self.code in (None, event.code)
             and (self.source is None or self.source in event.sources)
-            and (self.since is None or event.last_wall > self.since)
-            and (self.until is None or event.first_wall < self.until)
+            and (self.since is None or event.last.wall > self.since)
+            and (self.until is None or event.first.wall < self.until)
         )
 
 
@@ -148,8 +159,8 @@ def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
     row = connection.execute(
         select("error_events", tuple(map(count_of, _COUNTS)), "WHERE id = ?"), (event.id,)
     ).fetchone()
-    document = {name: getattr(event, name) for name in _COLUMNS} | {"texts": json.dumps(event.texts)}
-    connection.execute(_UPSERT, tuple(document.values()))
+    document = flat(event) | {"texts": json.dumps(event.texts)}
+    connection.execute(_UPSERT, tuple(document[column] for column in _COLUMNS))
     return change.increase if row is None else max(0, event.count - max(row)) * (not event.historical)
 
 
@@ -158,7 +169,7 @@ def _count(connection: sqlite3.Connection, event: ErrorEvent, increase: int) -> 
         connection.execute(
             f"{insert('error_counters', _COUNTER)} ON CONFLICT (kind, device, code) DO UPDATE SET"
             f" count = {count_of('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
-            (event.kind, event.device, event.code, increase, event.last_wall),
+            (event.kind, event.device, event.code, increase, event.last.wall),
         )
 
 
@@ -202,7 +213,7 @@ def _stored_event(row: Sequence[Any]) -> StoredEvent:
     event = validate(ErrorEvent, document | {"texts": texts, "cancelled_wall": cancelled})
     if event.kind not in KINDS:
         raise ValueError(f"{event.kind!r} is no kind of error")
-    return StoredEvent(event, (event.last_wall, number))
+    return StoredEvent(event, (event.last.wall, number))
 
 
 def _counter(row: Sequence[Any]) -> ErrorCounter:

@@ -6,10 +6,11 @@ cannot be read is left out, counted and logged.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -18,11 +19,25 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from gpumon.health.agent_runs import AgentRun
+from gpumon.health.verdict import Verdict, VerdictTransition
+from gpumon.model.error_event import ErrorEvent
+from gpumon.model.time_window import TimeWindow
+
 R = TypeVar("R")
 
 MAX_COUNT = 2**53
 """Maximum value of a counter: the largest integer up to which floating point metrics are exact."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+INSTANTS: dict[type, dict[str, tuple[str, str, str]]] = {
+    ErrorEvent: {"first": ("boot_id", "first_at", "first_wall"), "last": ("boot_id", "last_at", "last_wall")},
+    TimeWindow: {"started": ("boot_id", "start_at", "start"), "deadline": ("boot_id", "deadline", "until")},
+    AgentRun: {"began": ("boot_id", "began_at", "began")},
+    Verdict: {"raised": ("since_boot", "since_at", "since"), "last_active": ("boot_id", "seen_at", "seen")},
+    VerdictTransition: {"time": ("boot_id", "at", "wall")},
+}
+"""Columns of each Instant of a row object: its boot id, boot clock and wall time."""
 
 log = logging.getLogger("gpumon.store")
 
@@ -67,13 +82,30 @@ def count_of(column: str) -> str:
 
 
 def values(row: Any, columns: Sequence[str]) -> tuple[object, ...]:
-    """Return the attributes of a row object that have the names of the columns, in the order of the columns."""
-    return tuple(getattr(row, column) for column in columns)
+    """Return the values of a row object in these columns."""
+    document = flat(row)
+    return tuple(document[column] for column in columns)
+
+
+def flat(row: Any) -> dict[str, Any]:
+    """Return the values of a row object by column. An Instant has three columns (INSTANTS)."""
+    document: dict[str, Any] = {}
+    instants = INSTANTS.get(type(row), {})
+    for name in _field_names(type(row)):
+        value = getattr(row, name)
+        document |= zip(instants[name], value, strict=True) if name in instants else {name: value}
+    return document
 
 
 def columns_of(kind: Any) -> tuple[str, ...]:
-    """Return the columns of a table that has one for each field of the dataclass `kind`."""
-    return tuple(field.name for field in fields(kind))
+    """Return the columns of a table that has one for each field of `kind`, and three for an Instant."""
+    instants = INSTANTS.get(kind, {})
+    columns = (instants.get(name, (name,)) for name in _field_names(kind))
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(columns)))
+
+
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return kind._fields if issubclass(kind, tuple) else tuple(field.name for field in fields(kind))
 
 
 def upsert(
@@ -135,6 +167,10 @@ def validate(kind: type[R], document: object) -> R:
 
     Raise ValueError if a field is missing, or has a value that pydantic cannot convert to its type.
     """
+    if kind in INSTANTS and isinstance(document, Mapping):
+        instants = {name: [document.get(column) for column in columns] for name, columns in INSTANTS[kind].items()}
+        flattened = set(itertools.chain.from_iterable(INSTANTS[kind].values()))
+        document = {name: value for name, value in document.items() if name not in flattened} | instants
     value: R = _adapter(kind).validate_python([document])[0]  # type: ignore[arg-type]
     return value
 

@@ -17,7 +17,7 @@ from gpumon.health.verdict import (
     VerdictChange,
     VerdictTransition,
 )
-from gpumon.store.stored_rows import StoreTable, insert, readable, validate
+from gpumon.store.stored_rows import StoreTable, flat, insert, readable, validate
 
 _NOT_STORED = ("check", "device", "active")
 """Fields of Verdict that are not in the JSON column `document`: they have columns, or the next evaluation sets them."""
@@ -60,7 +60,7 @@ def restore(
     connection.execute("DELETE FROM verdicts")
     for verdict in verdicts:
         _put(connection, verdict)
-    for transition in sorted(transitions, key=lambda transition: transition.wall):
+    for transition in sorted(transitions, key=lambda transition: transition.time.wall):
         connection.execute(
             f"INSERT INTO verdict_transitions ({', '.join(_COLUMNS)}) SELECT {', '.join('?' * len(_COLUMNS))}"  # noqa: S608
             " WHERE NOT EXISTS (SELECT 1 FROM verdict_transitions WHERE check_name = ? AND device = ?"
@@ -68,9 +68,9 @@ def restore(
             (
                 *_row(transition),
                 *transition.verdict.key,
-                transition.wall,
-                transition.wall,
-                transition.at,
+                transition.time.wall,
+                transition.time.wall,
+                transition.time.at,
                 transition.change,
             ),
         )
@@ -153,9 +153,9 @@ def _put(connection: sqlite3.Connection, verdict: Verdict) -> None:
 
 def _row(transition: VerdictTransition) -> tuple[object, ...]:
     return (
-        transition.wall,
-        transition.at,
-        transition.boot_id,
+        transition.time.wall,
+        transition.time.at,
+        transition.time.boot_id,
         *transition.verdict.key,
         transition.change,
         transition.cleared_by,
@@ -166,7 +166,7 @@ def _row(transition: VerdictTransition) -> tuple[object, ...]:
 
 
 def _document(verdict: Verdict) -> str:
-    return json.dumps({name: value for name, value in verdict._asdict().items() if name not in _NOT_STORED})
+    return json.dumps({name: value for name, value in flat(verdict).items() if name not in _NOT_STORED})
 
 
 def _verdict(check: str, device: str, document: str) -> Verdict:

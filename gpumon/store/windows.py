@@ -43,7 +43,7 @@ def _window(row: Sequence[Any]) -> TimeWindow:
     A release with a deadline that never comes would keep the samplers stopped.
     """
     window = validate(TimeWindow, dict(zip(_COLUMNS, row, strict=True)))
-    moments = (window.start, window.start_at, window.until, window.deadline, window.ended or 0.0)
+    moments = (*window.started[1:], *window.deadline[1:], window.ended or 0.0)
     if max(map(abs, moments)) > LATEST:
         raise ValueError(f"{window.kind} {window.id} has a time that cannot be true")
     return window

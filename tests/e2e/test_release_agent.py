@@ -18,6 +18,7 @@ from stores import read, write
 from typing_extensions import Self
 from unkillable import build, held
 
+from gpumon.model.instant import Instant
 from gpumon.store import windows
 from gpumon.store.store import Store
 
@@ -182,6 +183,8 @@ def let_pass(path: Path, seconds: float) -> None:
     """Shift the stored windows as if no agent had run for this time."""
     with Store.open(path) as store:
         for each in read(store, windows.read):
-            start_at, deadline = each.start_at - seconds, each.deadline - seconds
-            earlier = replace(each, until=each.until - seconds, deadline=deadline, start_at=start_at)
+            started, deadline = (
+                Instant(time.boot_id, time.at - seconds, time.wall - seconds) for time in (each.started, each.deadline)
+            )
+            earlier = replace(each, started=started, deadline=deadline)
             write(store, windows.put, [earlier])

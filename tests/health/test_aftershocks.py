@@ -70,7 +70,7 @@ def test_replaced_samplers_end_with_the_outage_of_the_driver() -> None:
     assert primary_since(ward, 1200) == {"gpu_driver_down"}
     ends = [each for each in ward.transitions if each.change is VerdictChange.CLEARED]
     assert [each.verdict.check for each in ends] == ["gpu_driver_down", "gpumon_sampler_restarting"]
-    assert {each.wall for each in ends} == {ends[0].wall}
+    assert {each.time for each in ends} == {ends[0].time}
     assert {each.cleared_by for each in ends} == {Clearance.RECOVERED}
 
 

@@ -14,6 +14,7 @@ from gpumon.health.catalogue import SHIPPED
 from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.verdict import NODE, Action, Level, Verdict
 from gpumon.health.xids import RESET, XIDS
+from gpumon.model.instant import Instant
 from gpumon.model.node import VerdictInfo
 from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.verdicts import VerdictResponse
@@ -116,18 +117,15 @@ def test_maintenance_mutes_what_pages() -> None:
 
 
 def verdict(check: str, level: Level, device: str, ward: Ward, **changes: object) -> Verdict:
+    now = Instant(ward.report.boot_id, ward.at, ward.wall)
     row = Verdict(
         check=check,
         device=device,
         level=level,
         reason="It was busy 2% of the time.",
         action=Action.NONE,
-        since=ward.wall,
-        seen=ward.wall,
-        seen_at=ward.at,
-        boot_id=ward.report.boot_id,
-        since_at=ward.at,
-        since_boot=ward.report.boot_id,
+        raised=now,
+        last_active=now,
     )
     return row._replace(**changes)  # type: ignore[arg-type]
 

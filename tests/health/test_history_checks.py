@@ -12,6 +12,7 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.check_row import DAY, HOUR, MINUTE
 from gpumon.health.checks.history import repairs
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Level, Verdict, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.state.health_section import facts
 
 
@@ -24,9 +25,7 @@ class NodeWithLives(Ward):
 
     def live(self, version: str = "1.0") -> None:
         """The agent starts."""
-        agent_run = AgentRun(
-            boot_id=self.report.boot_id, version=version, began=self.wall, began_at=self.at, last=self.wall
-        )
+        agent_run = AgentRun(began=Instant(self.report.boot_id, self.at, self.wall), version=version, last=self.wall)
         self.report = changed(self.report, agent_runs=(*self.report.agent.runs, agent_run))
 
     def end(self, *, stopped: bool = False, planned: bool = False) -> None:
@@ -140,13 +139,11 @@ def record_repair(
         level=level,
         reason="It was broken.",
         action=Action.RESET,
-        since=ward.wall,
-        seen=ward.wall,
-        seen_at=ward.at,
-        boot_id=ward.report.boot_id,
+        raised=Instant("", 0.0, ward.wall),
+        last_active=Instant(ward.report.boot_id, ward.at, ward.wall),
     )
     raised = VerdictTransition(
-        verdict=one, change=VerdictChange.RAISED, wall=ward.wall, at=ward.at, boot_id=ward.report.boot_id
+        verdict=one, change=VerdictChange.RAISED, time=Instant(ward.report.boot_id, ward.at, ward.wall)
     )
     cleared = raised._replace(change=VerdictChange.CLEARED, cleared_by=cleared_by)
     ward.report = with_transitions(ward.report, (raised, cleared))

@@ -14,6 +14,7 @@ from gpumon.health.device_case import device_cases
 from gpumon.health.node_health import Health, apply_transitions
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import Action, Clearance, Key, Level, Verdict, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.state import health_section
 
 WARD = Ward(gpus=3, ports=1)
@@ -39,12 +40,8 @@ def verdicts(draw: st.DrawFn) -> Verdict:
         level=draw(st.sampled_from((Level.WARN, Level.FAIL))),
         reason="So it is.",
         action=draw(st.sampled_from(Action)),
-        since=NOW.wall - ago,
-        since_at=NOW.at - ago,
-        since_boot=FACTS.boot_id,
-        seen=NOW.wall - seen,
-        seen_at=NOW.at - seen,
-        boot_id=FACTS.boot_id,
+        raised=Instant(FACTS.boot_id, NOW.at - ago, NOW.wall - ago),
+        last_active=Instant(FACTS.boot_id, NOW.at - seen, NOW.wall - seen),
         active=draw(st.booleans()),
     )
 
@@ -74,7 +71,10 @@ def test_invariants(found: list[Verdict]) -> None:
         assert above.level >= each.level
         if each.inhibited_by is not None:
             lead = inhibition._lead(known[each.inhibited_by])
-            assert known[each.inhibited_by].since <= each.since + lead or BY_NAME[each.check].inhibited_if is not None
+            assert (
+                known[each.inhibited_by].raised.wall <= each.raised.wall + lead
+                or BY_NAME[each.check].inhibited_if is not None
+            )
             row = BY_NAME[each.check]
             assert row.inhibited_by[each.inhibited_by[0]]
             assert asks_for_no_less(each, above) or row.latch is None or row.inhibited_if is not None
@@ -84,7 +84,7 @@ def test_invariants(found: list[Verdict]) -> None:
     causes = [each for each in known.values() if any(other.inhibited_by == each.key for other in known.values())]
     for cause in causes[:3]:
         over = VerdictTransition(
-            verdict=cause, change=VerdictChange.CLEARED, wall=NOW.wall, cleared_by=Clearance.RECOVERED
+            verdict=cause, change=VerdictChange.CLEARED, time=Instant("", 0.0, NOW.wall), cleared_by=Clearance.RECOVERED
         )
         after = apply_transitions(health, (over,))
         assert all(each.inhibited_by in after.open for each in after.open.values() if each.inhibited_by is not None)
@@ -96,7 +96,16 @@ def test_invariants(found: list[Verdict]) -> None:
 @given(st.lists(st.tuples(verdicts(), st.booleans()), max_size=25))
 def test_verdicts_from_before_a_reboot_make_no_circle(found: list[tuple[Verdict, bool]]) -> None:
     """Verdicts from before a reboot cause neither a circle nor a lower level."""
-    ages = [one._replace(since_boot="boot-0", boot_id="boot-0", active=False) if old else one for one, old in found]
+    ages = [
+        one._replace(
+            raised=one.raised._replace(boot_id="boot-0"),
+            last_active=one.last_active._replace(boot_id="boot-0"),
+            active=False,
+        )
+        if old
+        else one
+        for one, old in found
+    ]
     known = dict(inhibited_health(ages).open)
     assert all(primary_above(one, known).level >= one.level for one in known.values())
 
@@ -114,12 +123,8 @@ def test_a_verdict_that_needs_a_reset_is_not_inhibited_by_a_milder_one(row: Chec
         level=Level.FAIL,
         reason="So it is.",
         action=asked,
-        since=NOW.wall - 60.0,
-        since_at=NOW.at - 60.0,
-        since_boot=FACTS.boot_id,
-        seen=NOW.wall,
-        seen_at=NOW.at,
-        boot_id=FACTS.boot_id,
+        raised=Instant(FACTS.boot_id, NOW.at - 60.0, NOW.wall - 60.0),
+        last_active=Instant(FACTS.boot_id, NOW.at, NOW.wall),
         evidence={"xid": 74},
     )
     for name, where in row.inhibited_by.items():
@@ -182,7 +187,7 @@ def test_an_inhibited_verdict_is_primary_as_soon_as_its_cause_clears() -> None:
     over = VerdictTransition(
         verdict=lost._replace(active=False),
         change=VerdictChange.CLEARED,
-        wall=ward.wall,
+        time=Instant("", 0.0, ward.wall),
         cleared_by=Clearance.OPERATOR,
     )
     ward.report = with_transitions(ward.report, (over,))

@@ -19,6 +19,7 @@ from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.node_health import Health
 from gpumon.health.pending_verdicts import pending_to_store
 from gpumon.health.verdict import Clearance, Key, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.state import health_section
 from gpumon.state.messages import StoredState
 from gpumon.state.section import Step
@@ -86,9 +87,7 @@ class NodeWithStore(Ward):
                     VerdictTransition(
                         verdict=each,
                         change=VerdictChange.CLEARED,
-                        wall=self.wall,
-                        at=self.at,
-                        boot_id=self.report.boot_id,
+                        time=Instant(self.report.boot_id, self.at, self.wall),
                         cleared_by=Clearance.OPERATOR,
                     )
                     for each in answer.cleared

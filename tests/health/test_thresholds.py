@@ -10,6 +10,7 @@ from gpumon.health.check_row import Check
 from gpumon.health.policy import Policy
 from gpumon.health.table import CHECKS, LIMITS
 from gpumon.health.verdict import NODE, Action, Verdict
+from gpumon.model.instant import Instant
 
 _OF_HISTORY = frozenset({"node_repeat_offender"})
 """Latched, and of what was done and not of what is: quiet time ends it, or a person."""
@@ -35,10 +36,6 @@ def _verdict(check: Check, ward: Ward) -> Verdict:
         level=check.levels[0],
         reason="It was so.",
         action=Action.INSPECT,
-        since=ward.wall,
-        seen=ward.wall,
-        seen_at=ward.at,
-        boot_id=ward.report.boot_id,
-        since_at=ward.at,
-        since_boot=ward.report.boot_id,
+        raised=Instant(ward.report.boot_id, ward.at, ward.wall),
+        last_active=Instant(ward.report.boot_id, ward.at, ward.wall),
     )

@@ -296,7 +296,7 @@ def test_a_verdict_of_a_pci_address_moves_to_the_uuid_of_its_gpu() -> None:
     ward.gpu(4, state={"uuid": uuid, "fault": None, "index": 9})
     verdict = ward.go_on(10).verdict("gpu_missing")
     assert verdict is not None
-    assert (verdict.device, verdict.since) == (uuid, since.since)
+    assert (verdict.device, verdict.raised) == (uuid, since.raised)
     assert len(ward.verdicts) == 1
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_windows import HOLD, MAINTENANCE, RELEASE, window
 
+from gpumon.model.instant import Instant
 from gpumon.model.now import Now
 from gpumon.model.time_window import (
     DEADLINE,
@@ -56,7 +57,7 @@ def after(seconds: float, *, stepped: float = 0.0, booted: float | None = None) 
 def end_all(windows: Windows, seconds: float) -> Windows:
     """End all windows by request, so long after START."""
     ids = frozenset(each.id for each in windows)
-    return end(windows, WindowsEnded(ids=ids, by="api", wall=START + seconds, at=UPTIME + seconds))
+    return end(windows, WindowsEnded(ids=ids, by="api", time=Instant("", UPTIME + seconds, START + seconds)))
 
 
 def test_a_window_is_in_force_until_its_deadline() -> None:
@@ -74,7 +75,7 @@ def test_a_step_of_the_wall_clock_does_not_move_the_deadline(stepped: float, sec
     windows = advance((hour(),), after(seconds, stepped=stepped), "a")
     assert bool(in_force(windows)) == (seconds < HOUR)
     if seconds < HOUR:
-        assert windows[-1].until == pytest.approx(START + HOUR + stepped, abs=1.1)
+        assert windows[-1].deadline.wall == pytest.approx(START + HOUR + stepped, abs=1.1)
 
 
 REBOOTED = 580
@@ -121,8 +122,18 @@ def test_a_wall_clock_past_the_end_is_trusted_after_ten_minutes() -> None:
 
 def test_the_length_is_right_if_the_wall_clock_was_wrong_at_the_start() -> None:
     """A window that started in 1970, before NTP stepped the clock, does not last for years after a boot in 1970."""
-    (one,) = advance((replace(hour(), start=12.0, until=12.0 + HOUR),), after(10), "a")
-    assert one.until == pytest.approx(START + HOUR)
+    (one,) = advance(
+        (
+            replace(
+                hour(),
+                started=hour().started._replace(wall=12.0),
+                deadline=hour().deadline._replace(wall=12.0 + HOUR),
+            ),
+        ),
+        after(10),
+        "a",
+    )
+    assert one.deadline.wall == pytest.approx(START + HOUR)
     assert states(one, (20, -START), (HOUR + 1, -START)) == [True, False]
     assert states(one, (20, 0.0), (LEFT + 1, 0.0)) == [True, False]
 
@@ -150,10 +161,10 @@ def test_a_new_window_replaces_the_one_in_its_slot() -> None:
 def test_a_window_ends_once_and_not_after_its_deadline() -> None:
     """On both clocks."""
     early = end_all((hour(),), 100)
-    assert [(each.ended, each.deadline, each.ended_by) for each in early] == [(START + 100, UPTIME + 100, "api")]
+    assert [(each.ended, each.deadline.at, each.ended_by) for each in early] == [(START + 100, UPTIME + 100, "api")]
     assert end_all(early, 200) == early
     (late,) = end_all((hour(),), HOUR + 9)
-    assert (late.ended, late.deadline) == (START + HOUR, UPTIME + HOUR)
+    assert (late.ended, late.deadline.at) == (START + HOUR, UPTIME + HOUR)
 
 
 def test_the_scopes_and_the_last_end_of_releases() -> None:

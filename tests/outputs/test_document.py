@@ -22,6 +22,7 @@ from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, Verdi
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
+from gpumon.model.instant import Instant
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
@@ -161,8 +162,15 @@ def test_gpu_without_a_reported_pci_address_has_that_of_the_inventory() -> None:
 def test_events_are_newest_first_and_name_their_gpu() -> None:
     """An event of a GPU that is not in the inventory keeps its PCI address."""
     report = samples.healthy()
-    known = replace(example.event(), bus_id=example_parts.bus_id(2), uuid=None, last_wall=STAMP.wall - 5)
-    strange = replace(example.event(), bus_id="0000:FF:00.0", uuid=None, last_wall=STAMP.wall - 9)
+    known = replace(
+        example.event(),
+        bus_id=example_parts.bus_id(2),
+        uuid=None,
+        last=example.event().last._replace(wall=STAMP.wall - 5),
+    )
+    strange = replace(
+        example.event(), bus_id="0000:FF:00.0", uuid=None, last=example.event().last._replace(wall=STAMP.wall - 9)
+    )
     documents = [each.document() for each in newest_first(report, (strange, known))]
     assert [(each["gpu"], each["uuid"], each["pci_bus_id"]) for each in documents] == [
         (2, example_parts.uuid(2), example_parts.bus_id(2)),
@@ -291,7 +299,7 @@ def test_no_second_reset_while_the_first_is_verified() -> None:
         one, (problem,) = whole(after)["health"]["verdicts"][0], problems(after)
         return one["action"], one["repair"], one["repaired_at"], problem.action.partition(".")[0]
 
-    later = asking.seen_at + 1
+    later = asking.last_active.at + 1
     booted = samples.STAMP.wall - samples.STAMP.boot
     assert instructions(reset_at=later) == (
         "none",
@@ -302,12 +310,12 @@ def test_no_second_reset_while_the_first_is_verified() -> None:
     not_yet = ("reset", None, None, "Drain the node and reset the GPU")
     assert (
         instructions()
-        == instructions(reset_at=asking.seen_at - 1)
+        == instructions(reset_at=asking.last_active.at - 1)
         == instructions(reset_at=later, active=True)
         == not_yet
     )
     assert instructions(reset_at=later, action=Action.REBOOT)[:2] == ("reboot", None), "a reset is less than a reboot"
-    assert instructions(reset_at=later, since_boot=asking.boot_id, since_at=later + 1) == not_yet
+    assert instructions(reset_at=later, raised=asking.last_active._replace(at=later + 1)) == not_yet
 
 
 def test_fault_without_a_verdict_is_a_problem() -> None:
@@ -383,7 +391,7 @@ def test_a_cleared_run_is_no_problem_any_more() -> None:
     verdict = samples.lost(3).health.verdicts[0]._replace(check="allreduce_slow", device="")
     for wall, titles in ((run.ended - 1, ["The last all-reduce: degraded"]), (run.ended + 1, [])):
         over = VerdictTransition(
-            verdict=verdict, change=VerdictChange.CLEARED, wall=wall, cleared_by=Clearance.OPERATOR
+            verdict=verdict, change=VerdictChange.CLEARED, time=Instant("", 0.0, wall), cleared_by=Clearance.OPERATOR
         )
         cleared = replace(report, health=replace(report.health, cleared={verdict.key: over}))
         assert [problem.title for problem in problems(cleared)] == titles

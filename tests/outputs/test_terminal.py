@@ -211,12 +211,12 @@ def test_time_of_the_first_run_is_shown() -> None:
 def test_recent_errors_are_shown() -> None:
     """Newest first, with count, meaning and action; historical and cancelled errors are left out."""
     event = example.event()
-    often = replace(event, id="often", code=13, kmsg=812, last_wall=samples.STAMP.wall - 5)
+    often = replace(event, id="often", code=13, kmsg=812, last=event.last._replace(wall=samples.STAMP.wall - 5))
     switch = replace(event, id="switch", kind=SXID, code=20034, bus_id="0000:c1:00.0", uuid=None, fatal=True)
     left_out = (
         replace(event, id="history", code=48, historical=True),
         replace(event, id="over", code=163, cancelled_wall=samples.STAMP.wall),
-        replace(event, id="old", code=62, first_wall=1e9, last_wall=1e9),
+        replace(event, id="old", code=62, first=event.first._replace(wall=1e9), last=event.last._replace(wall=1e9)),
     )
     text = status(changed(samples.healthy(), events=(*left_out, switch, event, often)))
 

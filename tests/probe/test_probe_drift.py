@@ -9,6 +9,7 @@ import pytest
 
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.outputs.probe_table import comparison_sentence
 from gpumon.probe.core.baseline import MAX_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude
@@ -91,13 +92,14 @@ class DriftingHost:
             level=WARN,
             reason="",
             action=Action.INSPECT,
-            since=0.0,
-            seen=0.0,
-            seen_at=0.0,
-            boot_id="",
+            raised=Instant("", 0.0, 0.0),
+            last_active=Instant("", 0.0, 0.0),
         )
         transition = VerdictTransition(
-            verdict=verdict, change=VerdictChange.CLEARED, wall=self.wall, cleared_by=Clearance.OPERATOR
+            verdict=verdict,
+            change=VerdictChange.CLEARED,
+            time=Instant("", 0.0, self.wall),
+            cleared_by=Clearance.OPERATOR,
         )
         self.report = replace(self.report, health=Health(history=(transition,)))
 

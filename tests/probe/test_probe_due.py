@@ -10,6 +10,7 @@ from gpumon.health.node_health import Health
 from gpumon.health.verdict import FAIL, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Instant
 from gpumon.model.node import Node
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.core.state import ProbeState
@@ -68,10 +69,8 @@ LOST = Verdict(
     reason="",
     action=Action.RESET,
     device="GPU-1",
-    since=0.0,
-    seen=0.0,
-    seen_at=0.0,
-    boot_id="",
+    raised=Instant("", 0.0, 0.0),
+    last_active=Instant("", 0.0, 0.0),
 )
 
 
@@ -87,7 +86,7 @@ def gpu_state(index: int, uuid: str, begun: float | None) -> GpuState:
 
 def health_with_clearing(way: Clearance) -> Health:
     transition = VerdictTransition(
-        verdict=LOST, change=VerdictChange.CLEARED, wall=WALL - 600, at=AT - 600, boot_id="", cleared_by=way
+        verdict=LOST, change=VerdictChange.CLEARED, time=Instant("", AT - 600, WALL - 600), cleared_by=way
     )
     return Health(history=(transition,))
 

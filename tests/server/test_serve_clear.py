@@ -14,6 +14,7 @@ from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 from gpumon.cli.main import main
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import FAIL, Action, Verdict
+from gpumon.model.instant import Instant
 
 PATH = "/api/v1/clear"
 
@@ -25,10 +26,8 @@ def verdict(check: str, index: int, *, active: bool = False) -> Verdict:
         level=FAIL,
         reason=f"Something with GPU {index}.",
         action=Action.RESET,
-        since=samples.STAMP.wall - 60,
-        seen=samples.STAMP.wall - 60,
-        seen_at=samples.STAMP.boot - 60,
-        boot_id="",
+        raised=Instant("", 0.0, samples.STAMP.wall - 60),
+        last_active=Instant("", samples.STAMP.boot - 60, samples.STAMP.wall - 60),
         active=active,
     )
 

@@ -31,8 +31,8 @@ def event(number: int, ago: float) -> ErrorEvent:
         code=(13, 79)[number % 2],
         bus_id=example_parts.bus_id(number % 4),
         uuid=example_parts.uuid(number % 4),
-        first_wall=STAMP.wall - ago,
-        last_wall=STAMP.wall - ago,
+        first=example.event().first._replace(wall=STAMP.wall - ago),
+        last=example.event().last._replace(wall=STAMP.wall - ago),
     )
 
 
@@ -125,7 +125,15 @@ def test_limit_keeps_the_last_stored_of_simultaneous_events(node: ServedNode, po
 def test_event_has_meaning_and_action(node: ServedNode, port: int) -> None:
     """It has its times, sources and the text of the kernel log."""
     line = "NETIR_LINK_DOWN Fatal XC0 i0 Link 07 (0x00200011 0x00000000)"
-    stored = replace(event(0, 100), code=149, nvml=2, kmsg=3, texts=(line,), text=line, first_wall=STAMP.wall - 160)
+    stored = replace(
+        event(0, 100),
+        code=149,
+        nvml=2,
+        kmsg=3,
+        texts=(line,),
+        text=line,
+        first=event(0, 100).first._replace(wall=STAMP.wall - 160),
+    )
     node.report = changed(samples.healthy(), events=(stored,))
     (shown,) = ask(port, "/api/v1/events").document["events"]
 

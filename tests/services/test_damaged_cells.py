@@ -24,6 +24,7 @@ from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.error_event import SXID, LogPosition
+from gpumon.model.instant import Instant
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs import terminal
@@ -74,11 +75,16 @@ NOW = HostTime(host="gpu-17", boot=200.0, wall=WALL + 200)
 def fill(path: Path) -> None:
     """Write rows of every table."""
     verdict = Verdict(
-        *("gpu_xid_critical", "GPU-1", FAIL, "Xid 79", Action.REBOOT, WALL, WALL, 100.0, "boot-1"), evidence={"xid": 79}
+        *("gpu_xid_critical", "GPU-1", FAIL, "Xid 79", Action.REBOOT),
+        raised=Instant("", 0.0, WALL),
+        last_active=Instant("boot-1", 100.0, WALL),
+        evidence={"xid": 79},
     )
-    raised = VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall=WALL, at=100.0, boot_id="boot-1")
+    raised = VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, time=Instant("boot-1", 100.0, WALL))
     other = raised._replace(verdict=verdict._replace(check="gpu_lost", device="GPU-0"))
-    cleared = other._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, wall=WALL + 9)
+    cleared = other._replace(
+        change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, time=Instant("boot-1", 100.0, WALL + 9)
+    )
     pending = PendingVerdict(
         check="gpu_lost", device="GPU-2", level=WARN, lasted={WARN: 1.0}, patience=9.0, seen_at=99.0, boot_id="boot-1"
     )
@@ -99,8 +105,10 @@ def fill(path: Path) -> None:
             ("device", "port", "bus_id", "guid", "link_layer", "board", "firmware"), "1"
         )
         ports.put(connection, [PortRecord(identity="p", first_wall=WALL, last_wall=WALL, expected=True, **text)])
-        agent_run = AgentRun(boot_id="boot-1", version="1", began=WALL, began_at=1.0, last=WALL)
-        agent_runs.put(connection, [agent_run, replace(agent_run, boot_id="boot-0", stopped=WALL, planned=True)])
+        agent_run = AgentRun(began=Instant("boot-1", 1.0, WALL), version="1", last=WALL)
+        agent_runs.put(
+            connection, [agent_run, replace(agent_run, began=Instant("boot-0", 1.0, WALL), stopped=WALL, planned=True)]
+        )
         audit.put(connection, AuditEntry(wall=WALL, request="POST /api/v1/clear", reason="x", client="local", uid=0))
         for kind in (HOLD, MAINTENANCE):
             windows.put(connection, [window(kind, start=WALL, start_at=1.0, seconds=9e9, reason="a reason")])

@@ -72,7 +72,7 @@ def test_a_node_release_stops_the_sampler_until_its_deadline(node: ReleasedNode)
     absent = (report.node.nvml_up, report.node.gpus_visible, report.node.gpus_on_pci_bus, report.driver.driver)
     assert absent == (None, None, None, None)
     assert report.node.snapshot_timestamp_seconds is None
-    assert report.node.release_end_timestamp_seconds == report.windows[0].until
+    assert report.node.release_end_timestamp_seconds == report.windows[0].deadline.wall
     assert report.node.gpus_expected == 8
 
     node.until(lambda: node.up() == EVERY)

@@ -16,6 +16,7 @@ from stores import read, write
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
+from gpumon.model.instant import Instant
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.services.persistence import Persistence
@@ -27,7 +28,7 @@ from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
 
-BEFORE = AgentRun(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9 + 50, stopped=2e9 + 51)
+BEFORE = AgentRun(began=Instant("boot-1", 100.0, 2e9), version="1", last=2e9 + 50, stopped=2e9 + 51)
 GONE = StoredGpu(
     uuid="GPU-1", bus_id="00000000:18:00.0", serial="1", name="GPU", first_wall=2e9, last_wall=2e9, expected=False
 )
@@ -55,13 +56,11 @@ def raised_transition(check: str) -> VerdictTransition:
         level=FAIL,
         reason="It is broken.",
         action=Action.RESET,
-        since=2e9,
-        seen=2e9,
-        seen_at=100.0,
-        boot_id="boot-1",
+        raised=Instant("", 0.0, 2e9),
+        last_active=Instant("boot-1", 100.0, 2e9),
         active=False,
     )
-    return VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, wall=2e9, at=100.0, boot_id="boot-1")
+    return VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, time=Instant("boot-1", 100.0, 2e9))
 
 
 class AgentWithDeletedStore:
@@ -108,7 +107,7 @@ def delete_wal(path: Path) -> None:
 def replace_database(path: Path) -> None:
     other = path.with_name("other.db")
     with Store.open(other) as store:
-        write(store, agent_runs.put, [replace(BEFORE, began_at=1.0)])
+        write(store, agent_runs.put, [replace(BEFORE, began=BEFORE.began._replace(at=1.0))])
         write(store, verdicts.record, [raised_transition("not_ours")])
     other.replace(path)
 

@@ -18,6 +18,7 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.clear_request import ClearRequest
 from gpumon.health.node_health import Pending
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.services.persistence import Persistence
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
@@ -38,21 +39,22 @@ def verdict(check: str, **values: object) -> Verdict:
         level=FAIL,
         reason="It is broken.",
         action=Action.RESET,
-        since=2e9,
-        seen=2e9,
-        seen_at=100.0,
-        boot_id="boot-1",
+        raised=Instant("", 0.0, 2e9),
+        last_active=Instant("boot-1", 100.0, 2e9),
         active=False,
     )
     return default._replace(**values)  # type: ignore[arg-type]
 
 
 def raised_transition(check: str, wall: float = 2e9) -> VerdictTransition:
-    return VerdictTransition(verdict=verdict(check), change=VerdictChange.RAISED, wall=wall, at=100.0, boot_id="boot-1")
+    return VerdictTransition(verdict=verdict(check), change=VerdictChange.RAISED, time=Instant("boot-1", 100.0, wall))
 
 
 def cleared_transition(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
-    return raised_transition(check, wall)._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, at=160.0)
+    raised = raised_transition(check, wall)
+    return raised._replace(
+        change=VerdictChange.CLEARED, cleared_by=Clearance.RESET, time=raised.time._replace(at=160.0)
+    )
 
 
 class VerdictWriterOnly:
@@ -250,8 +252,8 @@ def test_an_unreadable_row_does_not_affect_the_others(tmp_path: Path, caplog: py
 
 def test_the_row_of_a_run_is_updated(tmp_path: Path) -> None:
     """Each run has one row, the newest last."""
-    first = AgentRun(boot_id="boot-1", version="1", began=2e9, began_at=100.0, last=2e9)
-    second = replace(first, began=2e9 + 500, began_at=600.0, last=2e9 + 500)
+    first = AgentRun(began=Instant("boot-1", 100.0, 2e9), version="1", last=2e9)
+    second = replace(first, began=Instant("boot-1", 600.0, 2e9 + 500), last=2e9 + 500)
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, agent_runs.put, [first])
         write(store, agent_runs.put, [replace(first, last=2e9 + 60, stopped=2e9 + 61)])

@@ -10,6 +10,7 @@ from reduced_reports import UP, gpu_reading, healthy, log_lines, lost_reading, r
 from sample_events import change, error_event
 
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.model.snapshot import DriverStatus
 from gpumon.state.change_log import changes
 from gpumon.state.messages import ErrorChanges, StoredState, VerdictTransitions
@@ -60,7 +61,7 @@ def test_a_missing_driver_is_logged_once_with_its_remedy() -> None:
 
 def test_an_alert_is_logged_when_it_fires_and_when_it_resolves() -> None:
     """The log lines of an alert contain its rule and its labels."""
-    raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
+    raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, time=Instant("", 0.0, 1e9))
     firing = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
     cleared = reduce_all(
         VerdictTransitions(transitions=(raised._replace(change=VerdictChange.CLEARED, cleared_by=Clearance.RESET),)),
@@ -76,7 +77,7 @@ def test_an_alert_is_logged_when_it_fires_and_when_it_resolves() -> None:
 
 
 def test_alert_whose_verdict_is_inhibited_is_not_logged_as_resolved() -> None:
-    raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, wall=1e9)
+    raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, time=Instant("", 0.0, 1e9))
     firing = reduce_all(VerdictTransitions(transitions=(raised,)), report=healthy(), terms=TERMS)
     inhibited = {key: each._replace(inhibited_by=("gpu_lost", "GPU-1")) for key, each in firing.health.open.items()}
     explained = replace(firing, health=replace(firing.health, open=inhibited))

@@ -105,7 +105,7 @@ def test_a_burst_has_its_first_and_last_times_and_some_lines() -> None:
     observations = [observation(100.0 + number, KMSG, text=f"line {number % 7}") for number in range(14)]
     (event,) = after(observation(101.5), *observations)
 
-    assert (event.first_at, event.last_at, event.last_wall - event.first_wall) == (100.0, 113.0, 13.0)
+    assert (event.first.at, event.last.at, event.last.wall - event.first.wall) == (100.0, 113.0, 13.0)
     assert event.texts == tuple(f"line {number}" for number in range(MAX_TEXTS))
     assert event.text == "line 6"
 

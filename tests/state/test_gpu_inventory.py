@@ -13,6 +13,7 @@ from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.verdict import Level, Verdict
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.gpu import Gpu
+from gpumon.model.instant import Instant
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.links import NvlinksResponse
@@ -122,7 +123,7 @@ def test_a_gpu_that_is_gone_after_a_restart_is_missing(*, late: bool) -> None:
 
 def test_a_lost_gpu_keeps_its_age_and_its_nvlinks_over_a_restart() -> None:
     """The age comes from the stored verdict and the number of NVLinks from the store; the link state is unknown."""
-    verdict = xid79_verdict("GPU-3")._replace(check="gpu_lost", since=SEEN_LAST)
+    verdict = xid79_verdict("GPU-3")._replace(check="gpu_lost", raised=Instant("", 0.0, SEEN_LAST))
     lost = GpuReading(bus_id=address(3), uuid=None, index=3, gpu=None, fault="lost", error="GPU is lost", watched=0.0)
     poll = complete_poll(in_place(without=[3]))
     poll = replace(poll, gpus=(*poll.gpus, lost), present=(*poll.present, lost.bus_id), visible=8)

@@ -7,6 +7,7 @@ import logging
 from reduced_reports import healthy, log_lines, reduce_all
 from sample_windows import HOLD, window
 
+from gpumon.model.instant import Instant
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, WindowsEnded, in_force
 from gpumon.state.messages import StoredState, Tick
 from gpumon.state.report import Report
@@ -22,7 +23,7 @@ def hold(owner: str = "", seconds: float = 60.0, start: float = 0.0) -> TimeWind
 
 
 def end(*holds: TimeWindow) -> WindowsEnded:
-    return WindowsEnded(ids=frozenset(active.id for active in holds), by="command", wall=WALL, at=AT)
+    return WindowsEnded(ids=frozenset(active.id for active in holds), by="command", time=Instant("", AT, WALL))
 
 
 def owners(report: Report) -> list[str]:

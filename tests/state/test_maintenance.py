@@ -11,6 +11,7 @@ from sample_windows import MAINTENANCE, window
 
 from gpumon.health.alert import FIRING
 from gpumon.health.verdict import VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.model.time_window import TimeWindow, WindowsEnded
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
@@ -26,14 +27,12 @@ def maintenance(seconds: float = 60.0, start: float = WALL) -> TimeWindow:
 
 
 def end(report: Report) -> WindowsEnded:
-    return WindowsEnded(ids=frozenset(active.id for active in report.windows), by="api", wall=WALL, at=AT)
+    return WindowsEnded(ids=frozenset(active.id for active in report.windows), by="api", time=Instant("", AT, WALL))
 
 
 def failed_node() -> Report:
     """Return a report of a node whose GPU 1 has fallen off the bus."""
-    raised = VerdictTransition(
-        verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, wall=WALL, at=AT, boot_id=""
-    )
+    raised = VerdictTransition(verdict=xid79_verdict("GPU-1"), change=VerdictChange.RAISED, time=Instant("", AT, WALL))
     recalled = reduce_all(StoredState(), report=healthy())
     return reduce_all(VerdictTransitions(transitions=(raised,)), Tick(), report=recalled)
 

@@ -8,6 +8,7 @@ import pytest
 from reduced_reports import BUS, TERMS, UP, gpu_reading, gpu_state, healthy, lost_reading, reduce_all, snapshot
 from sample_windows import RELEASE, window
 
+from gpumon.model.instant import Instant
 from gpumon.model.snapshot import DriverStatus, PciBus
 from gpumon.model.time_window import NODE, TimeWindow, WindowsEnded
 from gpumon.state.gpu_section import RESUME_SECONDS
@@ -22,7 +23,7 @@ def release(bus_id: str = NODE) -> TimeWindow:
 
 
 def end(report: Report, at: float) -> WindowsEnded:
-    return WindowsEnded(ids=frozenset(active.id for active in report.windows), by="api", wall=1e9 + at, at=at)
+    return WindowsEnded(ids=frozenset(active.id for active in report.windows), by="api", time=Instant("", at, 1e9 + at))
 
 
 def after(*arrivals: object, at: float, began: str = NODE) -> Report:

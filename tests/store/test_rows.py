@@ -151,7 +151,11 @@ def test_windows_are_stored_by_id_and_the_oldest_ended_ones_deleted(tmp_path: Pa
     ]
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, windows.put, [hold, *ended])
-        rebooted = replace(hold, boot_id="boot-2", start_at=-5.0, deadline=4.0)
+        rebooted = replace(
+            hold,
+            started=hold.started._replace(boot_id="boot-2", at=-5.0),
+            deadline=hold.deadline._replace(boot_id="boot-2", at=4.0),
+        )
         write(store, windows.put, [rebooted])
         assert read(store, windows.read) == (rebooted, *ended[5:])
 

@@ -337,7 +337,7 @@ def test_no_acknowledged_write_is_lost_by_a_kill(path: Path) -> None:
         with Store.open(path) as store:
             events = read(store, error_events.read_recent, 100_000)
             (counted,) = read(store, error_events.read_counters)
-        assert acknowledged in {int(event.last_at) for event in events[-2:]}
+        assert acknowledged in {int(event.last.at) for event in events[-2:]}
         assert counted.count == len(events)
     assert counted.count >= 60
 

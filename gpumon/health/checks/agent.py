@@ -83,7 +83,7 @@ def kernel_log_lost(facts: Facts) -> Finding:
     if not overruns:
         return PASSED
     reason = "The kernel log was overwritten before it was read: Xids may be missing."
-    return warn(reason, Action.FIX, at=overruns[-1].last_wall, times=float(sum(event.count for event in overruns)))
+    return warn(reason, Action.FIX, at=overruns[-1].last.wall, times=float(sum(event.count for event in overruns)))
 
 
 def poll_errors(facts: Facts) -> Finding | None:

@@ -138,7 +138,7 @@ def _message(facts: Facts, kind: str, code: int, bus_ids: tuple[str, ...]) -> st
     texts = [
         event.text.rstrip(".")
         for event in facts.events
-        if (event.kind, event.code, event.boot_id) == (kind, code, facts.boot_id)
+        if (event.kind, event.code, event.last.boot_id) == (kind, code, facts.boot_id)
         and event.bus_id in bus_ids
         and event.text
     ]

@@ -53,7 +53,7 @@ def repairs(facts: Facts, *, within: float, after: float = 0.0) -> Iterator[Repa
         if not counts or not recent or facts.planned_work.was_in_maintenance(transition):
             continue
         cleared_by, device = transition.cleared_by or Clearance.RECOVERED, verdict.device
-        key = (cleared_by, transition.boot_id if cleared_by is Clearance.REBOOT else device)
+        key = (cleared_by, transition.time.boot_id if cleared_by is Clearance.REBOOT else device)
         repair = last.get(key)
         if repair is not None and (cleared_by is Clearance.REBOOT or repair.age - age <= TOGETHER):
             last[key] = repair._replace(devices=repair.devices | {device})

@@ -60,11 +60,11 @@ def driver_fatal(port: PortCase) -> Finding | None:
     events = [event for event in own if not facts.planned_work.in_maintenance(event)]
     if not events:
         return PASSED
-    worst = max(events, key=lambda event: (nic_error(event.code).fatal, event.last_wall))
+    worst = max(events, key=lambda event: (nic_error(event.code).fatal, event.last.wall))
     error = nic_error(worst.code)
     make = fail if error.fatal else warn
     words = f"{error.meaning}: {worst.text.rstrip('.')}."
-    return make(words, Action(error.action), at=worst.last_wall, times=worst.count)
+    return make(words, Action(error.action), at=worst.last.wall, times=worst.count)
 
 
 def port_down(port: PortCase) -> Finding | None:

@@ -50,8 +50,8 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     counter, because it would have detected a reset by that counter (GpuState.reset_at).
     """
     now = gpu.facts.now
-    watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.seen_at
-    return verdict.boot_id == gpu.facts.boot_id and not watched
+    watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.last_active.at
+    return verdict.last_active.boot_id == gpu.facts.boot_id and not watched
 
 
 def _is_new(series: WindowSeries, gpu: GpuCase) -> bool:

@@ -138,12 +138,12 @@ def switch_link_down(facts: Facts) -> Finding | None:
         return None
     links = [link.up for state in facts.gpus for link in state.links.values()]
     if links and all(links) and not any(state.fault for state in facts.gpus):
-        events = [event for event in events if event.code not in LINK_DOWN and event.last_wall > last_reset]
+        events = [event for event in events if event.code not in LINK_DOWN and event.last.wall > last_reset]
     if not events:
         return clear()
-    last = max(events, key=lambda event: event.last_wall)
+    last = max(events, key=lambda event: event.last.wall)
     words = f"A link of NVSwitch {last.bus_id} {'went down' if last.code in LINK_DOWN else 'failed'}: SXid {last.code}."
-    return fail(words, Action.RESET, at=last.last_wall, sxid=last.code, nvswitch=last.bus_id)
+    return fail(words, Action.RESET, at=last.last.wall, sxid=last.code, nvswitch=last.bus_id)
 
 
 FAILED_LINK: Mapping[str, Where | XidCause] = {**_LOST, "nvlink_down": "same", "nvlink_recovery_failed": "same"}

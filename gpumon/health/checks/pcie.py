@@ -183,7 +183,7 @@ def aer(gpu: GpuCase) -> Finding:
         return PASSED
     where = "the GPU" if events[-1].bus_id == gpu.state.bus_id else f"the port above it ({events[-1].bus_id})"
     reason = f"The kernel reported a fatal PCIe error of {where}: {events[-1].text}"
-    return fail(reason.rstrip(".") + ".", Action.REBOOT, at=events[-1].last_wall, pci_bus_id=events[-1].bus_id)
+    return fail(reason.rstrip(".") + ".", Action.REBOOT, at=events[-1].last.wall, pci_bus_id=events[-1].bus_id)
 
 
 _GONE = same("gpu_lost", "gpu_missing")

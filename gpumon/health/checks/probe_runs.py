@@ -132,8 +132,7 @@ def _repairs(facts: Facts, probe: Probe) -> Iterator[RepairSinceRun]:
         [run for run in runs_of(facts, probe) if run.outcome in DECISIVE],
         facts.gpus,
         facts.transitions,
-        wall=facts.wall,
-        wall_time=lambda transition: facts.now.wall - facts.age(transition),
+        facts.instant,
     )
 
 

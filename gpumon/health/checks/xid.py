@@ -85,7 +85,7 @@ def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> It
     events = [
         event
         for event in gpu.events(check)
-        if (event.boot_id == facts.boot_id if seconds is None else age(event, facts) <= seconds)
+        if (event.last.boot_id == facts.boot_id if seconds is None else age(event, facts) <= seconds)
     ]
     advice = [event for event in events if event.code == RECOVERY_ACTION]
     for event in events:
@@ -100,7 +100,7 @@ def xids_outside_maintenance(gpu: GpuCase, check: str, seconds: float) -> Iterat
 
 def age(event: ErrorEvent, facts: Facts) -> float:
     """Return the seconds since the event last occurred."""
-    return facts.now.wall - event.last_wall
+    return facts.now.wall - event.last.wall
 
 
 def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
@@ -108,7 +108,7 @@ def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
 
     A recovery action (Xid 154) is returned only if no other Xid has an action as severe.
     """
-    return max(events, key=lambda xid: (_ORDER.index(xid.action), xid.code != RECOVERY_ACTION, xid.event.last_wall))
+    return max(events, key=lambda xid: (_ORDER.index(xid.action), xid.code != RECOVERY_ACTION, xid.event.last.wall))
 
 
 def evidence(events: Sequence[ExplainedXid]) -> dict[str, Any]:
@@ -130,9 +130,9 @@ def is_superseded(gpu: GpuCase, check: str, events: Iterable[ExplainedXid]) -> b
     verdict = gpu.facts.open.get((check, gpu.device))
     if verdict is None:
         return False
-    here = verdict.since_boot == gpu.facts.boot_id
+    here = verdict.raised.boot_id == gpu.facts.boot_id
     read = {
-        xid.code for xid in events if xid.code == RECOVERY_ACTION or (here and xid.event.first_at <= verdict.since_at)
+        xid.code for xid in events if xid.code == RECOVERY_ACTION or (here and xid.event.first.at <= verdict.raised.at)
     }
     return codes(verdict) <= read
 
@@ -147,7 +147,7 @@ def sxid_events(facts: Facts, check: str, affected: Scope) -> list[ErrorEvent]:
     return [
         event
         for event in facts.events_since(SXID, facts.cleared.get((check, NODE), 0.0))
-        if event.boot_id == facts.boot_id
+        if event.last.boot_id == facts.boot_id
         and scope(event.code, event.all_texts, fatal=event.fatal) is affected
         and not facts.planned_work.contains(event)
     ]
@@ -163,10 +163,10 @@ def nvswitch_error(facts: Facts) -> Finding | None:
     if not fatal and not minor:
         verdict = facts.open.get(("nvswitch_error", NODE))
         return clear(Clearance.QUIET) if verdict is not None and verdict.level is WARN else PASSED
-    last = max(fatal or minor, key=lambda event: event.last_wall)
+    last = max(fatal or minor, key=lambda event: event.last.wall)
     make, action = (fail, Action.REBOOT) if fatal else (warn, Action.NONE)
     words = f"NVSwitch {last.bus_id} had {'a fatal' if fatal else 'an'} error: SXid {last.code}."
-    return make(words, action, at=last.last_wall, sxid=last.code, nvswitch=last.bus_id)
+    return make(words, action, at=last.last.wall, sxid=last.code, nvswitch=last.bus_id)
 
 
 def recurring_xid(gpu: GpuCase) -> Finding | None:
@@ -179,7 +179,7 @@ def recurring_xid(gpu: GpuCase) -> Finding | None:
     code, times = counted[0]
     last = [xid for xid in criticals if xid.code == code][-1]
     words = f"{last.words} It came {times} times within 24 hours: resets do not help."
-    return fail(words, Action.INSPECT, at=last.event.last_wall, xid=code, name=last.means.name, events=times)
+    return fail(words, Action.INSPECT, at=last.event.last.wall, xid=code, name=last.means.name, events=times)
 
 
 def critical_xid(gpu: GpuCase) -> Finding | None:
@@ -193,7 +193,7 @@ def critical_xid(gpu: GpuCase) -> Finding | None:
     criticals = [xid for xid in events if xid.critical or xid.code in unadvised]
     if not criticals:
         return clear() if is_superseded(gpu, "gpu_xid_critical", events) else PASSED
-    at = max(xid.event.last_wall for xid in criticals)
+    at = max(xid.event.last.wall for xid in criticals)
     return fail(reason(criticals), worst(criticals).action, at=at, **evidence(criticals))
 
 

@@ -40,7 +40,7 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
         times, where = _occurrences([xid.event for xid in same_code])
         if times >= limit and not _is_on_other_gpu(code, gpu):
             words = f"Xid {code} occurred {times} times within 24 hours on this GPU{where}, and on no other."
-            at = same_code[-1].event.last_wall
+            at = same_code[-1].event.last.wall
             make = fail if code == _TIMEOUT else warn
             return make(words, action, at=at, xid=code, events=times)
     verdict = gpu.facts.open.get(("gpu_xid_app_repeated", gpu.device))
@@ -78,7 +78,7 @@ def application_error(facts: Facts) -> Finding | None:
     by_code: dict[int, dict[str, float]] = {}
     for state in facts.gpus:
         for event in _application_events(facts, state.uuid):
-            by_code.setdefault(event.code, {})[state.uuid] = event.last_wall
+            by_code.setdefault(event.code, {})[state.uuid] = event.last.wall
     spread = {code: gpus for code, gpus in by_code.items() if len(gpus) > 1}
     if not spread:
         return PASSED
@@ -90,7 +90,7 @@ def application_error(facts: Facts) -> Finding | None:
 def _application_events(facts: Facts, uuid: str) -> Iterator[ErrorEvent]:
     cleared = facts.cleared.get(("xid_app_everywhere", NODE), 0.0)
     for event in facts.errors.get(uuid, ()):
-        if event.last_wall > cleared and age(event, facts) <= DAY:
+        if event.last.wall > cleared and age(event, facts) <= DAY:
             warns = facts.explain(event).severity is Severity.WARNING
             if warns and facts.catalogue.xid(event.code).kind is Class.APPLICATION:
                 yield event

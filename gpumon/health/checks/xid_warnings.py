@@ -46,7 +46,7 @@ def warning(gpu: GpuCase) -> Finding | None:
     if not warnings:
         cancelled = any(xid.event.cancelled_wall is not None for xid in recent)
         return clear() if cancelled or is_superseded(gpu, "gpu_xid", recent) else PASSED
-    at = max(xid.event.last_wall for xid in warnings)
+    at = max(xid.event.last.wall for xid in warnings)
     contained = sum(xid.code == _CONTAINED and not gpu.facts.planned_work.in_maintenance(xid.event) for xid in warnings)
     if contained > 1:
         words = f"Xid {_CONTAINED}, a contained memory error, occurred {contained} times within 24 hours."
@@ -76,7 +76,7 @@ def unknown_code(gpu: GpuCase) -> Finding | None:
     if not unknown:
         return PASSED
     words = f"Xid {unknown[-1].code} is unknown to this version of gpumon; a newer driver may define it."
-    return warn(words, Action.NONE, at=max(xid.event.last_wall for xid in unknown), **evidence(unknown))
+    return warn(words, Action.NONE, at=max(xid.event.last.wall for xid in unknown), **evidence(unknown))
 
 
 def storm(gpu: GpuCase) -> Finding | None:
@@ -109,10 +109,10 @@ def unplaced_xid(facts: Facts) -> Finding | None:
         verdict = facts.open.get(("xid_unplaced", NODE))
         placed = verdict is not None and not _is_unknown(str(verdict.evidence.get("pci_bus_id", "")), facts)
         return clear() if placed else PASSED
-    first = max(unplaced_xids, key=lambda xid: (xid.critical, xid.event.last_wall))
+    first = max(unplaced_xids, key=lambda xid: (xid.critical, xid.event.last.wall))
     words = f"{first.words} It is from {first.event.bus_id}, where no GPU answers."
     make, action = (fail, first.action) if first.critical else (warn, Action.INSPECT)
-    at = max(xid.event.last_wall for xid in unplaced_xids)
+    at = max(xid.event.last.wall for xid in unplaced_xids)
     return make(words, action, at=at, **evidence([first]), pci_bus_id=first.event.bus_id)
 
 
@@ -120,7 +120,7 @@ def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
     """Yield the Xids of this boot and the last day at unknown addresses, except info and application errors."""
     cleared = facts.cleared.get(("xid_unplaced", NODE), 0.0)
     for event in facts.events_since(XID, cleared):
-        recent = event.boot_id == facts.boot_id and age(event, facts) <= DAY
+        recent = event.last.boot_id == facts.boot_id and age(event, facts) <= DAY
         if recent and _is_unknown(event.bus_id, facts):
             xid = ExplainedXid(event, facts.explain(event))
             kind = facts.catalogue.xid(event.code).kind

@@ -51,8 +51,8 @@ class EventResponse(ResponseModel):
         return cls(
             id=event.id,
             kind=event.kind,
-            time=rfc3339(event.last_wall),
-            since=rfc3339(event.first_wall),
+            time=rfc3339(event.last.wall),
+            since=rfc3339(event.first.wall),
             count=event.count,
             severity=str(meaning.severity),
             xid=event.code if event.kind == XID else None,

@@ -129,7 +129,7 @@ class TransitionResponse(ResponseModel):
     @classmethod
     def from_transition(cls, transition: VerdictTransition, report: Report) -> TransitionResponse:
         return cls(
-            time=rfc3339(transition.wall),
+            time=rfc3339(transition.time.wall),
             change=transition.change.value,
             cleared_by=None if transition.cleared_by is None else transition.cleared_by.value,
             cleared_by_text="" if transition.cleared_by is None else CLEARANCE_TEXTS[transition.cleared_by],
@@ -251,6 +251,6 @@ def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
         "repaired_at": None,
         "evidence": dict(verdict.evidence),
         "active": verdict.active,
-        "since": rfc3339(verdict.since),
-        "last_seen": rfc3339(verdict.seen),
+        "since": rfc3339(verdict.raised.wall),
+        "last_seen": rfc3339(verdict.last_active.wall),
     }

@@ -144,7 +144,7 @@ class HoldResponse(ResponseModel):
         holds = in_force(report.windows, WindowKind.HOLD)
         if not holds:
             return None
-        last = max(window.until for window in holds)
+        last = max(window.deadline.wall for window in holds)
         holders = [OwnerHoldResponse(owner=hold.owner, reason=hold.reason, **_request_values(hold)) for hold in holds]
         return cls(until=rfc3339(last), holders=holders)
 
@@ -168,7 +168,8 @@ def holder_documents(holders: Iterable[DeviceHolder]) -> list[dict[str, Any]]:
 
 
 def _request_values(window: TimeWindow) -> dict[str, Any]:
-    return {"by": window.by, "since": rfc3339(window.until - window.seconds), "until": rfc3339(window.until)}
+    until = window.deadline.wall
+    return {"by": window.by, "since": rfc3339(until - window.seconds), "until": rfc3339(until)}
 
 
 def _scope_values(window: TimeWindow, report: Report, now: HostTime) -> dict[str, Any]:
@@ -177,5 +178,5 @@ def _scope_values(window: TimeWindow, report: Report, now: HostTime) -> dict[str
         "gpu": None if state is None else state.index,
         "uuid": None if state is None else state.uuid,
         "pci_bus_id": window.bus_id or None,
-        "remaining_seconds": round(max(0.0, window.deadline - now.boot), 3),
+        "remaining_seconds": round(max(0.0, window.deadline.at - now.boot), 3),
     }

@@ -62,7 +62,7 @@ def _last_accepted(report: Report, probe: Probe) -> str:
     """
     transitions = (*report.health.history, *report.health.cleared.values())
     accepted = (
-        utc(transition.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
+        utc(transition.time.wall).strftime("%Y-%m-%dT%H:%M:%SZ")
         for transition in transitions
         if transition.cleared_by is Clearance.OPERATOR
         and transition.verdict.check in {f"{probe.name}_slow", f"gpu_{probe.name}_slow"}

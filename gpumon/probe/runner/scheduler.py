@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from gpumon.clock import boot_clock
 from gpumon.health.repairs_since_run import repairs_since_run
+from gpumon.model.instant import Instant
 from gpumon.probe.core.preflight import is_partial, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -163,7 +164,6 @@ def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) 
         runs,
         report.gpus,
         report.health.history,
-        wall=lambda moment: wall - at + moment,
-        wall_time=lambda ruling: ruling.wall,
+        Instant(report.boot_id, at, wall),
     )
     return any(not is_partial(facts) or repair.uuid in usable_gpus(facts) for repair in repairs)

@@ -169,7 +169,7 @@ def test_a_link_that_recovers_each_hour_has_one_verdict() -> None:
     now = ward.verdict("nvlink_recovering", 3)
     assert began is not None
     assert now is not None
-    assert now.since == began.since
+    assert now.raised == began.raised
 
 
 def test_a_link_that_recovers_in_most_minutes_fails() -> None:

@@ -13,6 +13,7 @@ from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.policy import Policy
 from gpumon.health.repairs_since_run import repairs_since_run
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
+from gpumon.model.instant import Instant
 from gpumon.probe.core.preflight import REFUSED
 from gpumon.probe.core.result import Comparison, Conditions, Location, ProbeResult
 from gpumon.probe.core.state import ProbeState, end_run
@@ -393,10 +394,10 @@ def test_the_repair_of_a_port_asks_for_no_run() -> None:
 
     def repairs(device: str) -> list[str]:
         failed = verdict._replace(device=device)
-        cleared = VerdictTransition(failed, VerdictChange.CLEARED, ward.wall + 1, cleared_by=Clearance.OPERATOR)
-        found = repairs_since_run(
-            report.probe.ran, report.gpus, [cleared], wall=float, wall_time=lambda transition: transition.wall
-        )
+        now = Instant(ward.report.boot_id, ward.at, ward.wall)
+        later = now._replace(at=ward.at + 1, wall=ward.wall + 1)
+        cleared = VerdictTransition(failed, VerdictChange.CLEARED, later, cleared_by=Clearance.OPERATOR)
+        found = repairs_since_run(report.probe.ran, report.gpus, [cleared], now)
         return [repair.uuid for repair in found]
 
     assert repairs("mlx5_0/1") == []

@@ -18,6 +18,7 @@ from gpumon.health.sxids import Scope, scope
 from gpumon.health.verdict import Action, Clearance, Level
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import SXID, XID
+from gpumon.model.instant import Instant
 from gpumon.model.node import Driver
 from gpumon.model.snapshot import CONTAINER, PciBus
 
@@ -342,7 +343,7 @@ def test_an_xid_that_continues_after_a_maintenance_counts_as_recurring() -> None
     began_at, began = ward.at, ward.wall
     ward.go_on(HOUR + MINUTE, every=MINUTE)
     ward.event(1, 48)
-    event = replace(ward.report.events[-1], first_at=began_at, first_wall=began)
+    event = replace(ward.report.events[-1], first=Instant(ward.report.boot_id, began_at, began))
     ward.report = changed(ward.report, events=(event,))
     assert ward.go_on().level("gpu_xid_recurring", 1) is Level.FAIL
 
