@@ -12,8 +12,18 @@ WALL = 2e9
 BUS_ID = "00000000:18:00.0"
 
 
-def error_event(number: int, code: int = 79, uuid: str | None = "GPU-1", **values: Any) -> ErrorEvent:
-    """Return an Xid, `number` seconds after the boot."""
+def error_event(
+    number: int,
+    code: int = 79,
+    uuid: str | None = "GPU-1",
+    *,
+    boot_id: str = "boot-1",
+    last_at: float | None = None,
+    first_wall: float | None = None,
+    last_wall: float | None = None,
+    **values: Any,
+) -> ErrorEvent:
+    """Return an Xid, by default `number` seconds after the boot."""
     at, wall = float(number), WALL + number
     plain = ErrorEvent(
         id=f"b{number}",
@@ -21,8 +31,8 @@ def error_event(number: int, code: int = 79, uuid: str | None = "GPU-1", **value
         code=code,
         bus_id=BUS_ID,
         uuid=uuid,
-        first=Instant("boot-1", at, wall),
-        last=Instant("boot-1", at, wall),
+        first=Instant(boot_id, at, wall if first_wall is None else first_wall),
+        last=Instant(boot_id, at if last_at is None else last_at, wall if last_wall is None else last_wall),
         nvml=1,
     )
     return replace(plain, **values)
