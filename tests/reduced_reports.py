@@ -13,11 +13,11 @@ from gpumon.model.instant import Instant
 from gpumon.model.now import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
-from gpumon.state.change_log import changes
 from gpumon.state.messages import Message
 from gpumon.state.reduce import reduce
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.sections import changes
 
 TERMS = ReducerSettings(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))
 BUS = tuple(f"00000000:{n:02X}:00.0" for n in (0x1B, 0x43, 0x52))

@@ -25,9 +25,8 @@ from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
-from gpumon.state.agent_section import AgentState
 from gpumon.state.reducer_settings import ReducerSettings
-from gpumon.state.report import Report
+from gpumon.state.report import AgentState, Report
 from gpumon.version import revision
 
 PROBE = PROBES["allreduce"]

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from gpumon.health.agent_runs import AgentRun
 from gpumon.model.node import Node
 from gpumon.model.snapshot import SANDBOX, Snapshot
 from gpumon.model.time_window import NODE, WindowKind, last_to_end
 from gpumon.state import gpu_inventory, host_section, port_inventory
 from gpumon.state.limit_series import limit_node
 from gpumon.state.messages import AgentStatus, StoredState
-from gpumon.state.section import Step, reuse_if_equal
+from gpumon.state.report import PROCESSES, AgentState, Report
+from gpumon.state.section import LogLine, Step, reuse_if_equal
 
 _DRIVER_ROWS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
 """Metrics of the node that are absent while the whole node is released: their values are then unknown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentState:
-    """The agent itself: its runs, its store, its notices, and the metrics of the node."""
-
-    runs: tuple[AgentRun, ...] = ()
-    """Runs of the agent, the current run last."""
-    restored: bool = False
-    """True after the store has been read."""
-    lost_to: str = ""
-    """Path to which a damaged store was moved when an empty store replaced it; empty if the store was intact."""
-    notices: Mapping[str, str] = field(default_factory=dict)
-    """Problems of the agent itself, by subject such as driver, store or configuration."""
-    node: Node = Node()
 
 
 def apply(agent: AgentState, step: Step) -> AgentState:
@@ -163,3 +149,28 @@ def _count_by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
     for driver in bus.values():
         counts[driver or "none"] = counts.get(driver or "none", 0.0) + 1
     return counts
+
+
+def changes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the log lines for what the host child began, or ceased, to be unable to read."""
+    yield from _links_notice(before.notices.get("links"), after.notices.get("links"))
+    yield from _denied_processes(before, after)
+
+
+def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
+    if after and not before:
+        yield LogLine(logging.WARNING, "not all links can be read", {"detail": after})
+    elif before and not after:
+        yield LogLine(logging.INFO, "all links can be read again", {})
+
+
+def _denied_processes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield a line if the host child is denied to read the processes of other users, and was not denied it before.
+
+    The level is info, because the packaged systemd unit runs without that permission.
+    """
+    was, now = (PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
+    if now and not was:
+        message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
+        remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
+        yield LogLine(logging.INFO, message, {"remedy": remedy})

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.model.error_event import CANCELLED_BY, SXID, UNNAMED, XID, ErrorChange, ErrorEvent
 from gpumon.state.messages import ErrorChanges, StoredState
-from gpumon.state.section import Step
+from gpumon.state.report import Counted, Errors, Report
+from gpumon.state.section import LOG_LEVELS, LogLine, Step
 
 MAX_EVENTS = 500
 """Maximum number of error events in the Report. The store keeps more."""
-
-Counted = Mapping[str, Mapping[str, tuple[float, float]]]
-"""Number of errors, and wall time of the last one, by device and then by error code."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Errors of GPUs and NVSwitches."""
-
-    events: tuple[ErrorEvent, ...] = ()
-    """Error events, the newest last, at most MAX_EVENTS."""
-    xids: Counted = field(default_factory=dict)
-    sxids: Counted = field(default_factory=dict)
-    catalogue: Catalogue = SHIPPED
-    """Meaning of each Xid code on this host."""
-
-    @property
-    def by_nvswitch(self) -> dict[str, float] | None:
-        """Return the number of errors by "nvswitch,sxid" (PCI address and code); None without an SXid error."""
-        counts = {
-            f"{switch},{code}": count for switch, codes in self.sxids.items() for code, (count, _) in codes.items()
-        }
-        return counts or None
 
 
 def apply(errors: Errors, step: Step) -> Errors:
@@ -100,3 +77,17 @@ def _cancel(event: ErrorEvent, events: Sequence[ErrorEvent]) -> ErrorEvent:
         if (other.kind, other.code, other.bus_id) == (XID, by, event.bus_id) and other.last.wall >= event.last.wall
     )
     return replace(event, cancelled_wall=min(ends, default=None))
+
+
+def changes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield a line for each new error event, unless it is from before the first start of the agent on this host."""
+    if before.events is after.events or before.agent.restored is not after.agent.restored:
+        return
+    previous = {event.id for event in before.events}
+    for event in after.events:
+        if event.id not in previous and not event.historical:
+            means = after.catalogue.explain(event)
+            number = {XID: f"Xid {event.code}: ", SXID: f"SXid {event.code}: "}.get(event.kind, "")
+            words = {"uuid": event.uuid, "pci_bus_id": event.bus_id, "action": means.action, "text": event.text}
+            fields = {name: word for name, word in words.items() if word}
+            yield LogLine(LOG_LEVELS[means.severity], f"{number}{means.name}", fields)

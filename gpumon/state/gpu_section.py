@@ -6,23 +6,26 @@ the GPU counts neither as healthy nor as failed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.error_event import UNNAMED
+from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver
-from gpumon.model.snapshot import DriverStatus, PciBus, Snapshot
+from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, Snapshot
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.state import gpu_inventory
-from gpumon.state.gpu_inventory import GpuInventory
+from gpumon.state.gpu_inventory import GpuInventory, Removal
 from gpumon.state.gpu_record import GpuRecord
 from gpumon.state.gpu_view import GpuInputs, GpuView, view
 from gpumon.state.limit_series import limit_gpus
 from gpumon.state.messages import Acceptance, Message, ReleaseHolders, SamplerStatus, StoredState
 from gpumon.state.reducer_settings import ReducerSettings
-from gpumon.state.section import Step, reuse_if_equal
+from gpumon.state.report import Report
+from gpumon.state.section import LogLine, Step, reuse_if_equal
 
 NOT_READ = "not read yet"
 """`detail` of a GPU that has not been read since the start of the agent and has no other fault."""
@@ -215,3 +218,78 @@ def _unread_fault(gpu: GpuRecord, down: str | None, step: Step) -> tuple[str | N
     if step.now.uptime - gpu.read_at > stale_after:
         return "unknown", f"not read for more than {stale_after:g} s"
     return None, ""
+
+
+# Log lines
+
+
+def changes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the log lines for what changed in the driver, the GPUs and their NVLinks."""
+    if before.inventory.status != after.inventory.status:
+        yield from _driver(after)
+    if after.inventory.pci.place == SANDBOX != before.inventory.pci.place:
+        yield LogLine(logging.WARNING, "sysfs shows no NVIDIA GPU; monitoring those that the driver lists", {})
+    if before.gpus is not after.gpus:
+        previous = {state.bus_id: state for state in before.gpus}
+        for state in after.gpus:
+            yield from _gpu(previous.get(state.bus_id), state)
+            yield from _nvlinks(previous.get(state.bus_id), state)
+    if before.inventory.removed is not after.inventory.removed and before.agent.restored is after.agent.restored:
+        yield from _gone_gpus(before, after)
+
+
+def _driver(report: Report) -> Iterator[LogLine]:
+    status = report.inventory.status
+    if status is not None and status.up:
+        yield LogLine(logging.INFO, "the driver answers", {"driver": status.driver, "nvml": status.nvml})
+    elif status is not None:
+        level = logging.INFO if report.node.nvml_up is None else logging.ERROR
+        yield LogLine(level, "the driver cannot be read", {"error": status.error, "remedy": status.remedy})
+
+
+def _gpu(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
+    if _fault(before) == _fault(after):
+        return
+    words = {"gpu": after.index, "uuid": after.uuid, "pci_bus_id": after.bus_id}
+    if after.fault is None:
+        yield LogLine(logging.WARNING, "the GPU answers again", words)
+    else:
+        yield LogLine(logging.ERROR, "the GPU does not answer", words | {"fault": after.fault, "detail": after.detail})
+
+
+def _fault(state: GpuState | None) -> str | None:
+    """Return the fault of a GPU; None if it has no fault or is not in the Report.
+
+    Also return None for a GPU that has not been read yet, which is normal at every start of the agent.
+    """
+    return None if state is None or state.detail == NOT_READ else state.fault
+
+
+_REMOVED = {
+    Removal.GIVEN: "the GPU has another driver now and is no longer expected",
+    Removal.EXCLUDED: "the GPU is excluded by the configuration and is no longer expected",
+    Removal.REPLACED: "the GPU was replaced by another one and is no longer expected",
+    Removal.ACCEPTED: "the GPU is gone, as the operator accepted, and is no longer expected",
+}
+
+
+def _gone_gpus(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield a line for each GPU that stopped being expected, or for which the reason for that changed."""
+    for uuid, gone in after.inventory.removed.items():
+        if before.inventory.removed.get(uuid) != gone:
+            yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
+
+
+def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
+    if before is None or before.links is after.links:
+        return
+    words: dict[str, object] = {"gpu": after.index, "uuid": after.uuid}
+    changed: dict[float, list[str]] = {0.0: [], 1.0: []}
+    for link, link_state in after.links.items():
+        was = before.links.get(link)
+        if was is not None and None not in (was.up, link_state.up) and was.up != link_state.up:
+            changed[float(bool(link_state.up))].append(link)
+    if changed[0.0]:
+        yield LogLine(logging.WARNING, "NVLinks are down", words | {"links": ",".join(changed[0.0])})
+    if changed[1.0]:
+        yield LogLine(logging.INFO, "NVLinks are up again", words | {"links": ",".join(changed[1.0])})

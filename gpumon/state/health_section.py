@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpumon.health import evaluation, node_health, pending_verdicts
+from gpumon.health.alert import FIRING, Alert
+from gpumon.health.alert_rules import PAGING
 from gpumon.health.facts import Facts
 from gpumon.health.free_node import free_since
 from gpumon.health.node_health import Health
+from gpumon.health.verdict import Key, Level, VerdictChange
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.instant import Instant
 from gpumon.model.now import Now
@@ -17,7 +22,7 @@ from gpumon.state import port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.section import Step
+from gpumon.state.section import LOG_LEVELS, LogLine, Step
 
 MAX_STORE_WAIT_SECONDS = 10.0
 """Maximum seconds that the first evaluation waits for the store, because a hung disk must not prevent it."""
@@ -115,3 +120,83 @@ def _versions(report: Report) -> dict[str, str]:
     nccl = (run.versions["nccl"] for run in reversed(report.probe.ran) if run.versions.get("nccl"))
     versions = {"driver": report.driver.driver, "nccl": next(nccl, None)}
     return {name: version for name, version in versions.items() if version}
+
+
+def changes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the log lines for verdicts, for checks that raise exceptions, and for alerts."""
+    if before.health.history is not after.health.history and before.agent.restored is after.agent.restored:
+        yield from _transitions(before, after)
+    yield from _broken_checks(before, after)
+    if before.health is not after.health or before.windows is not after.windows:
+        yield from _alerts(before, after)
+
+
+_VERDICT_LEVELS = {Level.FAIL: logging.ERROR, Level.WARN: logging.WARNING}
+
+
+def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield a line for each new transition of a verdict."""
+    logged = set(map(id, before.health.history))
+    for transition in after.health.history:
+        if id(transition) not in logged:
+            verdict = transition.verdict
+            words = _device_words(verdict.key, after) | {"action": verdict.action.value}
+            if transition.change is VerdictChange.CLEARED:
+                words |= {"cleared_by": transition.cleared_by or ""} | (
+                    {"note": transition.note} if transition.note else {}
+                )
+                yield LogLine(logging.INFO, f"verdict cleared: {_prefix(words)}{verdict.reason}", words)
+            else:
+                level = _VERDICT_LEVELS.get(verdict.level, logging.INFO)
+                yield LogLine(level, f"verdict {verdict.level.word}: {_prefix(words)}{verdict.reason}", words)
+
+
+def _prefix(words: Mapping[str, object]) -> str:
+    """Return the name of the device in these log fields, followed by a colon; an empty string for the node."""
+    device = f"GPU {words['gpu']}" if "gpu" in words else words.get("device")
+    return f"{device}: " if device else ""
+
+
+def _broken_checks(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield a line for each check that began to raise an exception on a device, and for each that works again."""
+    failed, failing = before.health.failing_checks, after.health.failing_checks
+    for key in failing.keys() - failed.keys():
+        words = _device_words(key, after) | {"error": failing[key]}
+        yield LogLine(logging.ERROR, "a check raised an exception, its verdicts stay: report this bug", words)
+    for key in failed.keys() - failing.keys():
+        yield LogLine(logging.INFO, "the check works again", _device_words(key, after))
+
+
+def _device_words(key: Key, report: Report) -> dict[str, object]:
+    """Return the log fields that name a check and the device of its verdict, with the index if that is a GPU."""
+    check, device = key
+    words: dict[str, object] = {"check": check}
+    if gpu := next((state for state in report.gpus if state.uuid == device), None):
+        words["gpu"] = gpu.index
+    return words | ({"device": device} if device else {})
+
+
+def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield a line for each alert that began to fire, and for each that ended."""
+    fired, firing = (
+        {each.identity: each for each in report.alerts if each.state == FIRING} for report in (before, after)
+    )
+    for identity, alert in firing.items():
+        if identity not in fired:
+            yield LogLine(LOG_LEVELS[alert.severity], f"alert firing: {alert.summary}", _words(alert))
+    for identity, alert in fired.items():
+        if identity not in firing:
+            yield LogLine(logging.INFO, f"alert {_end(alert, after)}: {alert.summary}", _words(alert))
+
+
+def _end(alert: Alert, report: Report) -> str:
+    """Return how an alert ended, as text: inhibited by another verdict or by a maintenance, else resolved."""
+    verdict = report.health.open.get(alert.key)
+    if verdict is not None and verdict.inhibited_by is not None:
+        return f"inhibited by {verdict.inhibited_by[0]}"
+    in_maintenance = report.maintenance is not None and alert.severity in PAGING
+    return "inhibited by maintenance" if verdict is not None and in_maintenance else "resolved"
+
+
+def _words(alert: Alert) -> Mapping[str, object]:
+    return {"rule": alert.rule, "severity": alert.severity, **{f"label_{name}": value for name, value in alert.labels}}

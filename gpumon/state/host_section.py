@@ -2,61 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from gpumon.model.frame import Frame
 from gpumon.model.node import UNITS
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import HostSnapshot, PortReadings, ProcessReadings, ServiceReadings
+from gpumon.model.snapshot import HostSnapshot, PortReading, PortReadings, ProcessReadings, ServiceReadings
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance, HostStatus, StoredState
-from gpumon.state.port_inventory import PortInventory
-from gpumon.state.section import Step
+from gpumon.state.port_inventory import Records
+from gpumon.state.report import HostState, Report
+from gpumon.state.section import LogLine, Step
 
 STALE_SECONDS = 3 * SLOW.value
 """Age in seconds above which the last snapshot of the host child is no longer used."""
-INFINIBAND, PROCESSES = "infiniband", "processes"
-"""Names of readers of the host child."""
 FABRIC_MANAGER = UNITS["fabric_manager_up"]
-
-ValueT = TypeVar("ValueT", bound=Frame)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostState:
-    """State of the host child, the last snapshot from it, the ports, and the number of service stops."""
-
-    child: HostStatus = HostStatus()
-    snapshot: HostSnapshot | None = None
-    """The last snapshot, with the last value of each reader."""
-    read_at: float = 0.0
-    """Time at which the snapshot arrived, as Now.uptime."""
-    is_current: bool = False
-    """True if there is a snapshot that is not older than STALE_SECONDS."""
-    stops: Mapping[str, float] = field(default_factory=dict)
-    """Number of stops and restarts by systemd unit name, since the start of the agent."""
-    fabric_manager_elsewhere: bool = False
-    """True if the fabric manager has run outside its unit, as in a container of the GPU operator."""
-    inventory: PortInventory = PortInventory()
-
-    def value(self, kind: type[ValueT]) -> ValueT:
-        """Return the last value of this type; one without attributes, which is "unknown", if there is none."""
-        return kind() if self.snapshot is None else self.snapshot.value(kind)
-
-    @property
-    def current(self) -> HostSnapshot | None:
-        """Return the last snapshot; None if `is_current` is False."""
-        return self.snapshot if self.is_current else None
-
-    @property
-    def lists_all_ports(self) -> bool:
-        """Return True if the last snapshot lists every port, so that a port that it does not list is missing."""
-        snapshot, child = self.snapshot, self.child
-        if snapshot is None or INFINIBAND in snapshot.errors or snapshot.value(PortReadings).left_out:
-            return False
-        return not (child.quarantined or child.trouble)
 
 
 def apply(host: HostState, step: Step) -> HostState:
@@ -133,3 +95,41 @@ def _problems(host: HostState) -> Iterator[str]:
         yield from (f"{collector}: {error}" for collector, error in snapshot.errors.items())
     elif host.snapshot is not None:
         yield f"no snapshot for more than {STALE_SECONDS:g} s"
+
+
+def changes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the log lines for ports that went down, came back, or are no longer expected."""
+    old, new = before.host.inventory, after.host.inventory
+    if old is not new:
+        yield from _ports(old.ports, new.ports)
+        yield from _removed_ports(old.records, new.records)
+
+
+def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[LogLine]:
+    previous, now = ({(port.device, port.port): port for port in ports} for ports in (before, after))
+    for (device, number), port in now.items():
+        was = previous.get((device, number))
+        if was is not None and was is not port:
+            yield from _port(was, port, {"device": device, "port": number})
+    for device, number in previous.keys() - now.keys():
+        yield LogLine(logging.WARNING, "the port is gone", {"device": device, "port": number})
+
+
+def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
+    """Yield a line for each port that was expected in `before` and is no longer expected."""
+    for name, port in after.items():
+        if port.expected is False and name in before and before[name].expected:
+            words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}
+            message = "the port is no longer expected: it was replaced, excluded, or accepted as down or gone"
+            yield LogLine(logging.WARNING, message, words)
+
+
+def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[LogLine]:
+    was, up = before.link.port_up, after.link.port_up
+    flaps = (after.counts.link_downs_total or 0.0) - (before.counts.link_downs_total or 0.0)
+    if was == 1 and up == 0:
+        yield LogLine(logging.WARNING, "the port is down", words)
+    elif was == 0 and up == 1:
+        yield LogLine(logging.INFO, "the port is up again", words)
+    elif was == up == 1 and flaps > 0 and before.counts.link_downs_total is not None:
+        yield LogLine(logging.WARNING, "the port was down for a short time", words | {"times": int(flaps)})

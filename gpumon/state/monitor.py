@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from gpumon.clock import boot_clock
 from gpumon.model.now import Now
-from gpumon.state.change_log import changes
 from gpumon.state.messages import Message
 from gpumon.state.reduce import reduce
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.sections import changes
 
 log = logging.getLogger("gpumon")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from gpumon.health.agent_runs import AgentRun
 from gpumon.health.alert import Alert, alerts_of
-from gpumon.health.catalogue import Catalogue
+from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
 from gpumon.health.remediation import action_sentence, performed_repair
@@ -16,18 +18,95 @@ from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Ac
 from gpumon.model import time_window
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent
+from gpumon.model.frame import Frame
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.reading import Labels, labels_of
-from gpumon.model.snapshot import PortReading
+from gpumon.model.snapshot import HostSnapshot, PortReading, PortReadings
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end, released_scopes
 from gpumon.probe.core.state import ProbeState
-from gpumon.state.agent_section import AgentState
-from gpumon.state.error_section import Errors
 from gpumon.state.gpu_inventory import GpuInventory
-from gpumon.state.host_section import HostState
-from gpumon.state.port_inventory import MissingPort
+from gpumon.state.messages import HostStatus
+from gpumon.state.port_inventory import MissingPort, PortInventory
+
+ValueT = TypeVar("ValueT", bound=Frame)
+
+INFINIBAND, PROCESSES = "infiniband", "processes"
+"""Names of readers of the host child."""
+
+Counted = Mapping[str, Mapping[str, tuple[float, float]]]
+"""Number of errors, and wall time of the last one, by device and then by error code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Errors of GPUs and NVSwitches."""
+
+    events: tuple[ErrorEvent, ...] = ()
+    """Error events, the newest last, at most MAX_EVENTS."""
+    xids: Counted = field(default_factory=dict)
+    sxids: Counted = field(default_factory=dict)
+    catalogue: Catalogue = SHIPPED
+    """Meaning of each Xid code on this host."""
+
+    @property
+    def by_nvswitch(self) -> dict[str, float] | None:
+        """Return the number of errors by "nvswitch,sxid" (PCI address and code); None without an SXid error."""
+        counts = {
+            f"{switch},{code}": count for switch, codes in self.sxids.items() for code, (count, _) in codes.items()
+        }
+        return counts or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """State of the host child, the last snapshot from it, the ports, and the number of service stops."""
+
+    child: HostStatus = HostStatus()
+    snapshot: HostSnapshot | None = None
+    """The last snapshot, with the last value of each reader."""
+    read_at: float = 0.0
+    """Time at which the snapshot arrived, as Now.uptime."""
+    is_current: bool = False
+    """True if there is a snapshot that is not older than STALE_SECONDS."""
+    stops: Mapping[str, float] = field(default_factory=dict)
+    """Number of stops and restarts by systemd unit name, since the start of the agent."""
+    fabric_manager_elsewhere: bool = False
+    """True if the fabric manager has run outside its unit, as in a container of the GPU operator."""
+    inventory: PortInventory = PortInventory()
+
+    def value(self, kind: type[ValueT]) -> ValueT:
+        """Return the last value of this type; one without attributes, which is "unknown", if there is none."""
+        return kind() if self.snapshot is None else self.snapshot.value(kind)
+
+    @property
+    def current(self) -> HostSnapshot | None:
+        """Return the last snapshot; None if `is_current` is False."""
+        return self.snapshot if self.is_current else None
+
+    @property
+    def lists_all_ports(self) -> bool:
+        """Return True if the last snapshot lists every port, so that a port that it does not list is missing."""
+        snapshot, child = self.snapshot, self.child
+        if snapshot is None or INFINIBAND in snapshot.errors or snapshot.value(PortReadings).left_out:
+            return False
+        return not (child.quarantined or child.trouble)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """The agent itself: its runs, its store, its notices, and the metrics of the node."""
+
+    runs: tuple[AgentRun, ...] = ()
+    """Runs of the agent, the current run last."""
+    restored: bool = False
+    """True after the store has been read."""
+    lost_to: str = ""
+    """Path to which a damaged store was moved when an empty store replaced it; empty if the store was intact."""
+    notices: Mapping[str, str] = field(default_factory=dict)
+    """Problems of the agent itself, by subject such as driver, store or configuration."""
+    node: Node = Node()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

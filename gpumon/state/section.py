@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from gpumon.health.alert_rules import SEVERITIES
 from gpumon.model.now import Now
 from gpumon.model.reading import Labels, Table
 from gpumon.state.messages import Message
 from gpumon.state.reducer_settings import ReducerSettings
-
-if TYPE_CHECKING:  # the Report imports the states of the sections
-    from gpumon.state.report import Report
+from gpumon.state.report import Report
 
 _T = TypeVar("_T")
+
+LOG_LEVELS = dict(zip(SEVERITIES, (logging.ERROR, logging.WARNING, logging.INFO), strict=True))
+"""Level of a log line, by the severity of what it reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from gpumon.state import (
     window_section,
 )
 from gpumon.state.report import Report
-from gpumon.state.section import Section
+from gpumon.state.section import LogLine, Section
 
 Tables = Iterator[tuple[Table, Labels]]
 
@@ -43,12 +43,14 @@ def _port_tables(report: Report) -> Tables:
 
 
 SECTIONS = (
-    Section("windows", window_section.apply),
-    Section("errors", error_section.apply),
-    Section("health", health_section.apply, _health_tables),
-    Section("inventory", gpu_section.apply, _gpu_tables),
-    Section("host", host_section.apply, _port_tables),
-    Section("agent", agent_section.apply, lambda report: [(report.build, ()), (report.node, ())]),
+    Section("windows", window_section.apply, changes=window_section.changes),
+    Section("errors", error_section.apply, changes=error_section.changes),
+    Section("health", health_section.apply, _health_tables, health_section.changes),
+    Section("inventory", gpu_section.apply, _gpu_tables, gpu_section.changes),
+    Section("host", host_section.apply, _port_tables, host_section.changes),
+    Section(
+        "agent", agent_section.apply, lambda report: [(report.build, ()), (report.node, ())], agent_section.changes
+    ),
     Section("probe", probe_section.apply, lambda report: [(metrics, ()) for metrics in report.probe.metrics.values()]),
 )
 """The sections, in the order in which a message is applied to them. A section may read those before it."""
@@ -72,3 +74,9 @@ def samples(report: Report, names: frozenset[str] | None = None) -> Iterator[Sam
 def series_count(report: Report) -> int:
     """Return the number of series on /metrics."""
     return sum(count_series(table, METRICS, detailed=report.detailed) for table, _ in tables(report))
+
+
+def changes(before: Report, after: Report) -> Iterator[LogLine]:
+    """Yield the log lines for what changed from one Report to the next."""
+    for section in SECTIONS:
+        yield from section.changes(before, after)

@@ -13,7 +13,7 @@ from gpumon.health.evaluation import evaluate
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.verdict import Action, Clearance, Finding, Level, fail
 from gpumon.state import health_section
-from gpumon.state.change_log import changes
+from gpumon.state.sections import changes
 
 
 def test_every_check_row_is_complete() -> None:

@@ -39,9 +39,8 @@ from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.gpu_record import GpuRecord
-from gpumon.state.host_section import HostState
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
-from gpumon.state.report import Report
+from gpumon.state.report import HostState, Report
 from gpumon.supervisor.loop import Loop
 
 HANG = """

@@ -12,9 +12,9 @@ from sample_events import change, error_event
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.model.snapshot import DriverStatus
-from gpumon.state.change_log import changes
 from gpumon.state.messages import ErrorChanges, StoredState, VerdictTransitions
 from gpumon.state.reducer_settings import ReducerSettings
+from gpumon.state.sections import changes
 
 TERMS = ReducerSettings()
 THREE = (gpu_reading(0), gpu_reading(1), gpu_reading(2))

@@ -12,11 +12,11 @@ from reduced_reports import gpu_reading, healthy, log_lines, reduce_all, snapsho
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.snapshot import HostSnapshot, PortReading
 from gpumon.outputs.prometheus import Renderer
-from gpumon.state.change_log import changes
 from gpumon.state.host_section import STALE_SECONDS
 from gpumon.state.messages import HostStatus, Quarantine, Tick
 from gpumon.state.port_inventory import MAX_RECORDS
 from gpumon.state.report import Report
+from gpumon.state.sections import changes
 
 FABRIC_MANAGER, IMEX = "nvidia-fabricmanager.service", "nvidia-imex.service"
 
