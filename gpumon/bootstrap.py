@@ -167,7 +167,7 @@ def service_table(services: Services) -> Sequence[Service]:
             stop=samplers.stop,
             starts_children=True,
             running=lambda: samplers.running,
-            apply=lambda configuration: samplers.apply(lambda page: sampler_orders(configuration, page, epoch)),
+            apply=lambda configuration: samplers.apply(sampler_orders(configuration, epoch)),
         ),
         Service(
             start=driver_release.start,
@@ -181,7 +181,7 @@ def service_table(services: Services) -> Sequence[Service]:
             stop=host.stop,
             starts_children=True,
             running=lambda: host.running,
-            apply=lambda configuration: host.apply(lambda page: host_orders(configuration, page, epoch)),
+            apply=lambda configuration: host.apply(host_orders(configuration, epoch)),
         ),
         Service(
             start=schedule.start,
@@ -219,7 +219,8 @@ def build(configuration: Configuration) -> Services:
         else:
             core.monitor.take(message)
 
-    samplers = _samplers(core, take)
+    orders = sampler_orders(configuration, core.epoch)
+    samplers = SamplerSupervisor(core.loop, orders, on_message=take, on_state=core.monitor.take)
     probe = _probe(core, samplers)
     event_recorder = _event_recorder(core, samplers, probe.host.ranks.killed)
     heartbeat = Heartbeat(core.loop, core.writes, core.latest)
@@ -242,7 +243,12 @@ def build(configuration: Configuration) -> Services:
         verdict_writer=VerdictWriter(core.loop, core.writes, core.latest),
         heartbeat=heartbeat,
         samplers=samplers,
-        host=_host(core),
+        host=HostSupervisor(
+            core.loop,
+            host_orders(configuration, core.epoch),
+            on_message=core.monitor.take,
+            on_state=core.monitor.take,
+        ),
         probe=probe,
         schedule=ProbeScheduler(core.loop, probe, timetable(configuration)),
         driver_release=driver_release,
@@ -285,24 +291,6 @@ def _core(configuration: Configuration) -> _Core:
         latest=lambda: monitor.latest,
     )
     return _Core(configuration=configuration, loop=loop, monitor=monitor, persistence=persistence, epoch=epoch)
-
-
-def _samplers(core: _Core, on_message: Callable[[Frame], None]) -> SamplerSupervisor:
-    return SamplerSupervisor(
-        core.loop,
-        lambda page: sampler_orders(core.configuration, page, core.epoch),
-        on_message=on_message,
-        on_state=core.monitor.take,
-    )
-
-
-def _host(core: _Core) -> HostSupervisor:
-    return HostSupervisor(
-        core.loop,
-        lambda page: host_orders(core.configuration, page, core.epoch),
-        on_message=core.monitor.take,
-        on_state=core.monitor.take,
-    )
 
 
 def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRanks) -> EventRecorder:

@@ -37,7 +37,7 @@ class Turns(Generic[ValueT]):
         self.errors = ReadErrors()
         self._read = read
         self._trees = Trees(sysfs, root or sysfs)
-        self._orders = HostOrders(page=-1, parent=0, **orders or {})  # type: ignore[arg-type]
+        self._orders = HostOrders(**orders or {})  # type: ignore[arg-type]
 
     def poll(self, after: float = SLOW.value) -> ValueT:
         self.at += after

@@ -80,13 +80,13 @@ class SingleReading:
         epoch = boot_clock()
         self._samplers = SamplerSupervisor(
             self._loop,
-            lambda page: sampler_orders(settings, page, epoch),
+            sampler_orders(settings, epoch),
             on_message=self._take,
             on_state=self._supervise,
         )
         self._host = HostSupervisor(
             self._loop,
-            lambda page: host_orders(settings, page, epoch),
+            host_orders(settings, epoch),
             on_message=self._take_host,
             on_state=self._monitor.take,
         )

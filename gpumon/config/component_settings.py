@@ -97,15 +97,12 @@ def check_policy(configuration: Configuration) -> Policy:
     )
 
 
-def sampler_orders(configuration: Configuration, page: int, epoch: float) -> SamplerOrders:
+def sampler_orders(configuration: Configuration, epoch: float) -> SamplerOrders:
     """Return the configuration (orders) with which a sampler child process is started.
 
-    `page`: descriptor of the shared memory in which the child shows its current driver call. `epoch`: boot clock, in
-    seconds, at which the scenario of a simulated node began.
+    `epoch`: boot clock, in seconds, at which the scenario of a simulated node began.
     """
     return SamplerOrders(
-        page=page,
-        parent=os.getpid(),
         interval=configuration.poll.interval_seconds,
         exclude=configuration.gpus.exclude,
         gpm=configuration.poll.gpm,
@@ -118,15 +115,12 @@ def sampler_orders(configuration: Configuration, page: int, epoch: float) -> Sam
     )
 
 
-def host_orders(configuration: Configuration, page: int, epoch: float) -> HostOrders:
+def host_orders(configuration: Configuration, epoch: float) -> HostOrders:
     """Return the configuration (orders) with which the host child process is started.
 
-    `page`: descriptor of the shared memory in which the child shows its current file read. `epoch`: boot clock, in
-    seconds, at which the scenario of a simulated node began.
+    `epoch`: boot clock, in seconds, at which the scenario of a simulated node began.
     """
     return HostOrders(
-        page=page,
-        parent=os.getpid(),
         exclude=configuration.links.exclude,
         fabric=configuration.links.fabric,
         sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),

@@ -47,10 +47,10 @@ class Simulation:
 class Orders:
     """What the orders for every child have."""
 
-    page: int
-    """File descriptor of the call page (model/call_progress.py)."""
-    parent: int
-    """Process id of the daemon. The child ends when this process ends."""
+    page: int = -1
+    """File descriptor of the call page (model/call_progress.py). Set at the start of a child."""
+    parent: int = 0
+    """Process id of the daemon. The child ends when this process ends. Set at the start of a child."""
     sysfs: str = "/sys"
     simulation: Simulation | None = None
     log_level: str = "info"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpumon import __version__
 from gpumon.clock import boot_clock
@@ -98,13 +99,13 @@ class Child:
         self,
         loop: Loop,
         program: ChildProgram,
-        orders: Callable[[int], Orders],
+        orders: Orders,
         *,
         on_message: Callable[[frame.Frame], None],
         on_end: Callable[[Child, int], None],
         on_abandoned: Callable[[Child], None],
     ) -> None:
-        """Start the child, or raise OSError. `orders` gets the descriptor of its call page and returns its orders."""
+        """Start the child, or raise OSError."""
         self.killed_for: str | None = None
         self._loop = loop
         self._program = program
@@ -115,7 +116,7 @@ class Child:
         self._decoder = frame.Decoder()
         self._hang_detector = HangDetector(program.deadlines)
         with call_progress.page_descriptor() as descriptor:
-            self.orders = orders(descriptor)
+            self.orders = replace(orders, page=descriptor, parent=os.getpid())
             self._page = call_progress.Reader(descriptor)
             self._process = ChildProcess(
                 loop,

@@ -65,8 +65,8 @@ class RestartDelay:
 class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
     """Keeps a child running, and starts trials: short-lived children that retry one quarantined subject.
 
-    `orders` gets the descriptor of a child's call page and returns the orders (configuration) of the child. Messages of
-    the child go to `on_message`, changes of its status to `on_state`. Use this class only from the loop's thread.
+    `orders`: configuration of the child. Its messages go to `on_message`, changes of its status to `on_state`. Use this
+    class only from the loop's thread.
     """
 
     PROGRAM: ClassVar[ChildProgram]
@@ -74,7 +74,7 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
     def __init__(
         self,
         loop: Loop,
-        orders: Callable[[int], OrdersT],
+        orders: OrdersT,
         *,
         on_message: Callable[[Frame], None],
         on_state: Callable[[StatusT], None],
@@ -111,13 +111,10 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
         for child in self._living:
             child.kill("stop")
 
-    def apply(self, orders: Callable[[int], OrdersT]) -> None:
-        """Create the orders (configuration) of children that start later with the function `orders`.
-
-        Replace the running child if more than the log level has changed.
-        """
+    def apply(self, orders: OrdersT) -> None:
+        """Use these orders for children that start later. Replace the child if more than the log level has changed."""
         before, self._orders = self._orders, orders
-        if replace(before(0), log_level="") != replace(orders(0), log_level=""):
+        if replace(before, log_level="") != replace(orders, log_level=""):
             self.replace("configuration")
 
     @property
@@ -146,9 +143,8 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
         """Return the quarantined subject to try now, if any."""
         return self._quarantine.due()
 
-    def _next_orders(self, page: int) -> OrdersT:
-        """Return the orders of the next child, with `page` as the descriptor of its call page."""
-        return replace(self._orders(page), quarantined=tuple(self._quarantine))
+    def _next_orders(self) -> OrdersT:
+        return replace(self._orders, quarantined=tuple(self._quarantine))
 
     def _note_message(self, message: Frame) -> None:
         """Note a message of the child, which `on_message` has taken."""
@@ -211,10 +207,9 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
         if subject is None:
             return
         others = tuple(other for other in self._quarantine if other != subject)
+        orders = replace(self._orders, trial=subject, quarantined=others)
         try:
-            self._trial = self._start_child(
-                lambda page: replace(self._orders(page), trial=subject, quarantined=others), self._take_trial_message
-            )
+            self._trial = self._start_child(orders, self._take_trial_message)
         except OSError as error:
             log.error("cannot start a trial; retrying", extra={"error": str(error)})  # noqa: TRY400
             self._quarantine.postpone(subject)
@@ -286,14 +281,14 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
         if self._child is not None or not self._may_start():
             return
         try:
-            self._child = self._start_child(self._next_orders, self._take_message)
+            self._child = self._start_child(self._next_orders(), self._take_message)
         except OSError as error:  # no process, memory or interpreter, which may be temporary
             self._trouble = f"no child can be started: {error}"
             words = {"child": self._program.name, "error": str(error)}
             log.error("cannot start a child; retrying", extra=words)  # noqa: TRY400
             self._restart(self._delay.take())
 
-    def _start_child(self, orders: Callable[[int], Orders], on_message: Callable[[Frame], None]) -> Child:
+    def _start_child(self, orders: Orders, on_message: Callable[[Frame], None]) -> Child:
         child = Child(
             self._loop,
             self._program,

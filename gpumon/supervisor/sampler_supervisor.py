@@ -42,7 +42,7 @@ class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
     def __init__(
         self,
         loop: Loop,
-        orders: Callable[[int], SamplerOrders],
+        orders: SamplerOrders,
         *,
         on_message: Callable[[Frame], None],
         on_state: Callable[[SamplerStatus], None],
@@ -110,15 +110,15 @@ class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
     def _due_trial(self) -> str | None:
         return None if NODE in self._released else self._quarantine.due(without=self._released)
 
-    def _next_orders(self, page: int) -> SamplerOrders:
-        """Return the orders of the next sampler, with `page` as the descriptor of its call page.
+    def _next_orders(self) -> SamplerOrders:
+        """Return the orders of the next sampler.
 
-        The sampler begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs
+        It begins with the GPU that answered last. Every second sampler uses the reverse order, so that GPUs
         that hang do not prevent the reading of others.
         """
         self._starts += 1
         return replace(
-            super()._next_orders(page),
+            self._orders,
             quarantined=(*self._quarantine, *self._released),
             first=tuple(reversed(self._answering))[:: 1 if self._starts % 2 else -1],
             events=self._event_failures < MAX_EVENT_FAILURES,

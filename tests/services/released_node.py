@@ -65,7 +65,7 @@ class ReleasedNode:
         self.monitor = Monitor(Report(started=time.time(), boot_id=boot_id(), simulated="h100x8"), ReducerSettings())
         self.samplers = SamplerSupervisor(
             self.loop,
-            lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            SamplerOrders(simulation=simulation, log_level="error"),
             on_message=self._take_message,
             on_state=self.take,
             program=replace(SAMPLER, deadlines=deadlines),

@@ -54,7 +54,7 @@ class SupervisedNode:
         simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
         self.supervisor = SamplerSupervisor(
             self.loop,
-            lambda page: SamplerOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            SamplerOrders(simulation=simulation, log_level="error"),
             on_message=self._take,
             on_state=self._set_state,
             program=replace(SAMPLER, deadlines=DEADLINES),

@@ -193,7 +193,7 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
 
 def _schedulers(root: Path) -> tuple[str, ...] | None:
     tree = Tree(root)
-    return read_schedulers(Turn("schedulers", Trees(tree, tree), HostOrders(page=-1, parent=0), boot_clock())).names
+    return read_schedulers(Turn("schedulers", Trees(tree, tree), HostOrders(), boot_clock())).names
 
 
 def torch_report(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:

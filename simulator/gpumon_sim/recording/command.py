@@ -76,7 +76,7 @@ def _record(path: Path, settings: Configuration, seconds: float, *, masked: bool
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped unit or batch job ends like ^C
     began, wall = boot_clock(), time.time()
     builder = Builder(Mask(secrets.token_bytes(32) if masked else None), began)
-    recording = Recording(builder, lambda page: sampler_orders(settings, page, began), seconds=seconds)
+    recording = Recording(builder, sampler_orders(settings, began), seconds=seconds)
     recording.run()
     if not recording.up:
         raise UserError(f"nothing was recorded: {'; '.join(recording.remarks)}")

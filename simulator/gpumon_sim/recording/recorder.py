@@ -6,7 +6,6 @@ The survey makes calls that polls do not make, but other clients of NVML do. Onl
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 
 from gpumon.model.frame import Frame
@@ -30,11 +29,10 @@ LINE_LIMIT = 16 * 1024 * 1024
 class Recording:
     """Makes one recording of the answers that NVML gives on this host. Call `run` once.
 
-    `orders` returns the configuration (orders) of a sampler child. Its argument is the descriptor of the shared memory
-    (call page) in which the child shows its current driver call. `seconds`: time to record after the first poll.
+    `orders`: configuration of a sampler child. `seconds`: time to record after the first poll.
     """
 
-    def __init__(self, builder: Builder, orders: Callable[[int], SamplerOrders], *, seconds: float) -> None:
+    def __init__(self, builder: Builder, orders: SamplerOrders, *, seconds: float) -> None:
         self.up = False
         """True if NVML could be initialised."""
         self.remarks: list[str] = []
@@ -77,7 +75,7 @@ class Recording:
         self._child = Child(
             self._loop,
             program,
-            lambda page: RecordingOrders.of(self._orders(page), record=writer, survey=survey),
+            RecordingOrders.of(self._orders, record=writer, survey=survey),
             on_message=self._take,
             on_end=lambda child, code: self._end(child, code, reader, lines),
             on_abandoned=lambda child: self._abandon(child, reader),

@@ -39,7 +39,7 @@ class SupervisedHost:
         simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
         self.supervisor = HostSupervisor(
             self.loop,
-            lambda page: HostOrders(page=page, parent=os.getpid(), simulation=simulation, log_level="error"),
+            HostOrders(simulation=simulation, log_level="error"),
             on_message=self._take,
             on_state=self._note,
             program=replace(HOST, deadlines=replace(HOST.deadlines, call=1.0, first_trial=2.0)),
