@@ -73,7 +73,7 @@ lock: .venv/.test .venv/.packages ## Pin the newest compatible versions
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/lock.json -e '.[probe,dev,packages]' torch==$(TORCH)
 	$(BIN)/$(COMPILE) --extra probe --no-emit-package torch --output-file .venv/universal.txt pyproject.toml
 	$(BIN)/python -m scripts.lock .venv/lock.json .venv/universal.txt > requirements/constraints.txt
-	$(BIN)/$(COMPILE) --extra nvsentinel --generate-hashes -c requirements/constraints.txt --output-file requirements/packages.txt pyproject.toml
+	$(BIN)/$(COMPILE) --extra nvsentinel --extra notifications --generate-hashes -c requirements/constraints.txt --output-file requirements/packages.txt pyproject.toml
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/peers.json $(PEERS)
 	$(BIN)/python -m scripts.lock .venv/peers.json > requirements/peers.txt
 	$(BIN)/pip install --dry-run --ignore-installed --quiet --report .venv/deploy.json $(DEPLOY)

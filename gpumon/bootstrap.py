@@ -361,7 +361,9 @@ def _notifier(core: _Core) -> Notifier:
     receivers = configuration.notifications.model_fields_set - {"labels"}
     if receivers and not configuration.alerts.runbook_url and is_loopback(configuration.web.address[0]):
         _log.warning("runbook links in notifications open on this host only: set alerts.runbook_url")
-    return Notifier(configuration.notifications, address, runbooks, latest=core.latest, write=core.persistence.write)
+    return Notifier(
+        core.loop, configuration.notifications, address, runbooks, latest=core.latest, write=core.persistence.write
+    )
 
 
 def _instance(configuration: Configuration) -> str:

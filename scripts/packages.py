@@ -38,6 +38,8 @@ from {module} import main
 
 sys.exit(main())
 """
+SAME_FOR_EACH_PYTHON = ("apprise", "certifi", "oauthlib", "requests", "requests_oauthlib", "urllib3")
+"""Packages of one version without compiled code. Those of Apprise have 20 MB."""
 COMMANDS = {"gpumon": "gpumon.cli.main", "gpumon-sim": "gpumon_sim.command"}
 """Module of each command."""
 
@@ -51,6 +53,7 @@ def make_tree(tree: Path, wheels: Iterable[Path], arch: str) -> None:
         requirements = ROOT / "requirements" / "packages.txt"
         install(site, arch, python, "--no-deps", "--require-hashes", "--requirement", str(requirements))
         (site / "gpumon.pth").write_text("../../agent\n")
+        share(site, prefix / "lib" / "agent")
     (prefix / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
     write_commands(prefix / "bin")
     copy_files(tree / "usr")
@@ -64,6 +67,15 @@ def install(folder: Path, arch: str, python: str, *requirements: str) -> None:
     run("uv", "pip", "install", "--quiet", *target, *only_wheels, *requirements)
     shutil.rmtree(folder / "bin", ignore_errors=True)
     (folder / ".lock").unlink(missing_ok=True)
+
+
+def share(site: Path, shared: Path) -> None:
+    """Move the packages that are the same for each Python to the folder that each Python reads."""
+    for name in SAME_FOR_EACH_PYTHON:
+        if (shared / name).exists():
+            shutil.rmtree(site / name)
+        else:
+            (site / name).rename(shared / name)
 
 
 def write_commands(folder: Path) -> None:

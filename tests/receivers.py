@@ -1,4 +1,4 @@
-"""Receivers of notifications for tests: an HTTP server and a mail server that answer as they are told."""
+"""A receiver of notifications for tests: an HTTP server that answers as it is told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,16 +17,18 @@ class Inbox:
     """What a server received. `answers`: codes of the next answers; then the server accepts everything."""
 
     answers: list[int] = field(default_factory=list)
+    failing: Callable[[Any], bool] = lambda _: False
+    """Whether the server fails for this message."""
     port: int = 0
     received: list[Any] = field(default_factory=list)
-    """Bodies of accepted requests as JSON, or accepted mails as text."""
+    """Bodies of accepted requests as JSON."""
     headers: list[Any] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, message: Any, accepted: int) -> int:
         """Record a message if the next answer accepts it, and return that answer."""
         with self.changed:
-            answer = self.answers.pop(0) if self.answers else accepted
+            answer = self.answers.pop(0) if self.answers else 500 if self.failing(message) else accepted
             if answer == accepted:
                 self.received.append(message)
             self.changed.notify_all()
@@ -59,30 +61,6 @@ def http_inbox(*answers: int) -> Iterator[Inbox]:
             """Log nothing."""
 
     with _running(ThreadingHTTPServer(("127.0.0.1", 0), Handler), inbox):
-        yield inbox
-
-
-@contextlib.contextmanager
-def mail_inbox(*answers: int) -> Iterator[Inbox]:
-    """Run a mail server. Its first answers to whole mails have these codes.
-
-    It refuses recipients whose address begins with "gone", and does not answer QUIT.
-    """
-    inbox = Inbox(list(answers))
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.wfile.write(b"220 ready\r\n")
-            while (line := self.rfile.readline().decode().strip()) not in ("", "quit", "QUIT"):
-                if line.upper() != "DATA":
-                    self.wfile.write(b"550 no such user\r\n" if "<gone" in line else b"250 ok\r\n")
-                    continue
-                self.wfile.write(b"354 go on\r\n")
-                mail = b"".join(iter(self.rfile.readline, b".\r\n")).decode()
-                self.wfile.write(f"{inbox.take(mail, 250)} that is that\r\n".encode())
-            self.rfile.read()  # until the client has closed the connection
-
-    with _running(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler), inbox):
         yield inbox
 
 

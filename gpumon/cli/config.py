@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
@@ -29,20 +30,25 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "check" and (wrong := web_problem(settings)):
         raise UserError(f"the configuration is invalid:\n{wrong}")
     if args.action == "check":
-        print(*(f"warning: {text}\n" for text in _missing_files(settings)), sep="", end="", file=sys.stderr)
+        print(*(f"warning: {text}\n" for text in _missing(settings)), sep="", end="", file=sys.stderr)
     print("the configuration is valid\n" if args.action == "check" else show(settings), end="")
     return 0
 
 
-def _missing_files(settings: Configuration) -> Iterator[str]:
-    """Yield a sentence for each file that the configuration names and that this user cannot find here."""
+def _missing(settings: Configuration) -> Iterator[str]:
+    """Yield a sentence for each file or package that the configuration needs and that this user cannot find here."""
     files = (name for name in type(settings.notifications).model_fields if name.endswith(("_file", "_socket")))
     others = ("probe.python", "probe.scheduler_gate", "kernel_log.path")
-    for name in (*others, *(f"notifications.{name}" for name in files)):
-        value = settings.value(name)
+    named = [(name, settings.value(name)) for name in (*others, *(f"notifications.{name}" for name in files))]
+    urls = settings.notifications.apprise_urls
+    named += [("notifications.apprise_urls", url) for url in urls if url.startswith("/")]
+    for name, value in named:
         path = shutil.which(value[0]) or value[0] if value and isinstance(value, tuple) else value
         try:
             if path and settings.origin(name) != "default":
                 Path(path).stat()
         except OSError as error:
             yield f"{settings.origin(name)}: {name}: {redact(name, path)}: {error.strerror}"
+    if urls and importlib.util.find_spec("apprise") is None:
+        origin = settings.origin("notifications.apprise_urls")
+        yield f"{origin}: notifications.apprise_urls: the package apprise is missing: install gpumon[notifications]"

@@ -14,6 +14,7 @@ from gpumon.config.configuration_error import ConfigurationError, ConfigurationP
 from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE, ConfigurationSources
 from gpumon.config.model import Configuration
 from gpumon.config.name_checks import check_names
+from gpumon.config.notifications_section import REPLACED_KEYS
 from gpumon.config.redact import redact, redact_text
 from gpumon.config.setting import NEEDS
 from gpumon.config.settings_table import sections, settings
@@ -82,6 +83,8 @@ def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Configuratio
     key = tuple(str(part) for part in error["loc"] if part != "[key]")
     origin, name = sources.origin(key), redact_text(".".join(key))
     if error["type"] == "extra_forbidden":
+        if key[0] == "notifications" and key[1] in REPLACED_KEYS:
+            return ConfigurationProblem(origin, name, "is replaced", f"write {REPLACED_KEYS[key[1]]}")
         valid = sections() if len(key) == 1 else sections()[key[0]].model_fields
         return ConfigurationProblem(origin, name, "unknown key", did_you_mean(key[-1], valid))
     wrong = describe_error(error)

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator
 
-from gpumon.config.setting import NEEDS, Section, SomePath, Url, matching, number_to_text, setting, split
+from gpumon.config.setting import Section, SomePath, Url, matching, number_to_text, setting, split
 
 _Hook = Annotated[
     str,
     matching(r"https?://[^\s/?#@]+([/?][^\s#]*)?", "must be an absolute URL without user (use webhook_token_file)"),
 ]
-_Server = Annotated[
-    str, matching(r"[^@]+:\d+", "must be HOST:PORT, without user and password (smtp_user, smtp_password_file)")
+_AppriseUrl = Annotated[
+    str,
+    matching(r"/.*|\w+://\S+", "must be an Apprise URL, such as slack://..., or the absolute path of a file with one"),
 ]
+_MAIL = "notifications.apprise_urls: ['mailtos://USER:PASSWORD@HOST:PORT?from=ADDRESS&to=ADDRESS']"
+REPLACED_KEYS = {
+    "slack_url_file": "notifications.apprise_urls: [/path/of/that/file]; for Mattermost or Rocket.Chat the URL in the "
+    "file becomes mmosts://HOST/TOKEN or rockets://TOKEN@HOST",
+    **dict.fromkeys(("smtp_server", "smtp_tls", "smtp_user", "smtp_password_file", "smtp_from", "smtp_to"), _MAIL),
+}
+"""What to write instead of a key of the receivers that apprise_urls has replaced."""
 
 
 class NotificationsSection(Section):
@@ -50,25 +57,12 @@ class NotificationsSection(Section):
     webhook_token_file: SomePath | None = setting(
         None, "File with the bearer token for the webhook.", example="/etc/gpumon/webhook.token", restart=True
     )
-    slack_url_file: SomePath | None = setting(
-        None,
-        "File with the URL of an incoming webhook of Slack, Mattermost or Rocket.Chat.",
-        example="/etc/gpumon/slack.url",
+    apprise_urls: Annotated[tuple[_AppriseUrl, ...], BeforeValidator(split)] = setting(
+        (),
+        "Apprise URLs of services that get each alert as a text, such as Slack, e-mail or PagerDuty; or paths of files "
+        "with one such URL, because it contains secrets. Needs the package apprise.",
+        example=["/etc/gpumon/slack.url", "mailtos://gpumon:PASSWORD@smtp.example.com?to=oncall@example.com"],
         restart=True,
-    )
-    smtp_server: _Server | None = setting(
-        None, "Mail server as HOST:PORT.", example="smtp.example.com:587", restart=True
-    )
-    smtp_tls: Literal["starttls", "tls", "none"] = setting(
-        "starttls", "Encryption of the connection to the mail server: starttls, tls or none.", restart=True
-    )
-    smtp_user: str | None = setting(None, "User at the mail server.", example="gpumon", restart=True)
-    smtp_password_file: SomePath | None = setting(
-        None, "File with that user's password.", example="/etc/gpumon/smtp.password", restart=True
-    )
-    smtp_from: str = setting("gpumon@localhost", "Sender of the mails.", restart=True)
-    smtp_to: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
-        (), "Recipients of the mails.", example=["oncall@example.com"], restart=True
     )
     nvsentinel_socket: SomePath | None = setting(
         None,
@@ -88,11 +82,3 @@ class NotificationsSection(Section):
         example="gpu-17",
         restart=True,
     )
-
-    @field_validator("smtp_to")
-    @classmethod
-    def _server_needs_recipients(cls, recipients: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if not recipients and info.data.get("smtp_server") is not None:
-            remedy = "name them, or leave notifications.smtp_server out"
-            raise PydanticCustomError(NEEDS, "smtp_server requires recipients", {"remedy": remedy})
-        return recipients

@@ -29,6 +29,7 @@ _IN_TEXT = tuple(
         (r"Authorization[\"']?: *[\"']?", r"(?:\w+ +)?[^\s\"']+"),
         (r"Cookie[\"']?: *[\"']?", r"[^\"'\n]+"),
         (r"hooks\.slack\.com/\w+/", r"[^\s\"'<>]+"),
+        (r"apprise[-_]urls[\"']?[ \t]*[=: \t][ \t\[\"']*", r"(?:/[^\n]*)?[^\s/]*://[^\n]*"),
         (r"(?<![a-z\d])x(?:ox[a-z]|app)-", r"[\w.-]+"),
         (r"(?<![a-z\d])(?:gh[pousr]_|hf_|glpat-|AKIA)", r"(?=[^\W_]{16}|[\w-]*\d)[\w-]{8,}"),
         (r"(?<![\w/.-])token[ \t]+(?=[^\s/]*\d)", _VALUE),
@@ -40,8 +41,8 @@ _IN_TEXT = tuple(
         (rf"{_WORDS}\\?[\"']?[ \t]*[=:]+[ \t]*", _VALUE),
     )
 )
-"""Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, webhooks and tokens of Slack, tokens
-of GitHub, GitLab, Hugging Face and AWS, JSON web tokens, `passwd X`, `-u NAME:`, `--token`, `token=`.
+"""Secrets in a text: password and query of a URL, `NAME:password@`, HTTP headers, webhooks and tokens of Slack, Apprise
+URLs, tokens of GitHub, GitLab, Hugging Face and AWS, JSON web tokens, `passwd X`, `-u NAME:`, `--token`, `token=`.
 """
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _LONG_LINE = re.compile(rf"^(.{{{MAX_LINE}}}).+", re.MULTILINE)
@@ -64,6 +65,8 @@ def redact(name: str, value: Any) -> Any:
         return list(_redact_words(name, value))
     if not isinstance(value, str):  # a URL where the name of a file belongs is a webhook
         return REDACTED if isinstance(value, Path) and value.parts[:1] in {("http:",), ("https:",)} else value
+    if last == "apprise_urls" and not value.startswith("/"):
+        value = re.sub(r"^(\w+://)?.+", rf"\1{REDACTED}", value, flags=re.DOTALL)
     if last in {"webhook_url", "alertmanagers"}:
         value = re.sub(r"^((?:\w+://)?[^/\s]+)/.+", rf"\1/{REDACTED}", value)
     return redact_text(value)

@@ -1,4 +1,4 @@
-"""Sends the agent's firing alerts to the configured receivers, such as Slack. Each receiver has its own thread."""
+"""Sends the agent's firing alerts to the configured receivers, such as a webhook. Each receiver has its own queue."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gpumon.services.receivers import alertmanagers, message_receivers
 from gpumon.services.senders import AlertmanagerSender, Delays, MessageSender, Sender, Write
 from gpumon.state.report import Report
 from gpumon.store import notified as store_notified
+from gpumon.supervisor.loop import Loop
 
 STORE_GRACE_SECONDS = 30.0
 """Seconds for which a store that failed at the start is waited for: a full disk must not suppress a message."""
@@ -30,6 +31,7 @@ class Notifier:
 
     def __init__(
         self,
+        loop: Loop,
         section: NotificationsSection,
         address: str,
         runbooks: str,
@@ -50,8 +52,10 @@ class Notifier:
         self._write = write
         delays = delays or Delays()
         receivers = message_receivers(section, source=f"gpumon://{self._labels['instance']}")
-        self._senders: list[Sender] = [AlertmanagerSender(each, write, delays) for each in alertmanagers(section)]
-        self._senders += [MessageSender(each, write, delays, lambda: bool(latest().maintenance)) for each in receivers]
+        self._senders: list[Sender] = [AlertmanagerSender(loop, each, write, delays) for each in alertmanagers(section)]
+        self._senders += [
+            MessageSender(loop, each, write, delays, lambda: bool(latest().maintenance)) for each in receivers
+        ]
 
     def restore(self, notified: Iterable[NotifiedAlert]) -> None:
         """Pass stored rows to the senders, which store all rows again. Delete those of receivers not configured."""
@@ -96,7 +100,7 @@ class Notifier:
 
     @property
     def counts(self) -> dict[str, float]:
-        """Return the number of notifications by `receiver,outcome`, such as "slack,delivered"."""
+        """Return the number of notifications by `receiver,outcome`, such as "webhook,delivered"."""
         return {
             f"{sender.receiver},{outcome}": float(count)
             for sender in self._senders

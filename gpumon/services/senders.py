@@ -1,27 +1,26 @@
-"""The threads that notify receivers of the alerts that fire, each with its own queue and retries."""
+"""Notifies receivers of the alerts that fire, each with its own queue and retries."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import logging
 import random
 import sqlite3
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from gpumon.health.alert_rules import SEVERITIES
 from gpumon.health.check_row import Paging
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
-from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.receivers import TIMEOUT_SECONDS, Alertmanager, MessageReceiver
+from gpumon.services.delivery_child import TIMEOUT_SECONDS, DeliveryChild, Outcome
+from gpumon.services.receivers import Alertmanager, MessageReceiver, Orders
 from gpumon.store import notified as store_notified
+from gpumon.supervisor.loop import Loop, Timer
 
 log = logging.getLogger("gpumon.notifications")
 
@@ -33,8 +32,8 @@ Write = Callable[[Callable[[sqlite3.Connection], object]], None]
 """Runs a function in the store's thread."""
 MAX_ENDED = 500
 """Maximum number of ended alerts for a receiver that was not yet notified that they fired."""
-MAX_ABANDONED = 10
-"""Maximum number of attempts of a receiver that are still running after their time."""
+MAX_ABANDONED = 3
+"""Maximum number of attempts of a receiver that SIGKILL has not ended."""
 MAX_DOUBLINGS = 60
 """Number of failures after which the delay no longer doubles: a power of two above 1023 is no floating-point number."""
 ALL = SentAlert(labels=(), summary="", description="", action="", since=0.0)
@@ -63,66 +62,74 @@ class Delays:
     """Time after `linger` in which an ended alert is repeatedly sent to an Alertmanager as resolved."""
 
 
-class Sender(threading.Thread, ABC):
-    """A thread that notifies one receiver of the alerts that fire."""
+class Sender(ABC):
+    """Notifies one receiver of the alerts that fire, with one attempt at a time. Use from the loop's thread."""
 
-    def __init__(self, name: str, row_name: str, write: Write, delays: Delays) -> None:
-        """Create the thread for the receiver `name`, in the store `row_name`. `write` stores each change of a row."""
-        super().__init__(name=f"notify-{name}", daemon=True)
+    REFUSABLE: ClassVar[bool] = True
+    """Whether a message that the receiver refuses is not sent again."""
+
+    def __init__(self, loop: Loop, name: str, row_name: str, write: Write, delays: Delays) -> None:
+        """Create the sender for the receiver `name`, in the store `row_name`. `write` stores each change of a row."""
         self.receiver = name
         self.row_name = row_name
         self.counts = Counter[str]()
         """Notifications by outcome: delivered, refused, failed or dropped."""
         self.problem = "the last attempts before the agent was restarted failed"
-        self.refusals: Mapping[str, str] = {}
-        """By SentAlert.key: why the receiver refused the message about an alert that still fires. The mapping is
-        replaced, never changed, because another thread reads it.
-        """
+        self.refusals: dict[str, str] = {}
+        """By SentAlert.key: why the receiver refused the message about an alert that still fires."""
+        self._loop = loop
         self._delays = delays
-        self._changed = threading.Condition()
-        """Also the lock of the rows, which the loop's thread and this one change."""
         self._rows: dict[str, NotifiedAlert] = {}
         self._write = write
         self._retries: dict[str, tuple[int, float]] = {}
         """Number of failed attempts, and monotonic clock of the next one, by SentAlert.key."""
-        self._abandoned: list[threading.Thread] = []
+        self._attempt: DeliveryChild | None = None
+        """The attempt in progress."""
+        self._late: list[DeliveryChild] = []
         """Attempts that did not end in time and are still running."""
         self._wanted: Wanted | None = None
-        self._stopped = False
+        self._timer: Timer | None = None
+        """The next call of `_turn`."""
+        self._started = False
 
     def restore(self, rows: Iterable[NotifiedAlert]) -> None:
         """Add stored rows of the receiver, unless the alert has a row already, which is newer. Store all rows again."""
-        with self._changed:
-            self._rows = {row.alert.key: row for row in rows} | self._rows
-            self._wanted = None  # the next update compares the alerts with these rows
-            self._write(partial(store_notified.replace_all, receiver=self.row_name, rows=tuple(self._rows.values())))
+        self._rows = {row.alert.key: row for row in rows} | self._rows
+        self._wanted = None  # the next update compares the alerts with these rows
+        self._write(partial(store_notified.replace_all, receiver=self.row_name, rows=tuple(self._rows.values())))
+
+    def start(self) -> None:
+        self._started = True
+        self._turn()
 
     def update(self, wanted: Wanted) -> None:
-        """Pass the alerts that fire now to the thread, and return at once."""
-        with self._changed:
-            if wanted != self._wanted:
-                self._wanted = dict(wanted)
-                self._changed.notify()
+        """Replace the alerts that fire now."""
+        if wanted != self._wanted:
+            self._wanted = dict(wanted)
+            self._turn()
 
     def stop(self) -> None:
-        """Make the thread end, without waiting for a message that is being sent."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+        """Begin no further attempt, and end the one in progress."""
+        self._started = False
+        if self._attempt is not None:
+            self._attempt.kill()
 
-    def run(self) -> None:
-        while not self._stopped:
-            wanted = self._wanted
-            pause = None if wanted is None else self.step(wanted)
-            with self._changed:
-                if not self._stopped and wanted is self._wanted:
-                    self._changed.wait(pause)
+    def _turn(self) -> None:
+        """Begin the attempt that is due, or wait for its time. The end of an attempt is followed by another turn."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._started and self._attempt is None and self._wanted is not None:
+            pause = self.step(self._wanted)
+            if pause is not None:
+                self._timer = self._loop.call_after(pause, self._turn)
 
     @abstractmethod
     def step(self, wanted: Wanted) -> float | None:
-        """Send messages that are due; record a failure for a later attempt. `wanted`: the alerts that fire now.
+        """Begin an attempt to send what is due. `wanted`: the alerts that fire now.
 
-        Return the seconds until the next call, which a change of the alerts brings forward; None to wait for a change.
+        Return the seconds until the next call, which a change of the alerts or the end of the attempt brings forward;
+        None to wait for these.
         """
 
     def problems(self) -> Iterator[str]:
@@ -130,67 +137,52 @@ class Sender(threading.Thread, ABC):
 
         Refused alerts about the agent itself (class=agent) are left out.
         """
-        with self._changed:
-            since = min((row.failing_since for row in self._rows.values() if row.failing_since), default=None)
+        since = min((row.failing_since for row in self._rows.values() if row.failing_since), default=None)
         if since is not None and time.time() - since >= FAILING_SECONDS:
             yield self.problem
         yield from self.refusals.values()
 
-    def _attempt(self, row: NotifiedAlert, send: Callable[[], None]) -> bool:
-        """Call `send`. Return True if the message was delivered, or refused for good; False if it is to be repeated."""
-        error = self._send_in_time(send)
-        if error is not None and not error.refused:
-            self._fail(row, error)
-            return False
-        if error is None:
-            self.counts["delivered"] += 1
+    def _begin(self, row: NotifiedAlert, orders: Orders, on_delivered: Callable[[], None]) -> None:
+        """Begin an attempt. Call `on_delivered` if the message is delivered, or refused for good."""
+        self._late = [attempt for attempt in self._late if attempt.is_running]
+        if len(self._late) >= MAX_ABANDONED:
+            self._fail(row, f"{MAX_ABANDONED} attempts have not ended")
+            self._loop.post(self._turn)
+            return
+        conclude = partial(self._conclude, row, on_delivered)
+        self._attempt = DeliveryChild(self._loop, orders, self._delays.attempt, conclude)
+
+    def _conclude(self, row: NotifiedAlert, on_delivered: Callable[[], None], outcome: Outcome) -> None:
+        if self._attempt is not None and self._attempt.timed_out:
+            self._late.append(self._attempt)
+        self._attempt = None
+        if outcome.error is not None and not (outcome.refused and self.REFUSABLE):
+            self._fail(row, outcome.error)
         else:
-            self._refuse(row, error)
-        if self._retries.pop(row.alert.key, None) and not self._retries:
-            log.info("notifications are delivered again", extra={"receiver": self.receiver})
-        return True
+            if outcome.error is None:
+                self.counts["delivered"] += 1
+            else:
+                self._refuse(row, outcome.error)
+            if self._retries.pop(row.alert.key, None) and not self._retries:
+                log.info("notifications are delivered again", extra={"receiver": self.receiver})
+            on_delivered()
+        self._turn()
 
-    def _send_in_time(self, send: Callable[[], None]) -> DeliveryError | None:
-        """Run `send` in a thread. Return why it failed, or was abandoned after Delays.attempt; None if it succeeded."""
-        self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
-        if len(self._abandoned) >= MAX_ABANDONED:
-            return DeliveryError(f"{MAX_ABANDONED} attempts have not ended")
-        outcome: list[DeliveryError | None] = []
-        attempt = threading.Thread(target=lambda: outcome.append(self._send(send)), name=self.name, daemon=True)
-        attempt.start()
-        attempt.join(self._delays.attempt)
-        if outcome:
-            return outcome[0]
-        # The thread ends at the next byte: a receiver that sends one now and then would keep it for hours.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(attempt.ident or 0), ctypes.py_object(TimeoutError))
-        self._abandoned.append(attempt)
-        return DeliveryError(f"there was no complete answer within {self._delays.attempt:g} s")
-
-    def _send(self, send: Callable[[], None]) -> DeliveryError | None:
-        try:
-            send()
-        except DeliveryError as error:
-            return error
-        except Exception as error:  # a defect in one message must not end the thread for all others
-            log.exception("a notification failed in a way that was not foreseen", extra={"receiver": self.receiver})
-            return DeliveryError(f"{type(error).__name__}: see the log")
-        return None
-
-    def _refuse(self, row: NotifiedAlert, error: DeliveryError) -> None:
+    def _refuse(self, row: NotifiedAlert, error: str) -> None:
         alert = row.alert
         self.counts["refused"] += 1
-        if not row.delivered and not error.partly:
+        if not row.delivered:
             self._change(row, refused=True)
-        if not row.delivered and dict(alert.labels).get("class") != "agent":  # that alert would keep itself alive
-            self.refusals = {**self.refusals, alert.key: f"{alert.name} was refused: {error}"}
-        details = {"receiver": self.receiver, "alert": alert.name, "error": str(error)}
+            if dict(alert.labels).get("class") != "agent":  # that alert would keep itself alive
+                self.refusals[alert.key] = f"{alert.name} was refused: {error}"
+        details = {"receiver": self.receiver, "alert": alert.name, "error": error}
         log.error("a notification was refused and is not sent again", extra=details)
 
-    def _fail(self, row: NotifiedAlert, error: DeliveryError) -> None:
+    def _fail(self, row: NotifiedAlert, error: str) -> None:
         self.counts["failed"] += 1
-        self.problem = str(error)
+        self.problem = error
         if not self._retries:
-            log.warning("a notification failed and is retried", extra={"receiver": self.receiver, "error": str(error)})
+            log.warning("a notification failed and is retried", extra={"receiver": self.receiver, "error": error})
         min_delay, max_delay = self._delays.retry
         attempts, _ = self._retries.get(row.alert.key, (0, 0.0))
         doubled = min_delay * 2.0 ** min(attempts, MAX_DOUBLINGS)
@@ -200,19 +192,17 @@ class Sender(threading.Thread, ABC):
             self._change(row, failing_since=time.time())
 
     def _change(self, row: NotifiedAlert, **fields: Any) -> None:
-        """Change fields of a row, and store it. Fields that another thread has changed meanwhile remain.
+        """Change fields of a row, and store it. Fields that have changed since the row was read remain.
 
-        A row that does not exist, or that another thread has removed meanwhile, is added.
+        A row that does not exist, or was removed since, is added.
         """
-        with self._changed:
-            row = replace(self._rows.get(row.alert.key, row), **fields)
-            self._rows[row.alert.key] = row
-            self._write(partial(store_notified.put, notified=row))
+        row = replace(self._rows.get(row.alert.key, row), **fields)
+        self._rows[row.alert.key] = row
+        self._write(partial(store_notified.put, notified=row))
 
     def _remove(self, row: NotifiedAlert) -> None:
-        with self._changed:
-            self._rows.pop(row.alert.key, None)
-            self._write(partial(store_notified.remove, notified=row))
+        self._rows.pop(row.alert.key, None)
+        self._write(partial(store_notified.remove, notified=row))
 
     def _delay(self, row: NotifiedAlert) -> float:
         """Return the seconds until the next attempt for this row."""
@@ -227,16 +217,17 @@ class MessageSender(Sender):
     restart (at most MAX_ENDED such alerts). While `paused` returns True, no attempt begins.
     """
 
-    def __init__(self, receiver: MessageReceiver, write: Write, delays: Delays, paused: Callable[[], bool]) -> None:
-        super().__init__(receiver.name, row_name(receiver), write, delays)
+    def __init__(
+        self, loop: Loop, receiver: MessageReceiver, write: Write, delays: Delays, paused: Callable[[], bool]
+    ) -> None:
+        super().__init__(loop, receiver.name, row_name(receiver), write, delays)
         self._receiver = receiver
         self._paused = paused
 
     def update(self, wanted: Wanted) -> None:
         wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
-        with self._changed:
-            if wanted != self._wanted:
-                self._observe(wanted)
+        if wanted != self._wanted:
+            self._observe(wanted)
             super().update(wanted)
 
     def _observe(self, wanted: Wanted) -> None:
@@ -258,27 +249,24 @@ class MessageSender(Sender):
             log.error("a notification was dropped", extra={"receiver": self.receiver, "alert": row.alert.name})
 
     def step(self, wanted: Wanted) -> float | None:  # noqa: ARG002 - the rows have it
-        with self._changed:
-            waiting = (row for row in self._rows.values() if not row.delivered or row.ended is not None)
-            pending = sorted(waiting, key=_worst_first)
-        due = [row for row in pending if not self._delay(row)]
-        if due and self._paused():
+        waiting = (row for row in self._rows.values() if not row.delivered or row.ended is not None)
+        pending = sorted(waiting, key=_worst_first)
+        due = next((row for row in pending if not self._delay(row)), None)
+        if due is None:
+            return min(map(self._delay, pending), default=None)
+        if self._paused():
             return self._delays.retry[0]
-        if due:
-            self._deliver(due[0])
-            return 0.0
-        return min(map(self._delay, pending), default=None)
+        ended = due.ended if due.delivered else None
+        self._begin(due, self._receiver.orders(due.alert, ended=ended), partial(self._record, due, ended))
+        return None
 
-    def _deliver(self, row: NotifiedAlert) -> None:
-        ended = row.ended if row.delivered else None
-        if not self._attempt(row, partial(self._receiver.deliver, row.alert, ended=ended)):
-            return
-        with self._changed:
-            current = self._rows.get(row.alert.key, row)  # the alert may have ended, or fire again, since
-            if current.ended is not None and (ended is not None or current.refused):
-                self._remove(current)
-            else:
-                self._change(current, delivered=ended is None, failing_since=None)
+    def _record(self, row: NotifiedAlert, ended: float | None) -> None:
+        """Record that the receiver has, or refused, the message about the alert or, with `ended`, about its end."""
+        current = self._rows.get(row.alert.key, row)  # the alert may have ended, or fire again, since
+        if current.ended is not None and (ended is not None or current.refused):
+            self._remove(current)
+        else:
+            self._change(current, delivered=ended is None, failing_since=None)
 
 
 def _worst_first(row: NotifiedAlert) -> tuple[int, float]:
@@ -302,17 +290,25 @@ class AlertmanagerSender(Sender):
     the store has one row, with the time of the first failure.
     """
 
-    def __init__(self, receiver: Alertmanager, write: Write, delays: Delays) -> None:
+    REFUSABLE = False  # an Alertmanager that refuses alerts today may accept them after a reload
+
+    def __init__(self, loop: Loop, receiver: Alertmanager, write: Write, delays: Delays) -> None:
         # After a failure it must soon get the alerts again, because it resolves them after `lapse`.
         retry = delays.retry[0], min(delays.retry[1], delays.again / 4)
-        super().__init__(receiver.name, receiver.name, write, replace(delays, retry=retry))
+        super().__init__(loop, receiver.name, receiver.name, write, replace(delays, retry=retry))
         self._receiver = receiver
         self._sent: dict[str, SentAlert] = {}
         self._ended: dict[str, tuple[SentAlert, float]] = {}
         """Alerts that were sent and have ended, and the Unix time of their end, by SentAlert.key."""
+        self._again: tuple[Wanted, float | None] | None = None
+        """The alerts that were delivered last, and the monotonic clock of their repetition; None if it needs none."""
 
     def step(self, wanted: Wanted) -> float | None:
         now, delays = time.time(), self._delays
+        if self._again is not None and self._again[0] is wanted:
+            pause = None if self._again[1] is None else self._again[1] - time.monotonic()
+            if pause is None or pause > 0:
+                return pause
         self._ended.update({key: (alert, now) for key, alert in self._sent.items() if key not in wanted})
         self._ended = {
             key: (alert, end)
@@ -326,15 +322,15 @@ class AlertmanagerSender(Sender):
         firing = [(alert, now + delays.lapse) for alert in wanted.values()]
         resolved = [(alert, end) for alert, end in self._ended.values() if now >= end + delays.linger]
         if firing or resolved or row.failing_since:
-            if not self._attempt(row, partial(self._post, [*firing, *resolved])):
-                return self._delay(row)
-            if row.failing_since:
-                self._remove(row)
-        return delays.again if firing or self._ended else None
+            record = partial(self._record, wanted, len(firing) + len(resolved))
+            self._begin(row, self._receiver.orders([*firing, *resolved]), record)
+            return None
+        return delays.again if self._ended else None
 
-    def _post(self, alerts: list[tuple[SentAlert, float]]) -> None:
-        try:
-            self._receiver.post(alerts)
-        except DeliveryError as error:
-            raise DeliveryError(str(error)) from error  # one refused today may be accepted after a reload
-        self.counts["delivered"] += len(alerts) - 1  # the attempt counts one
+    def _record(self, wanted: Wanted, count: int) -> None:
+        self.counts["delivered"] += count - 1  # the attempt counts one
+        again = time.monotonic() + self._delays.again if wanted or self._ended else None
+        self._again = wanted, again
+        row = self._rows.get(ALL.key)
+        if row is not None and row.failing_since:
+            self._remove(row)

@@ -1,4 +1,4 @@
-"""Table `notified`: alerts of which a receiver, such as Slack, was notified or is yet to be notified."""
+"""Table `notified`: alerts of which a receiver, such as a webhook, was notified or is yet to be notified."""
 
 from __future__ import annotations
 

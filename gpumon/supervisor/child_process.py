@@ -22,6 +22,11 @@ perhaps as root.
 REAP_INTERVAL = 0.2
 """Seconds between two attempts to reap a child on a kernel without pidfd."""
 
+SMALL_ORDERS = 1 << 16
+"""Number of bytes that every pipe holds."""
+MAX_ORDERS = 1 << 20
+"""Maximum number of bytes of orders: the size of the largest pipe of an unprivileged process."""
+
 unreaped_pids: set[int] = set()
 """Process ids of the children that ChildProcess has started and not yet reaped."""
 
@@ -110,6 +115,7 @@ class ChildProcess:
                 pass_fds=tuple(command.descriptors),
                 start_new_session=True,
                 bufsize=0,
+                pipesize=MAX_ORDERS if len(command.orders) > SMALL_ORDERS else -1,
             )
         unreaped_pids.add(self.pid)
         assert self._process.stdin is not None  # noqa: S101 - requested above

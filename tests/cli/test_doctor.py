@@ -299,11 +299,11 @@ def test_a_host_without_agent_and_torch(alone: Path) -> None:
 
 def test_an_invalid_configuration_is_an_answer(alone: Path) -> None:
     """The mistake is named, and the other checks use the defaults."""
-    (alone / "gpumon.yml").write_text("notifications: {smtp_password: s3cret}")
+    (alone / "gpumon.yml").write_text("notifications: {webhook_token: s3cret}")
     code, shown = run("--config.file", str(alone / "gpumon.yml"))
     assert code == 2
     assert shown.startswith("fail    configuration")
-    assert "smtp_password: unknown key; did you mean smtp_password_file?" in " ".join(shown.split())
+    assert "webhook_token: unknown key; did you mean webhook_token_file?" in " ".join(shown.split())
     assert "s3cret" not in shown
 
 
@@ -433,17 +433,16 @@ notifications:
   alertmanager_token_file: {folder}/am.token
   webhook_url: "https://events.example.com/hooks/s3cret-path/x?token=s3cret-query"
   webhook_token_file: {folder}/hook.token
-  slack_url_file: {folder}/slack.url
-  smtp_server: smtp.example.com:587
-  smtp_user: gpumon
-  smtp_password_file: {folder}/smtp.password
-  smtp_to: [oncall@example.com]
+  apprise_urls:
+    - {folder}/slack.url
+    - slack://s3cret-a/s3cret-b/s3cret-c
+    - "mailtos://kim:s3cret-p@smtp.example.com?to=s3cret@example.com"
 web: {{token_file: "{folder}/web.token", read_token_file: "{folder}/read.token"}}
 probe:
   nccl_environment: {{NCCL_API_KEY: s3cret-nccl}}
   scheduler_gate: [/bin/gate, --token, s3cret-gate, "--password=s3cret-gate-2", "Authorization: Bearer s3cret-gate-3"]
 """
-SECRET_FILES = ("am.token", "hook.token", "slack.url", "smtp.password", "web.token", "read.token")
+SECRET_FILES = ("am.token", "hook.token", "slack.url", "web.token", "read.token")
 
 
 def test_no_secret_is_in_the_archive(alone: Path) -> None:
@@ -458,7 +457,7 @@ def test_no_secret_is_in_the_archive(alone: Path) -> None:
     assert code == 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert members["doctor.txt"] == shown.rstrip("\n")
-    assert "smtp.example.com:587" in members["configuration.yml"]
+    assert f"[{alone}/slack.url, 'slack://<redacted>', 'mailtos://<redacted>']" in members["configuration.yml"]
     assert "https://events.example.com/<redacted>" in members["configuration.yml"]
     assert len(json.loads(members["report.json"])["gpus"]) == 8
     assert "NVIDIA H100 80GB HBM3" in members["gpus.txt"]

@@ -58,7 +58,7 @@ def test_files_that_do_not_exist_are_a_warning(capsys: pytest.CaptureFixture[str
     """The configuration is valid, because it may be checked on another host."""
     file = tmp_path / "gpumon.yml"
     file.write_text(
-        "probe: {python: /no/python, scheduler_gate: [/no/gate, --all]}\nnotifications:\n  slack_url_file: /no/slack\n"
+        "probe: {python: /no/python, scheduler_gate: [/no/gate, --all]}\nnotifications:\n  apprise_urls: [/no/slack, 'slack://a/b/c']\n"
         "  webhook_url_file: https://h.example/s3cret\n  nvsentinel_socket: /no/sock\nkernel_log: {path: /no/log}\n"
     )
     assert main(["config", "check", f"--config.file={file}"]) == 0
@@ -69,8 +69,8 @@ def test_files_that_do_not_exist_are_a_warning(capsys: pytest.CaptureFixture[str
         f"warning: {file}:1: probe.scheduler_gate: /no/gate: No such file or directory",
         f"warning: {file}:6: kernel_log.path: /no/log: No such file or directory",
         f"warning: {file}:4: notifications.webhook_url_file: <redacted>: No such file or directory",
-        f"warning: {file}:3: notifications.slack_url_file: /no/slack: No such file or directory",
         f"warning: {file}:5: notifications.nvsentinel_socket: /no/sock: No such file or directory",
+        f"warning: {file}:3: notifications.apprise_urls: /no/slack: No such file or directory",
     ]
 
 

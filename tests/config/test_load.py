@@ -223,16 +223,24 @@ def test_unsupported_yaml_is_refused(environ: dict[str, str], tmp_path: Path, te
     ("text", "complaint"),
     [
         (
-            'notifications: {smtp_server: "kim:s3cret@mail:587", smtp_to: [a@b.example]}',
-            "notifications.smtp_server: must be HOST:PORT, without user and password (smtp_user, smtp_password_file), ",
+            "notifications: {apprise_urls: [s3cret]}",
+            "notifications.apprise_urls.0: must be an Apprise URL, such as slack://..., or the absolute path of a ",
+        ),
+        (
+            "notifications: {slack_url_file: /a/s}",
+            "notifications.slack_url_file: is replaced; write notifications.apprise_urls: [/path/of/that/file]; ",
+        ),
+        (
+            "notifications: {smtp_to: [s3cret@b.example]}",
+            "notifications.smtp_to: is replaced; write notifications.apprise_urls: ['mailtos://USER:PASSWORD@HOST:PORT?",
         ),
         (
             "web: {read_token_file: [s3cret]}",
             "web.read_token_file: must be a path, not '<redacted>'; ",
         ),
         (
-            "notifications: {smtp_password: s3cret}",
-            "notifications.smtp_password: unknown key; did you mean smtp_password_file?",
+            "notifications: {webhook_token: s3cret}",
+            "notifications.webhook_token: unknown key; did you mean webhook_token_file?",
         ),
         ("web: {token:s3cret}", "web.token:<redacted>: unknown key; valid names: "),
     ],
@@ -297,7 +305,7 @@ def test_thousands_of_unknown_names_are_a_short_error(environ: dict[str, str], t
         ("poll: {interval_seconds: 1e3}", "poll.interval_seconds: must be at most 60, not '1e3'"),
         ("poll: {interval_seconds: nan}", "poll.interval_seconds: must be a finite number, not 'nan'"),
         ("probe: {nccl_environment: 3}", "probe.nccl_environment: must be a mapping of keys to values, not 3"),
-        ("notifications: {smtp_user: 3}", "notifications.smtp_user: must be text, not 3"),
+        ("notifications: {nvsentinel_node: 3}", "notifications.nvsentinel_node: must be text, not 3"),
     ],
 )
 def test_errors_name_the_valid_type(environ: dict[str, str], tmp_path: Path, section: str, complaint: str) -> None:

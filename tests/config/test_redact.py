@@ -24,7 +24,7 @@ R = "<redacted>"
         ('password="x1 x2" user=u', f'password="{R}" user=u'),
         (r'msg="secret=\"x1 x2\" refused"', rf'msg="secret={R} refused"'),
         ("token_file=/a --token-file /b", "token_file=/a --token-file /b"),
-        ("smtp_password_file: /a password_file=/b", "smtp_password_file: /a password_file=/b"),
+        ("db_password_file: /a password_file=/b", "db_password_file: /a password_file=/b"),
         ("curl --user kim:x1 --user=kim:x2", f"curl --user kim:{R} --user=kim:{R}"),
         ("curl --proxy-user 'kim:x1' -U kim:x2", f"curl --proxy-user 'kim:{R}' -U kim:{R}"),
         ("mail by kim:p@ss@mail:587, kim@b.example:x1@am", f"mail by kim:{R}@mail:587, kim@b.example:{R}@am"),
@@ -35,6 +35,8 @@ R = "<redacted>"
         ("'Proxy-Authorization: ApiKey x1' next", f"'Proxy-Authorization: {R}' next"),
         ("--oauth2-bearer x1", f"--oauth2-bearer {R}"),
         ("POST https://hooks.slack.com/services/T0/B0/x1: 404", f"POST https://hooks.slack.com/services/{R} 404"),
+        ("--notifications.apprise-urls=slack://x1/x2 next", f"--notifications.apprise-urls={R}"),
+        ("apprise_urls: [/a/url, slack://x1/x2]", f"apprise_urls: [{R}"),
         ("slack xoxb-1-x1 and xapp-1-x2, next", f"slack xoxb-{R} and xapp-{R}, next"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.x1-_x, next", f"got eyJ{R}, next"),
         ("pwd x1 passwd 'x 2' password x3", f"pwd {R} passwd '{R}' password {R}"),
@@ -97,7 +99,9 @@ def test_a_secret_at_the_cut_is_left_out() -> None:
         ),
         ("notifications.alertmanagers", ("https://am/x1/x2",), [f"https://am/{R}"]),
         ("notifications.alertmanagers.0", "am.example.com/x1 x2", f"am.example.com/{R}"),
-        ("notifications.slack_url_file", Path("https:/hooks.example.com/x1"), R),
+        ("notifications.webhook_url_file", Path("https:/hooks.example.com/x1"), R),
+        ("notifications.apprise_urls", ("slack://x1/x2", "/a/url", "x1"), [f"slack://{R}", "/a/url", R]),
+        ("notifications.apprise_urls.1", "mailto://u:x1@h/x2", f"mailto://{R}"),
         ("web.token_file", Path("/a/token"), Path("/a/token")),
     ],
 )
@@ -111,7 +115,7 @@ BROKEN = """\
 notifications:
   webhook_url: https://hooks.example.com/s3cret/x s3cret
   alertmanagers: ["https://u:s3cret@am.example.com/s3cret"]  # s3cret
-  slack_url_file: hooks.example.com/s3cret
+  webhook_url_file: hooks.example.com/s3cret
 probe:
   scheduler_gate: [/bin/gate, --token, s3cret, s3cret]
   nccl_environment:

@@ -201,7 +201,7 @@ def test_the_package_for_arm64_has_modules_for_each_python(wheels: tuple[Path, P
         modules = list(site.rglob("*.so"))
         tags = (f".cpython-{python.replace('.', '')}-aarch64-linux-gnu.so", ".abi3.so")
         named = {module.name.partition(".")[0] for module in modules}
-        assert named == {"_bcrypt", "_yaml", "_speedups", "_pydantic_core"}
+        assert named == {"_bcrypt", "_yaml", "_speedups", "_pydantic_core", "cd", "md"}
         assert all(module.name.endswith(tags) and module.read_bytes()[18] == AARCH64 for module in modules)
         assert missing_requirements(site, python) == set()
 

@@ -18,8 +18,7 @@ from benchmarks.pages.stack import ALERTMANAGER, Notified, Receivers, routes, se
 from gpumon.health.alert_rules import rules
 from gpumon.health.check_row import MINUTE
 from gpumon.health.outages import JOIN_SECONDS
-from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.receivers import post
+from gpumon.services.delivery import DeliveryError, post
 
 pytestmark = pytest.mark.slow
 

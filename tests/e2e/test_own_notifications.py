@@ -119,7 +119,9 @@ def test_a_restarted_agent_neither_repeats_nor_resolves_an_alert(agent: AgentPro
         agent.simulate(LOST)
         [event] = inbox.wait_for(1)
         assert event["subject"] == "GpuLost"
-        agent.stop()  # a kill between delivery and writing would repeat the message
+        # An end between delivery and writing would repeat the message.
+        eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="delivered"))
+        agent.stop()
         agent.start(flag)
         eventually(lambda: agent.get("/api/v1/alerts?state=firing")["alerts"])
         agent.simulate({"idle": True, "gpus": {1: {"lost": True}, 0: {"lost": True}}})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sample_reports as reports
 from agents import eventually
 from changed_report import changed
+from loops import running
 from receivers import Inbox, http_inbox
 from sample_windows import MAINTENANCE, window
 
@@ -17,6 +18,7 @@ from gpumon.config.notifications_section import NotificationsSection
 from gpumon.services.notifier import STORE_GRACE_SECONDS, Notifier
 from gpumon.services.senders import Delays
 from gpumon.state.report import Report
+from gpumon.supervisor.loop import Loop
 
 QUICK = Delays(retry=(0.01, 0.05), again=0.05)
 LOST = reports.lost()
@@ -35,10 +37,12 @@ def unread(report: Report, *, uptime: float) -> Report:
 
 
 @contextlib.contextmanager
-def notifying(webhook: Inbox, alertmanager: Inbox, shown: list[Report]) -> Iterator[Notifier]:
+def notifying(webhook: Inbox, alertmanager: Inbox, shown: list[Report]) -> Iterator[Ticking]:
     """Run a notifier of two receivers for the last of the shown reports."""
     urls: dict[str, Any] = {"webhook_url": webhook.url, "alertmanagers": (alertmanager.url.removesuffix("/hook"),)}
+    loop = Loop()
     notifier = Notifier(
+        loop,
         NotificationsSection(**urls),
         "gpu-17:17400",
         "https://wiki.example.com/gpumon/",
@@ -46,11 +50,23 @@ def notifying(webhook: Inbox, alertmanager: Inbox, shown: list[Report]) -> Itera
         write=lambda _: None,
         delays=QUICK,
     )
-    notifier.start()
-    try:
-        yield notifier
-    finally:
-        notifier.stop()
+    with running(loop) as call:
+        call(notifier.start)
+        try:
+            yield Ticking(notifier, call)
+        finally:
+            call(notifier.stop)
+
+
+@dataclass
+class Ticking:
+    """A notifier on a loop in another thread."""
+
+    notifier: Notifier
+    call: Callable[[Callable[[], None]], None]
+
+    def tick(self) -> None:
+        self.call(self.notifier.tick)
 
 
 def test_a_runbook_link_has_no_double_slash() -> None:
@@ -67,7 +83,7 @@ def test_in_maintenance_alerts_are_sent_to_alertmanagers_only() -> None:
     away = [503] * 10_000
     with http_inbox(*away) as webhook, http_inbox() as other, notifying(webhook, other, shown) as notifier:
         notifier.tick()
-        eventually(lambda: notifier.counts["webhook,failed"])
+        eventually(lambda: notifier.notifier.counts["webhook,failed"])
         shown.append(in_maintenance(LOST))
         other.wait_for(len(other.received) + 3)  # an attempt that began before has ended
         webhook.answers.clear()
@@ -101,7 +117,7 @@ def test_a_store_that_cannot_be_read_delays_a_message_and_does_not_suppress_it()
         shown.append(unread(LOST, uptime=STORE_GRACE_SECONDS))
         notifier.tick()
         [event] = webhook.wait_for(1)
-        notifier.restore(())
+        notifier.call(lambda: notifier.notifier.restore(()))
         shown.append(unread(reports.healthy(), uptime=STORE_GRACE_SECONDS))
         notifier.tick()
         resolved = webhook.wait_for(2)[1]

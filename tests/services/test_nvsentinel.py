@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socketserver
-import sys
 import tempfile
 import threading
 import time
@@ -17,12 +16,11 @@ import pytest
 import yaml
 from agents import AgentProcess, eventually
 from each_case import each_case
-from test_senders import LABELS, LOST, WANTED, message_sender, sending
+from test_senders import LABELS, LOST, WANTED, deliver, message_sender, sending
 
 from gpumon.config.notifications_section import NotificationsSection
-from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.nvsentinel import NvSentinel
-from gpumon.services.receivers import message_receivers
+from gpumon.services.delivery import call
+from gpumon.services.nvsentinel import METHOD
 
 grpc, _, _ = (pytest.importorskip(name, reason="not in this environment") for name in ("grpc", "google.protobuf", "h2"))
 platform_connector = pytest.importorskip("platform_connector").platform_connector
@@ -46,10 +44,10 @@ def test_an_alert_is_an_unhealthy_event_and_then_a_healthy_one(socket: Path) -> 
     """Check, node and entities are the same in both, so that NVSentinel finds what has cleared."""
     with platform_connector(socket) as connector:
         sender, kept = message_sender(section(socket))
-        with sending(sender):
-            sender.update(FIRING)
+        with sending(sender) as on_loop:
+            on_loop.update(FIRING)
             connector.wait_for(1)
-            sender.update({})
+            on_loop.update({})
             bad, good = connector.wait_for(2)
             eventually(lambda: len(kept.changes) == 2)
     for event in (bad, good):
@@ -77,21 +75,15 @@ def test_only_failed_hardware_is_fatal(labels: dict[str, str], expected: tuple[s
     """NVSentinel takes a node out of service for fatal events."""
     alert = replace(LOST, labels=tuple(sorted({"alertname": "Some", "page": "night", **labels}.items())))
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, platform_connector(Path(folder) / "s") as connector:
-        [receiver] = receivers(Path(folder) / "s", nvsentinel_strategy="execute_remediation")
-        receiver.deliver(alert, ended=None)
+        assert deliver(section(Path(folder) / "s", nvsentinel_strategy="execute_remediation"), alert).error is None
         [event] = connector.wait_for(1)
     assert (event.componentClass, event.isFatal, event.processingStrategy) == (*expected, REMEDIATE)
 
 
-def receivers(socket: Path, **values: Any) -> list[Any]:
-    return list(message_receivers(section(socket, **values), source=""))
-
-
 def test_no_repair_is_recommended_while_one_is_being_verified(socket: Path) -> None:
     """NVSentinel must not repeat a reboot whose success is not known yet."""
-    [receiver] = receivers(socket)
     with platform_connector(socket) as connector:
-        receiver.deliver(replace(GPU, action="If it recurs, drain the node and reboot it."), ended=None)
+        deliver(section(socket), replace(GPU, action="If it recurs, drain the node and reboot it."))
         [event] = connector.wait_for(1)
     assert event.recommendedAction == 0
 
@@ -99,8 +91,8 @@ def test_no_repair_is_recommended_while_one_is_being_verified(socket: Path) -> N
 def test_a_connector_that_starts_later_gets_the_event(socket: Path) -> None:
     """A missing socket and the status UNAVAILABLE are failures that are retried."""
     sender, kept = message_sender(section(socket))
-    with sending(sender):
-        sender.update(FIRING)
+    with sending(sender) as on_loop:
+        on_loop.update(FIRING)
         eventually(lambda: sender.counts["failed"])
         assert str(socket) in sender.problem
         with platform_connector(socket) as connector:
@@ -115,10 +107,10 @@ def test_an_invalid_event_is_dropped(socket: Path) -> None:
     with platform_connector(socket) as connector:
         connector.refusals = [grpc.StatusCode.INVALID_ARGUMENT]
         sender, _ = message_sender(section(socket))
-        with sending(sender):
-            sender.update(FIRING)
+        with sending(sender) as on_loop:
+            on_loop.update(FIRING)
             eventually(lambda: sender.counts["refused"] == 1)
-            sender.update(FIRING | WANTED)
+            on_loop.update(FIRING | WANTED)
             [event] = connector.wait_for(1)
     assert event.componentClass == "Node"
 
@@ -129,8 +121,8 @@ def test_a_server_that_only_sends_pings_is_a_failure(socket: Path) -> None:
     thread = threading.Thread(target=server.handle_request)
     thread.start()
     try:
-        with pytest.raises(DeliveryError, match="timed out"):
-            NvSentinel(socket, "gpu-17", "store_only", 0.5).deliver(GPU, ended=None)
+        with pytest.raises(TimeoutError, match="timed out"):
+            call(socket, METHOD, b"", 0.5)
     finally:
         thread.join()
         server.server_close()
@@ -146,13 +138,6 @@ class Pinging(socketserver.BaseRequestHandler):
                 self.request.sendall(bytes.fromhex("000008060000000000") + bytes(8))
                 self.request.recv(65_536)
                 time.sleep(0.05)
-
-
-def test_an_absent_package_is_named(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """h2 is an optional dependency."""
-    monkeypatch.setitem(sys.modules, "h2.connection", None)
-    with pytest.raises(DeliveryError, match=r"install gpumon\[nvsentinel\]"):
-        NvSentinel(socket, "gpu-17", "store_only", 10.0).deliver(GPU, ended=None)
 
 
 @pytest.mark.slow

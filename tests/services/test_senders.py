@@ -1,41 +1,32 @@
-"""Notifications that the agent sends itself: to webhooks, chats and mail servers that fail, refuse and accept."""
+"""Notifications that the agent sends itself: to receivers that fail, hang, refuse and accept."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
-import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from email import message_from_string
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agents import eventually
-from certificates import Authority
-from pydantic import ValidationError
-from receivers import http_inbox, mail_inbox
+from each_case import each_case
+from loops import running, turn_until
+from receivers import Inbox, http_inbox
+from unkillable import build, held
 
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
-from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.limited_smtp import LimitedSmtp, LimitedSmtpTls
+from gpumon.services import delivery
+from gpumon.services.delivery_child import DeliveryChild, Outcome, deliver_now
 from gpumon.services.receivers import alertmanagers, message_receivers
-from gpumon.services.senders import (
-    ALL,
-    MAX_ABANDONED,
-    MAX_ENDED,
-    AlertmanagerSender,
-    Delays,
-    MessageSender,
-    Sender,
-    row_name,
-)
+from gpumon.services.senders import ALL, MAX_ENDED, AlertmanagerSender, Delays, MessageSender, Sender, Wanted, row_name
 from gpumon.store import notified
+from gpumon.supervisor.child_process import unreaped_pids
+from gpumon.supervisor.loop import Loop
 
 LABELS = {"alertname": "GpuLost", "gpu": "3", "instance": "gpu-17:17400", "page": "night", "severity": "critical"}
 LOST = SentAlert(
@@ -47,6 +38,7 @@ LOST = SentAlert(
     runbook_url="http://gpu-17:17400/runbooks/GpuLost",
     since=1.7e9,
 )
+OTHER = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())), since=LOST.since + 1)
 WANTED = {LOST.key: LOST}
 QUICK = Delays(retry=(0.01, 0.05), again=0.05, lapse=60.0, linger=0.1, forget=60.0)
 
@@ -86,39 +78,53 @@ class Kept:
             return self.changed.wait_for(condition, timeout=60)
 
 
+@dataclass
+class Running:
+    """A sender on a loop in another thread."""
+
+    sender: Sender
+    call: Callable[[Callable[[], None]], None]
+
+    def update(self, wanted: Wanted) -> None:
+        self.call(lambda: self.sender.update(wanted))
+
+
 @contextlib.contextmanager
-def sending(sender: Sender) -> Iterator[Sender]:
+def sending(sender: Sender) -> Iterator[Running]:
     """Run a sender."""
-    sender.start()
-    try:
-        yield sender
-    finally:
-        sender.stop()
-        sender.join(timeout=30)
+    with running(sender._loop) as call:
+        call(sender.start)
+        try:
+            yield Running(sender, call)
+        finally:
+            call(sender.stop)
 
 
-def message_sender(section: NotificationsSection, *known: SentAlert) -> tuple[MessageSender, Kept]:
+def message_sender(
+    section: NotificationsSection, *known: SentAlert, delays: Delays = QUICK, paused: Callable[[], bool] = bool
+) -> tuple[MessageSender, Kept]:
     """Return the sender of the only receiver, and what it stored."""
     kept = Kept()
     [receiver] = message_receivers(section, source="gpumon://gpu-17:17400")
     kept.rows = {alert.key: NotifiedAlert(row_name(receiver), alert) for alert in known}
-    sender = MessageSender(receiver, kept, QUICK, bool)
+    sender = MessageSender(Loop(), receiver, kept, delays, paused)
     sender.restore(kept.rows.values())
     return sender, kept
 
 
-@contextlib.contextmanager
-def greeting_server(greeting: bytes) -> Iterator[int]:
-    """Run a server that greets its first client, and yield its port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+def webhook(inbox: Inbox) -> NotificationsSection:
+    return NotificationsSection(webhook_url=inbox.url)
 
-        def greet() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(greeting)
 
-        threading.Thread(target=greet, daemon=True).start()
-        yield server.getsockname()[1]
+def states(inbox: Inbox) -> list[tuple[str, str]]:
+    """Return GPU and state of each accepted event."""
+    return [(event["data"]["labels"]["gpu"], event["data"]["state"]) for event in inbox.received]
+
+
+def deliver(section: NotificationsSection, alert: SentAlert = LOST, *, ended: float | None = None) -> Outcome:
+    """Deliver a message about an alert to the only receiver."""
+    [receiver] = message_receivers(section, source="gpumon://gpu-17:17400")
+    return deliver_now(receiver.orders(alert, ended=ended))
 
 
 @contextlib.contextmanager
@@ -147,30 +153,6 @@ def trickling_server(repaired: threading.Event) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def mails(port: int, *to: str) -> NotificationsSection:
-    """Return the settings for a mail server of the tests."""
-    return NotificationsSection(smtp_server=f"127.0.0.1:{port}", smtp_tls="none", smtp_to=to)
-
-
-def test_a_mail_server_with_a_certificate_of_an_unknown_authority_gets_no_mail(tmp_path: Path) -> None:
-    """With `smtp_tls: tls` the certificate is verified before the password is sent."""
-    authority = Authority.create(tmp_path / "ca")
-    authority.sign("mail", "IP:127.0.0.1")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.folder / "mail.crt", authority.folder / "mail.key")
-    with socket.create_server(("127.0.0.1", 0)) as listener, context.wrap_socket(listener, server_side=True) as server:
-
-        def answer() -> None:
-            with contextlib.suppress(OSError), server.accept()[0] as connection:
-                connection.sendall(b"220 ready\r\n")
-
-        threading.Thread(target=answer, daemon=True).start()
-        section = mails(server.getsockname()[1], "ops@example.com").model_copy(update={"smtp_tls": "tls"})
-        [receiver] = message_receivers(section, source="gpumon://n")
-        with pytest.raises(DeliveryError, match="certificate verify failed"):
-            receiver.deliver(LOST, ended=None)
-
-
 def test_the_url_of_a_webhook_may_have_a_query() -> None:
     """Logic Apps and Teams sign their URLs in the query."""
     url = "https://events.example.com/flow?sig=a1"
@@ -187,10 +169,10 @@ def test_a_url_with_a_user_is_refused(url: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="name a token file"):
         NotificationsSection(alertmanagers=(url,))
     (tmp_path / "url").write_text(url)
-    [receiver] = message_receivers(NotificationsSection(webhook_url_file=tmp_path / "url"), source="gpumon://n")
-    with pytest.raises(DeliveryError, match="token file") as raised:
-        receiver.deliver(LOST, ended=None)
-    assert url not in str(raised.value)
+    error = deliver(NotificationsSection(webhook_url_file=tmp_path / "url")).error
+    assert error is not None
+    assert "token file" in error
+    assert url not in error
 
 
 def test_a_webhook_gets_a_cloud_event_when_an_alert_fires_and_one_when_it_is_resolved(tmp_path: Path) -> None:
@@ -199,11 +181,12 @@ def test_a_webhook_gets_a_cloud_event_when_an_alert_fires_and_one_when_it_is_res
     with http_inbox() as inbox:
         section = NotificationsSection(webhook_url=inbox.url, webhook_token_file=tmp_path / "token")
         sender, kept = message_sender(section)
-        with sending(sender):
-            sender.update(WANTED)
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
             [event] = inbox.wait_for(1)
-            sender.update({})
+            on_loop.update({})
             _, resolved = inbox.wait_for(2)
+            assert kept.wait_for_changes(2)
     assert {name: event[name] for name in ("specversion", "type", "subject", "source")} == {
         "specversion": "1.0",
         "type": "io.gpumon.alert.firing",
@@ -220,26 +203,31 @@ def test_a_webhook_gets_a_cloud_event_when_an_alert_fires_and_one_when_it_is_res
 def test_a_failed_message_is_sent_again_until_it_is_delivered(caplog: pytest.LogCaptureFixture) -> None:
     """A server's failure is retried and counted; the failure is logged once, and so is the recovery."""
     with http_inbox(500, 503, 429) as inbox, caplog.at_level("INFO", "gpumon.notifications"):
-        sender, kept = message_sender(NotificationsSection(webhook_url=inbox.url))
-        with sending(sender):
-            sender.update(WANTED)
-            inbox.wait_for(1)
-            sender.update({})
-            inbox.wait_for(2)
+        sender, kept = message_sender(webhook(inbox))
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
+            assert kept.wait_for_changes(1)
+            on_loop.update({})
+            assert kept.wait_for_changes(2)
     assert sender.counts == {"failed": 3, "delivered": 2}
     assert kept.changes == [("GpuLost", False), ("GpuLost", True)]
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert [record.levelname for record in caplog.records if record.name == "gpumon.notifications"] == [
+        "WARNING",
+        "INFO",
+    ]
 
 
 def test_a_refused_message_is_counted_and_not_sent_again() -> None:
-    """The next alert is sent all the same."""
-    other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
+    """The next alert is sent all the same. The refusal is a problem while its alert fires."""
     with http_inbox(400) as inbox:
-        sender, _ = message_sender(NotificationsSection(webhook_url=inbox.url))
-        with sending(sender):
-            sender.update({LOST.key: LOST, other.key: other})
-            [event] = inbox.wait_for(1)
-    assert event["data"]["labels"]["gpu"] == "4"
+        sender, kept = message_sender(webhook(inbox))
+        with sending(sender) as on_loop:
+            on_loop.update({LOST.key: LOST, OTHER.key: OTHER})
+            assert kept.wait_for_changes(2)
+            assert states(inbox) == [("3", "firing")]
+            assert list(sender.problems()) == ["GpuLost was refused: the answer was 400 Bad Request"]
+            on_loop.update(WANTED)
+            assert list(sender.problems()) == []
     assert sender.counts == {"refused": 1, "delivered": 1}
 
 
@@ -247,353 +235,253 @@ def test_a_receiver_that_refused_an_alert_does_not_get_its_end() -> None:
     """Neither if the alert ends later, nor after a restart in between."""
     for restarted in (False, True):
         with http_inbox(400) as inbox:
-            sender, kept = message_sender(NotificationsSection(webhook_url=inbox.url))
-            with sending(sender):
-                sender.update(WANTED)
+            sender, kept = message_sender(webhook(inbox))
+            with sending(sender) as on_loop:
+                on_loop.update(WANTED)
                 assert kept.wait_for_changes(1)
-                if restarted:
-                    sender.stop()
-                    rows = tuple(kept.rows.values())
-                    sender, kept = message_sender(NotificationsSection(webhook_url=inbox.url))
-                    sender.restore(rows)
-                sender.update({})
+                if not restarted:
+                    on_loop.update({})
+            if restarted:
+                rows = tuple(kept.rows.values())
+                sender, kept = message_sender(webhook(inbox))
+                sender.restore(rows)
+                with sending(sender) as on_loop:
+                    on_loop.update({})
             assert (kept.rows, inbox.received) == ({}, [])
 
 
 def test_a_restart_neither_repeats_nor_loses_a_message() -> None:
     """An alert that the receiver knows is not sent again; if it ended meanwhile, it is resolved."""
     with http_inbox() as inbox:
-        section = NotificationsSection(webhook_url=inbox.url)
-        other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
-        sender, _ = message_sender(section, LOST)
-        with sending(sender):
-            sender.update({LOST.key: LOST, other.key: other})
-            [event] = inbox.wait_for(1)
-            assert (event["data"]["labels"]["gpu"], event["data"]["state"]) == ("4", "firing")
-            sender.update({other.key: other})
-            event = inbox.wait_for(2)[1]
-            assert (event["data"]["labels"]["gpu"], event["data"]["state"]) == ("3", "resolved")
+        sender, _ = message_sender(webhook(inbox), LOST)
+        with sending(sender) as on_loop:
+            on_loop.update({LOST.key: LOST, OTHER.key: OTHER})
+            inbox.wait_for(1)
+            on_loop.update({OTHER.key: OTHER})
+            inbox.wait_for(2)
+    assert states(inbox) == [("4", "firing"), ("3", "resolved")]
 
 
 def test_alerts_for_dashboards_are_no_messages() -> None:
     """What never pages is sent to Alertmanagers only."""
     quiet = replace(LOST, labels=tuple(sorted({**LABELS, "page": "never", "gpu": "9"}.items())))
     with http_inbox() as inbox:
-        sender, _ = message_sender(NotificationsSection(webhook_url=inbox.url))
-        with sending(sender):
-            sender.update({quiet.key: quiet, LOST.key: LOST})
+        sender, _ = message_sender(webhook(inbox))
+        with sending(sender) as on_loop:
+            on_loop.update({quiet.key: quiet, LOST.key: LOST})
             [event] = inbox.wait_for(1)
     assert event["data"]["labels"] == LABELS
 
 
-def test_slack_gets_reason_action_and_runbook(tmp_path: Path) -> None:
-    """In one text. The URL, which is the secret, comes from a file."""
+def test_a_service_of_apprise_gets_title_reason_action_and_runbook(tmp_path: Path) -> None:
+    """When the alert fires, and a title when it is resolved. The URL, which has secrets, comes from a file."""
+    pytest.importorskip("apprise", reason="not in this environment")
     with http_inbox() as inbox:
-        (tmp_path / "url").write_text(f"{inbox.url}\n")
-        sender, _ = message_sender(NotificationsSection(slack_url_file=tmp_path / "url"))
-        with sending(sender):
-            sender.update(WANTED)
+        (tmp_path / "url").write_text(f"json://127.0.0.1:{inbox.port}/s3cret\n")
+        section = NotificationsSection(apprise_urls=(str(tmp_path / "url"),))
+        sender, kept = message_sender(section)
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
             [message] = inbox.wait_for(1)
-    assert message["text"].splitlines() == [
-        f"FIRING: {LOST.summary}",
+            on_loop.update({})
+            [_, resolved] = inbox.wait_for(2)
+            assert kept.wait_for_changes(2)
+    assert (message["title"], message["type"]) == (f"FIRING: {LOST.summary}", "failure")
+    assert message["message"].splitlines() == [
         LOST.description,
         f"Do: {LOST.action}",
         "Serial number: 1650",
         f"Runbook: {LOST.runbook_url}",
     ]
+    assert (resolved["title"], resolved["type"]) == (f"RESOLVED: {LOST.summary}", "success")
+    assert (sender.receiver, sender.counts) == ("apprise url", {"delivered": 2})
 
 
-def test_the_title_names_the_cluster_if_the_alert_has_that_label(tmp_path: Path) -> None:
+def test_an_error_of_apprise_contains_no_part_of_its_url() -> None:
+    """Neither of a URL that it does not accept, nor of one that does not answer."""
+    pytest.importorskip("apprise", reason="not in this environment")
+    for url in (
+        "json://kim:s3cret-1@127.0.0.1:9/s3cret-2?+X=s3cret-3",
+        "slack://s3cret-1",
+        "nothing://s3cret-1/s3cret",
+    ):
+        error = deliver(NotificationsSection(apprise_urls=(url,))).error
+        assert error
+        assert "s3cret" not in error
+        assert "onnection error" in error or "Apprise does not accept the URL" in error
+
+
+def test_the_title_has_one_line_and_names_the_cluster() -> None:
     """Because two clusters may have hosts of the same name. The annotations stay those of Prometheus."""
-    east = replace(LOST, labels=tuple(sorted({**LABELS, "cluster": "east"}.items())))
-    with http_inbox() as inbox, mail_inbox() as mailbox:
-        (tmp_path / "url").write_text(inbox.url)
-        for section in (NotificationsSection(slack_url_file=tmp_path / "url"), mails(mailbox.port, "a@example.com")):
-            [receiver] = message_receivers(section, source="")
-            receiver.deliver(east, ended=None)
-        [message], [mail] = inbox.wait_for(1), mailbox.wait_for(1)
-    title = "FIRING: east gpu-17: GPU 3: The GPU fell off the bus. Xid 79."
-    assert message["text"].splitlines()[0] == title
-    assert f"Subject: {title}" in mail.replace("\r\n ", " ")
-    assert east.annotations == LOST.annotations
+    labels = tuple(sorted({**LABELS, "cluster": "east"}.items()))
+    east = replace(LOST, labels=labels, summary="gpu-17:\nGPU 3: The GPU fell off the bus.")
+    [receiver] = message_receivers(NotificationsSection(apprise_urls=("slack://a/b/c",)), source="")
+    assert receiver.orders(east, ended=None)["title"] == "FIRING: east gpu-17: GPU 3: The GPU fell off the bus."
+    assert east.annotations == {**LOST.annotations, "summary": east.summary}
 
 
-def test_a_mail_has_a_date_and_an_id_that_a_repetition_shares() -> None:
-    """Mail programs show one of two mails with the same id. The mail about the end has another."""
-    with mail_inbox() as inbox:
-        [receiver] = message_receivers(mails(inbox.port, "oncall@example.com"), source="")
-        for ended in (None, None, LOST.since + 60):
-            receiver.deliver(LOST, ended=ended)
-        first, repeated, resolved = (message_from_string(mail) for mail in inbox.wait_for(3))
-    assert first["Message-ID"] == repeated["Message-ID"] != resolved["Message-ID"]
-    assert re.fullmatch(r"<[0-9a-f-]{36}@gpumon>", first["Message-ID"])
-    assert parsedate_to_datetime(first["Date"]).tzinfo is not None
+def test_receivers_of_apprise_are_named_without_their_secrets() -> None:
+    """By the scheme, or by the file's name, with a number for the second one of a name."""
+    urls = ("slack://a/b/c", "mailto://u:p@h", "slack://d/e/f", "/etc/gpumon/a,b.url")
+    names = [each.name for each in message_receivers(NotificationsSection(apprise_urls=urls), source="")]
+    assert names == ["apprise slack", "apprise mailto", "apprise slack 2", "apprise a_b.url"]
 
 
-def test_a_mail_is_retried_after_a_passing_refusal_and_dropped_after_a_lasting_one() -> None:
-    """451 is passing, 550 lasts. A mail has title, reason, action and labels; a failed one holds up no other."""
-    with mail_inbox(451, 550) as inbox:
-        sender, _ = message_sender(mails(inbox.port, "oncall@example.com"))
-        other = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())))
-        with sending(sender):
-            sender.update({LOST.key: LOST, other.key: other})
-            [mail] = inbox.wait_for(1)
-    assert sender.counts == {"failed": 1, "refused": 1, "delivered": 1}
-    assert f"Subject: FIRING: {LOST.summary}" in mail.replace("\r\n ", " ")
-    assert f"Do: {LOST.action}" in mail
-    assert "gpu: 3" in mail
-
-
-def test_a_mail_that_one_recipient_does_not_get_is_sent_once_and_reported() -> None:
-    """The others have it. The agent's own check names the recipient for as long as the alert fires."""
-    with mail_inbox() as inbox:
-        sender, kept = message_sender(mails(inbox.port, "gone@example.com", "oncall@example.com"))
-        with sending(sender):
-            sender.update(WANTED)
-            assert kept.wait_for_changes(1)
-            [problem] = sender.problems()
-            sender.update({})
-            assert kept.wait_for_changes(2)
-            assert list(sender.problems()) == []
-    assert "gone@example.com" in problem
-    assert len(inbox.received) == 2
-    assert sender.counts == {"refused": 2}
-
-
-def test_a_refused_alert_is_a_problem_while_it_fires() -> None:
-    """The problem names the alert and what the receiver answered."""
-    with mail_inbox(554) as inbox:
-        sender, kept = message_sender(mails(inbox.port, "oncall@example.com"))
-        with sending(sender):
-            sender.update(WANTED)
-            assert kept.wait_for_changes(1)
-            [problem] = sender.problems()
-    assert "GpuLost was refused" in problem
-    assert "554" in problem
-
-
-def test_a_mail_without_any_recipient_left_is_sent_again() -> None:
-    """An administrator can add the mailbox; until then the receiver fails."""
-    with mail_inbox() as inbox:
-        [receiver] = message_receivers(mails(inbox.port, "gone@example.com"), source="")
-        with pytest.raises(DeliveryError, match="550") as raised:
-            receiver.deliver(LOST, ended=None)
-    assert not raised.value.refused
-
-
-def test_a_summary_of_two_lines_is_one_subject() -> None:
-    """A header cannot have a second line."""
-    with mail_inbox() as inbox:
-        [receiver] = message_receivers(mails(inbox.port, "oncall@example.com"), source="")
-        receiver.deliver(replace(LOST, summary="gpu-17:\nGPU 3"), ended=None)
-        [mail] = inbox.wait_for(1)
-    assert "Subject: FIRING: gpu-17: GPU 3" in mail
-
-
-def test_an_error_that_nobody_foresaw_does_not_end_the_notifications(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged with its traceback, counted and retried."""
-
-    class Odd:
-        name = "odd"
-        url = None
-        errors = 1
-
-        def deliver(self, alert: SentAlert, *, ended: float | None) -> None:  # noqa: ARG002 - the protocol's names
-            if self.errors:
-                self.errors -= 1
-                raise KeyError("odd")
-
-    kept = Kept()
-    sender = MessageSender(Odd(), kept, QUICK, bool)
-    with sending(sender):
-        sender.update(WANTED)
-        assert kept.wait_for_changes(1)
-    assert sender.counts == {"failed": 1, "delivered": 1}
-    assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"]
-
-
-OTHER = replace(LOST, labels=tuple(sorted({**LABELS, "gpu": "4"}.items())), since=LOST.since + 1)
-
-
-class Receiver:
-    """A receiver whose messages fail or hang while the test wants it."""
-
-    name = "receiver"
-    url = None
-
-    def __init__(self) -> None:
-        self.away = threading.Event()
-        self.hangs, self.released = False, threading.Event()
-        self.failing = set[str]()
-        """GPUs whose messages fail."""
-        self.got: list[tuple[str, bool]] = []
-        self.attempts = 0
-
-    def deliver(self, alert: SentAlert, *, ended: float | None) -> None:
-        self.attempts += 1
-        if self.hangs:
-            self.released.wait()
-        gpu = dict(alert.labels)["gpu"]
-        if self.away.is_set() or gpu in self.failing:
-            raise DeliveryError("500")
-        self.got.append((gpu, ended is not None))
+@each_case(("module", "remedy"), [("apprise", "gpumon[notifications]"), ("h2.connection", "gpumon[nvsentinel]")])
+def test_an_absent_package_is_named(monkeypatch: pytest.MonkeyPatch, module: str, remedy: str) -> None:
+    """The packages that only some receivers need are optional dependencies."""
+    monkeypatch.setitem(sys.modules, module, None)
+    section = NotificationsSection(apprise_urls=("slack://a/b/c",), nvsentinel_socket=Path("/no/socket"))
+    receivers = message_receivers(section, source="")
+    outcomes = [delivery.outcome(receiver.orders(LOST, ended=None)) for receiver in receivers]
+    assert f"install {remedy}" in outcomes[module != "apprise"]["error"]
 
 
 def test_a_message_that_always_fails_holds_up_no_other() -> None:
     """The other alerts of the receiver are delivered, and the failing one is a problem all the same."""
-    receiver, kept = Receiver(), Kept()
-    receiver.failing = {"4"}
-    sender = MessageSender(receiver, kept, QUICK, bool)
-    with sending(sender):
-        sender.update({LOST.key: LOST, OTHER.key: OTHER})
-        assert kept.wait_for(lambda: bool(kept.rows[LOST.key].delivered and kept.rows[OTHER.key].failing_since))
-        sender.update({OTHER.key: OTHER})
-        assert kept.wait_for(lambda: LOST.key not in kept.rows)
-    assert receiver.got == [("3", False), ("3", True)]
+    with http_inbox() as inbox:
+        inbox.failing = lambda event: event["data"]["labels"]["gpu"] == "4"
+        sender, kept = message_sender(webhook(inbox))
+        with sending(sender) as on_loop:
+            on_loop.update({LOST.key: LOST, OTHER.key: OTHER})
+            assert kept.wait_for(lambda: bool(kept.rows[LOST.key].delivered and kept.rows[OTHER.key].failing_since))
+            on_loop.update({OTHER.key: OTHER})
+            assert kept.wait_for(lambda: LOST.key not in kept.rows)
+    assert states(inbox) == [("3", "firing"), ("3", "resolved")]
     assert kept.rows[OTHER.key].failing_since is not None
 
 
-def test_a_receiver_that_was_away_for_days_gets_what_fires_when_it_answers(tmp_path: Path) -> None:
-    """No number of failed attempts ends the thread: an Alertmanager reaches 1,100 of them in four hours."""
-    url = tmp_path / "url"
-    [receiver] = message_receivers(NotificationsSection(slack_url_file=url), source="")
-    sender = MessageSender(receiver, Kept(), replace(QUICK, retry=(1e-6, 1e-6)), bool)
-    with sending(sender), http_inbox() as inbox:
-        sender.update(WANTED)
-        eventually(lambda: sender.counts["failed"] > 1_100)
-        url.write_text(inbox.url)
-        assert "GPU 3" in inbox.wait_for(1)[0]["text"]
+def test_no_number_of_failed_attempts_ends_the_notifications() -> None:
+    """An Alertmanager that is away reaches 1,100 in four hours. A message that is too long fails like others."""
+    endless = replace(OTHER, description="x" * 2_000_000)
+    with http_inbox(500) as inbox:
+        sender, kept = message_sender(webhook(inbox))
+        sender._retries = {LOST.key: (1_100, 0.0)}
+        with sending(sender) as on_loop:
+            on_loop.update({LOST.key: LOST, endless.key: endless})
+            assert kept.wait_for_changes(1)
+            eventually(lambda: sender.problem == "the message is too long")
+    assert states(inbox) == [("3", "firing")]
 
 
 def test_what_began_and_ended_while_the_receiver_was_away_is_sent_after_a_restart() -> None:
     """A receiver that was away gets both messages, from a sender that knows only what is stored."""
-    receiver, kept = Receiver(), Kept()
-    receiver.away.set()
-    sender = MessageSender(receiver, kept, QUICK, bool)
-    with sending(sender):
-        sender.update(WANTED)
-        assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
-        sender.update({})
-    assert not kept.rows[LOST.key].delivered
-    receiver.away.clear()
-    again = MessageSender(receiver, kept, QUICK, bool)
-    again.restore(tuple(kept.rows.values()))
-    with sending(again):
-        again.update({})
-        assert kept.wait_for(lambda: not kept.rows)
-    assert receiver.got == [("3", False), ("3", True)]
+    with http_inbox() as inbox:
+        inbox.failing = lambda _: True
+        sender, kept = message_sender(webhook(inbox))
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
+            assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
+            on_loop.update({})
+        assert not kept.rows[LOST.key].delivered
+        inbox.failing = lambda _: False
+        rows = tuple(kept.rows.values())
+        again, kept = message_sender(webhook(inbox))
+        again.restore(rows)
+        with sending(again) as on_loop:
+            on_loop.update({})
+            assert kept.wait_for(lambda: not kept.rows)
+    assert states(inbox) == [("3", "firing"), ("3", "resolved")]
 
 
 def test_a_failing_receiver_still_fails_after_a_restart() -> None:
     """The time of the first failure is stored, so that its alert does not resolve, and forgotten after a success."""
-    receiver, kept = Receiver(), Kept()
-    row = NotifiedAlert(row_name(receiver), LOST, delivered=False, failing_since=1.0)
-    kept.rows = {LOST.key: row}
-    sender = MessageSender(receiver, kept, QUICK, bool)
-    sender.restore((row,))
-    assert len(list(sender.problems())) == 1
-    with sending(sender):
-        sender.update(WANTED)
-        assert kept.wait_for_changes(1)
-        assert list(sender.problems()) == []
-
-
-def test_an_alertmanager_that_failed_before_the_restart_fails_until_it_answers() -> None:
-    """It is tried though nothing fires."""
     with http_inbox() as inbox:
-        [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
-        kept, row = Kept(), NotifiedAlert(receiver.name, ALL, failing_since=1.0)
-        kept.rows = {ALL.key: row}
-        sender = AlertmanagerSender(receiver, kept, QUICK)
-        sender.restore((row,))
+        sender, kept = message_sender(webhook(inbox))
+        kept.rows = {LOST.key: NotifiedAlert(sender.row_name, LOST, delivered=False, failing_since=1.0)}
+        sender.restore(kept.rows.values())
         assert len(list(sender.problems())) == 1
-        with sending(sender):
-            sender.update({})
-            assert inbox.wait_for(1) == [[]]
-            assert kept.wait_for(lambda: not kept.rows)
-        assert list(sender.problems()) == []
-
-
-def test_an_attempt_that_does_not_end_is_a_failure() -> None:
-    """A receiver that never completes its answer fails; the attempts that have not ended are bounded."""
-    receiver, kept = Receiver(), Kept()
-    receiver.hangs = True
-    sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.01), bool)
-    with sending(sender):
-        sender.update(WANTED)
-        assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
-        eventually(lambda: sender.problem == f"{MAX_ABANDONED} attempts have not ended")
-        assert receiver.attempts == MAX_ABANDONED
-        receiver.hangs = False
-        receiver.released.set()
-        assert kept.wait_for_changes(1)
-
-
-def test_attempts_that_got_a_byte_now_and_then_do_not_block_a_repaired_receiver() -> None:
-    """An attempt that is abandoned ends, so that any number may follow."""
-    repaired = threading.Event()
-    with trickling_server(repaired) as port:
-        [receiver] = message_receivers(NotificationsSection(webhook_url=f"http://127.0.0.1:{port}/"), source="")
-        kept = Kept()
-        sender = MessageSender(receiver, kept, replace(QUICK, attempt=0.1), bool)
-        with sending(sender):
-            sender.update(WANTED)
-            eventually(lambda: sender.counts["failed"] > MAX_ABANDONED)
-            repaired.set()
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
             assert kept.wait_for_changes(1)
+            assert list(sender.problems()) == []
+
+
+def test_a_receiver_that_hangs_is_killed_at_the_deadline_and_blocks_no_other() -> None:
+    """It sends a byte now and then. The other receiver on the loop is notified; a repaired one is too."""
+    repaired, loop = threading.Event(), Loop()
+    with trickling_server(repaired) as port, http_inbox() as inbox:
+        section = NotificationsSection(
+            webhook_url=f"http://127.0.0.1:{port}/", apprise_urls=(f"json://127.0.0.1:{inbox.port}",)
+        )
+        kept = [Kept(), Kept()]
+        senders = [
+            MessageSender(loop, receiver, rows, replace(QUICK, attempt=seconds), bool)
+            for receiver, rows, seconds in zip(message_receivers(section, source=""), kept, (1.0, 60.0), strict=True)
+        ]
+        for sender in senders:
+            sender.start()
+            sender.update(WANTED)
+        turn_until(loop, lambda: senders[0].counts["failed"] > 1 and bool(senders[1].counts["delivered"]))
+        assert senders[0].problem == "there was no complete answer within 1 s"
+        repaired.set()
+        turn_until(loop, lambda: bool(senders[0].counts["delivered"]))
+        assert len(senders[0]._late) <= 1
+        turn_until(loop, lambda: not unreaped_pids)
+    assert [rows.changes for rows in kept] == [[("GpuLost", False)]] * 2
+
+
+def test_a_child_that_sigkill_does_not_end_is_a_failure_too(tmp_path: Path) -> None:
+    """The outcome is reported at the deadline, and the child counts as running until it ends."""
+    loop, outcomes = Loop(), list[Outcome]()
+    with trickling_server(threading.Event()) as port:
+        section = NotificationsSection(webhook_url=f"http://127.0.0.1:{port}/")
+        [receiver] = message_receivers(section, source="")
+        attempt = DeliveryChild(loop, receiver.orders(LOST, ended=None), 2.0, outcomes.append)
+        assert attempt._child is not None
+        with held(build(tmp_path), attempt._child.pid):
+            turn_until(loop, lambda: bool(outcomes))
+            assert (outcomes[0].error, attempt.is_running) == ("there was no complete answer within 2 s", True)
+        turn_until(loop, lambda: not attempt.is_running)
+    assert len(outcomes) == 1
 
 
 def test_a_paused_sender_sends_nothing() -> None:
     """It does not send what waits for its receiver either, until the pause ends."""
-    receiver, kept, paused = Receiver(), Kept(), threading.Event()
-    receiver.away.set()
-    asked = threading.Semaphore(0)
+    paused, asked = threading.Event(), threading.Semaphore(0)
 
     def is_paused() -> bool:
         asked.release()
         return paused.is_set()
 
-    sender = MessageSender(receiver, kept, QUICK, is_paused)
-    with sending(sender):
-        sender.update(WANTED)
-        assert kept.wait_for(lambda: kept.rows[LOST.key].failing_since is not None)
+    with http_inbox() as inbox:
+        sender, kept = message_sender(webhook(inbox), paused=is_paused)
         paused.set()
-        while asked.acquire(blocking=False):
-            pass
-        assert all(asked.acquire(timeout=60) for _ in range(2))  # an attempt that began before has ended
-        receiver.away.clear()
-        assert all(asked.acquire(timeout=60) for _ in range(5))
-        assert receiver.got == []
-        paused.clear()
-        assert kept.wait_for_changes(1)
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
+            assert all(asked.acquire(timeout=60) for _ in range(5))
+            assert inbox.received == []
+            paused.clear()
+            assert kept.wait_for_changes(1)
 
 
 def test_rows_are_stored_again_when_the_store_can_be_written_again() -> None:
     """All of the receiver: those whose write failed, and those that the reopened store lacks."""
-    receiver, kept = Receiver(), Kept()
-    sender = MessageSender(receiver, kept, QUICK, bool)
-    with sending(sender):
-        sender.update(WANTED)
-        assert kept.wait_for_changes(1)
-        rows, kept.rows = kept.rows, {}
-        sender.restore(())
-        assert kept.rows == rows
-        sender.update(WANTED)
-    assert receiver.got == [("3", False)]
+    with http_inbox() as inbox:
+        sender, kept = message_sender(webhook(inbox))
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
+            assert kept.wait_for_changes(1)
+            rows, kept.rows = kept.rows, {}
+            on_loop.call(lambda: sender.restore(()))
+            assert kept.rows == rows
+            on_loop.update(WANTED)
+    assert states(inbox) == [("3", "firing")]
 
 
 def test_rows_that_are_read_late_do_not_replace_newer_ones() -> None:
     """A store that was read after the first message has older rows of this alert, and the only rows of others."""
-    receiver, kept = Receiver(), Kept()
-    sender = MessageSender(receiver, kept, QUICK, bool)
-    with sending(sender):
-        sender.update(WANTED)
-        assert kept.wait_for_changes(1)
-        name = row_name(receiver)
-        sender.restore([NotifiedAlert(name, LOST, delivered=False), NotifiedAlert(name, OTHER)])
-        sender.update(WANTED)
-        assert kept.wait_for(lambda: OTHER.key not in kept.rows)
-    assert receiver.got == [("3", False), ("4", True)]
+    with http_inbox() as inbox:
+        sender, kept = message_sender(webhook(inbox))
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
+            assert kept.wait_for_changes(1)
+            name = sender.row_name
+            late = [NotifiedAlert(name, LOST, delivered=False), NotifiedAlert(name, OTHER)]
+            on_loop.call(lambda: sender.restore(late))
+            on_loop.update(WANTED)
+            assert kept.wait_for(lambda: OTHER.key not in kept.rows)
+    assert states(inbox) == [("3", "firing"), ("4", "resolved")]
 
 
 def test_of_too_many_ended_alerts_the_oldest_mild_ones_are_dropped() -> None:
@@ -604,8 +492,7 @@ def test_of_too_many_ended_alerts_the_oldest_mild_ones_are_dropped() -> None:
         for number in range(MAX_ENDED + 3)
         for more in [mild if number else {}]
     ]
-    receiver, kept = Receiver(), Kept()
-    sender = MessageSender(receiver, kept, QUICK, bool)
+    sender, kept = message_sender(NotificationsSection(webhook_url="http://127.0.0.1:9/"))
     sender.update({alert.key: alert for alert in alerts})
     sender.update({})
     assert sender.counts == {"dropped": 3}
@@ -614,11 +501,8 @@ def test_of_too_many_ended_alerts_the_oldest_mild_ones_are_dropped() -> None:
 
 def test_a_retried_event_has_the_same_id_and_a_resolved_one_its_own_time() -> None:
     """A receiver that answers too late can recognise the repetition."""
-    with http_inbox() as inbox:
-        [receiver] = message_receivers(NotificationsSection(webhook_url=inbox.url), source="gpumon://gpu-17:17400")
-        for ended in (None, None, LOST.since + 60):
-            receiver.deliver(LOST, ended=ended)
-        first, repeated, resolved = inbox.wait_for(3)
+    [receiver] = message_receivers(NotificationsSection(webhook_url="http://127.0.0.1:9/"), source="")
+    first, repeated, resolved = (receiver.orders(LOST, ended=ended)["body"] for ended in (None, None, LOST.since + 60))
     assert first["id"] == repeated["id"] != resolved["id"]
     assert (first["time"], resolved["time"]) == ("2023-11-14T22:13:20.000Z", "2023-11-14T22:14:20.000Z")
 
@@ -633,95 +517,76 @@ def test_another_url_is_another_receiver_in_the_store() -> None:
 
 def test_the_name_in_the_store_does_not_need_the_secret(tmp_path: Path) -> None:
     """The rows are found although the file of the URL is unreadable at the start."""
-    [receiver] = message_receivers(NotificationsSection(slack_url_file=tmp_path / "url"), source="")
+    [receiver] = message_receivers(NotificationsSection(apprise_urls=(str(tmp_path / "url"),)), source="")
     missing = row_name(receiver)
-    (tmp_path / "url").write_text("http://one.example/s3cret")
+    (tmp_path / "url").write_text("slack://a/b/s3cret")
     assert missing == row_name(receiver) != receiver.name
 
 
+def alertmanager_sender(inbox: Inbox, delays: Delays = QUICK) -> tuple[AlertmanagerSender, Kept]:
+    [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
+    kept = Kept()
+    return AlertmanagerSender(Loop(), receiver, kept, delays), kept
+
+
+def test_an_alertmanager_that_failed_before_the_restart_fails_until_it_answers() -> None:
+    """It is tried though nothing fires."""
+    with http_inbox() as inbox:
+        sender, kept = alertmanager_sender(inbox)
+        kept.rows = {ALL.key: NotifiedAlert(sender.row_name, ALL, failing_since=1.0)}
+        sender.restore(kept.rows.values())
+        assert len(list(sender.problems())) == 1
+        with sending(sender) as on_loop:
+            on_loop.update({})
+            assert inbox.wait_for(1) == [[]]
+            assert kept.wait_for(lambda: not kept.rows)
+        assert list(sender.problems()) == []
+
+
 def test_an_alertmanager_is_tried_again_before_it_resolves_alerts() -> None:
-    """However long the delays of other receivers are."""
-    with http_inbox(500) as inbox:
-        [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
-        sender = AlertmanagerSender(receiver, Kept(), replace(QUICK, retry=(600.0, 600.0)))
-        with sending(sender):
-            sender.update(WANTED)
+    """However long the delays of other receivers are, and also if it has refused the alerts."""
+    with http_inbox(500, 400) as inbox:
+        sender, _ = alertmanager_sender(inbox, replace(QUICK, retry=(600.0, 600.0)))
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
             inbox.wait_for(1)
-    assert sender.counts["failed"] == 1
+    assert sender.counts["failed"] == 2
 
 
 def test_an_alertmanager_gets_alerts_again_and_then_as_resolved() -> None:
     """A firing alert is sent at an interval with an end in the future; an ended one some time later with its end."""
     with http_inbox(500) as inbox:
-        [receiver] = alertmanagers(NotificationsSection(alertmanagers=(inbox.url.removesuffix("/hook"),)))
-        sender = AlertmanagerSender(receiver, Kept(), QUICK)
-        with sending(sender):
-            sender.update(WANTED)
+        sender, _ = alertmanager_sender(inbox)
+        with sending(sender) as on_loop:
+            on_loop.update(WANTED)
             first, again = inbox.wait_for(2)[:2]
-            sender.update({})
-            seen = len(inbox.received)
-            [resolved] = inbox.wait_for(seen + 1)[-1]
+            on_loop.update({})
+            eventually(lambda: [alert["endsAt"] for alert in inbox.received[-1]][-1] < first[0]["endsAt"])
+            [resolved] = inbox.received[-1]
     assert [alert["labels"] for alert in (*first, *again)] == [LABELS] * 2
     assert first[0]["annotations"] == LOST.annotations
     assert first[0]["startsAt"] == again[0]["startsAt"] < resolved["endsAt"] < first[0]["endsAt"]
     assert sender.counts["failed"] == 1
 
 
-def test_an_empty_secret_is_an_error(tmp_path: Path) -> None:
-    """An empty token is not sent as `Bearer` without a token."""
-    (tmp_path / "token").write_text("\n")
-    section = NotificationsSection(webhook_url="http://127.0.0.1:9/", webhook_token_file=tmp_path / "token")
-    [receiver] = message_receivers(section, source="")
-    with pytest.raises(DeliveryError, match="token is empty"):
-        receiver.deliver(LOST, ended=None)
-
-
-def test_slack_shows_characters_of_its_markup_as_they_are(tmp_path: Path) -> None:
-    """A reason may contain `<`, `>` and `&`, which would begin a link or a mention."""
+def test_an_alertmanager_gets_many_alerts_at_once() -> None:
+    """More than a pipe holds by default."""
+    alerts = [replace(LOST, labels=(*LOST.labels, ("z", str(number))), description="x" * 1000) for number in range(200)]
     with http_inbox() as inbox:
-        (tmp_path / "url").write_text(inbox.url)
-        [receiver] = message_receivers(NotificationsSection(slack_url_file=tmp_path / "url"), source="")
-        receiver.deliver(replace(LOST, description="<!channel> & 1 > 0"), ended=None)
-        [message] = inbox.wait_for(1)
-    assert "&lt;!channel&gt; &amp; 1 &gt; 0" in message["text"]
+        sender, _ = alertmanager_sender(inbox)
+        with sending(sender) as on_loop:
+            on_loop.update({alert.key: alert for alert in alerts})
+            assert len(inbox.wait_for(1)[0]) == len(alerts)
 
 
-def test_a_mail_server_that_speaks_no_smtp_is_an_error_in_words() -> None:
-    """The text has no number of the library."""
-    with greeting_server(b"hello, this is a server of something else\r\n") as port:
-        [receiver] = message_receivers(mails(port, "oncall@example.com"), source="")
-        with pytest.raises(DeliveryError, match="the answer is not valid SMTP"):
-            receiver.deliver(LOST, ended=None)
-
-
-def test_an_endless_answer_of_a_mail_server_is_an_error() -> None:
-    """It ends after a limit instead of filling the memory, also with TLS."""
-    with greeting_server(b"220-ready\r\n" * 2_000) as port:
-        [receiver] = message_receivers(mails(port, "ops@example.com"), source="")
-        with pytest.raises(DeliveryError, match="more than 1000 lines"):
-            receiver.deliver(LOST, ended=None)
-    assert LimitedSmtpTls.getreply is LimitedSmtp.getreply
-
-
-def test_a_mail_server_that_does_not_answer_quit_gets_a_mail_once() -> None:
-    """The mail is delivered when the server has accepted it, and is not sent again."""
-    with mail_inbox() as inbox:
-        [receiver] = message_receivers(mails(inbox.port, "ops@example.com"), source="")
-        sender = MessageSender(receiver, Kept(), replace(QUICK, attempt=2.0), bool)
-        sender.update(WANTED)
-        sender.step(WANTED)
-    assert sender.counts == {"delivered": 1}
-
-
-def test_an_unreadable_secret_is_an_error_that_names_its_file(tmp_path: Path) -> None:
-    """It is retried, because the file may be created later."""
-    [receiver] = message_receivers(NotificationsSection(slack_url_file=tmp_path / "url"), source="")
-    with pytest.raises(DeliveryError, match=f"{tmp_path}/url cannot be read") as raised:
-        receiver.deliver(LOST, ended=None)
-    assert not raised.value.refused
-
-
-def test_a_mail_server_without_recipients_is_an_error() -> None:
-    """The error names the setting that is missing."""
-    with pytest.raises(ValidationError, match="smtp_server requires recipients"):
-        NotificationsSection(smtp_server="smtp.example.com:25")
+@each_case(("content", "words"), [("\n", "secret is empty"), (None, "secret cannot be read")])
+def test_an_empty_or_unreadable_secret_is_an_error_that_names_its_file(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
+    """It is retried, because the file may be written later."""
+    if content is not None:
+        (tmp_path / "secret").write_text(content)
+    outcome = deliver(NotificationsSection(webhook_url="http://127.0.0.1:9/", webhook_token_file=tmp_path / "secret"))
+    assert words in (outcome.error or "")
+    assert not outcome.refused
+    (tmp_path / "secret").unlink(missing_ok=True)

@@ -11,8 +11,7 @@ import pytest
 from agents import free_port
 from each_case import each_case
 
-from gpumon.services.delivery_error import DeliveryError
-from gpumon.services.receivers import post
+from gpumon.services.delivery import DeliveryError, post
 
 
 @contextmanager

@@ -1,0 +1,101 @@
+"""Runs one attempt to deliver a notification in a child process, which is killed at its deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpumon.clock import boot_clock
+from gpumon.services.receivers import Orders
+from gpumon.supervisor.child_process import MAX_ORDERS, PYTHON, ChildCommand, ChildProcess
+from gpumon.supervisor.deadlines import Deadlines
+from gpumon.supervisor.loop import Loop
+
+TIMEOUT_SECONDS = 30.0
+"""Maximum duration of an attempt to send a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Why a message was not delivered; None if it was. `refused`: it must not be sent again."""
+
+    error: str | None = None
+    refused: bool = False
+
+
+class DeliveryChild:
+    """One attempt, which the constructor starts. Use it from the loop's thread.
+
+    `on_outcome` is called once, from the loop, at the latest at the deadline: also for a child that cannot be started,
+    and for one that SIGKILL does not end.
+    """
+
+    def __init__(self, loop: Loop, orders: Orders, seconds: float, on_outcome: Callable[[Outcome], None]) -> None:
+        self.timed_out = False
+        self._on_outcome: Callable[[Outcome], None] | None = on_outcome
+        self._output = b""
+        self._child: ChildProcess | None = None
+        self._deadline = loop.call_after(seconds, lambda: self._time_out(seconds))
+        command = ChildCommand(
+            name="delivery",
+            arguments=(*PYTHON, "-m", "gpumon.services.delivery"),
+            orders=json.dumps({**orders, "parent": os.getpid()}, default=str).encode() + b"\n",
+            on_output=self._add_output,
+            on_exit=self._on_exit,
+        )
+        if len(command.orders) > MAX_ORDERS:
+            loop.post(lambda: self._report(Outcome("the message is too long")))
+            return
+        try:
+            self._child = ChildProcess(loop, command)
+        except OSError as error:
+            outcome = Outcome(f"no process can be started to send it: {error}")
+            loop.post(lambda: self._report(outcome))
+
+    @property
+    def is_running(self) -> bool:
+        """Return True if the child has not ended: a moment after its outcome, or later if SIGKILL does not end it."""
+        return self._child is not None and not self._child.ended
+
+    def kill(self) -> None:
+        """End the attempt. `on_outcome` is not called any more."""
+        self._on_outcome = None
+        self._deadline.cancel()
+        if self._child is not None:
+            self._child.kill()
+
+    def _add_output(self, data: bytes) -> None:
+        self._output += data
+        if self._output.endswith(b"\n"):
+            self._report(Outcome(**json.loads(self._output)))
+
+    def _on_exit(self, code: int) -> None:
+        self._report(Outcome(f"the process that sent it ended with status {code} and no outcome"))
+
+    def _time_out(self, seconds: float) -> None:
+        self.timed_out = True
+        if self._child is not None:
+            self._child.kill()
+        self._report(Outcome(f"there was no complete answer within {seconds:g} s"))
+
+    def _report(self, outcome: Outcome) -> None:
+        on_outcome, self._on_outcome = self._on_outcome, None
+        self._deadline.cancel()
+        if on_outcome is not None:
+            on_outcome(outcome)
+
+
+def deliver_now(orders: Orders) -> Outcome:
+    """Deliver a message, and return the outcome: for commands, which have no loop."""
+    loop = Loop()
+    outcomes: list[Outcome] = []
+    attempt = DeliveryChild(loop, orders, TIMEOUT_SECONDS, outcomes.append)
+    while not outcomes:
+        loop.turn()
+    attempt.kill()
+    patience = boot_clock() + Deadlines().kill
+    while attempt.is_running and boot_clock() < patience:
+        loop.turn()
+    return outcomes[0]
