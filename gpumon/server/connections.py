@@ -10,14 +10,16 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REQUEST_DEADLINE = 10.0
-"""Maximum seconds for a client to send a whole request, so that a slow client does not occupy a connection."""
+"""Maximum seconds for a client to send a whole request, so that a slow client does not occupy a connection. If its
+beginning arrives together with the request before, KEEP_ALIVE is the limit.
+"""
 WRITE_DEADLINE = 30.0
 """Maximum seconds for which a client that does not read may block the response to it. After that the connection is
 reset.
@@ -94,83 +96,118 @@ def _login_uid(pid: int) -> int | None:
     return None if uid == _NO_LOGIN else uid
 
 
-class Connection(H11Protocol):
+class _Transport:
+    """The transport that the HTTP protocol of a connection gets, which reports that it is closed."""
+
+    def __init__(self, transport: asyncio.Transport, on_close: Callable[[], None]) -> None:
+        self._transport = transport
+        self._on_close = on_close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        self._transport.close()
+        self._on_close()
+
+
+class Connection(asyncio.Protocol):
     """An HTTP/1.1 connection that limits the time for receiving a request and for sending a response.
 
-    uvicorn itself limits only the time between requests (keep-alive).
+    It passes bytes and callbacks between its transport and uvicorn's HTTP protocol, which itself limits only the time
+    between requests (keep-alive), and `handle` passes requests between that protocol and the application.
     """
 
-    def __init__(self, refusals: Refusals, **values: Any) -> None:
-        super().__init__(**values)
+    def __init__(
+        self,
+        refusals: Refusals,
+        connections: set[Connection],
+        create_http: Callable[[dict[str, Any]], asyncio.Protocol],
+    ) -> None:
+        """Create a connection. `connections` has all open ones. `create_http` gets the state of each request."""
         self.peer: Peer | None = None
         self.used_at = 0.0
+        self.transport: asyncio.Transport
+        self._is_busy = False
+        self._is_paused = False
         self._refusals = refusals
+        self._connections = connections
+        self._http = create_http({"connection": self})
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._loop = asyncio.get_running_loop()
+        self.transport = transport
+        self._connections.add(self)
+        self._http.connection_made(_Transport(transport, self._limit_close))  # type: ignore[arg-type]
+        self.peer = peer_of(transport.get_extra_info("socket"))
+        self.used_at = self._loop.time()
+        if len(self._connections_of_kind()) > (MAX_CONNECTIONS if self.peer is None else MAX_LOCAL_CONNECTIONS):
+            self._make_room()
+        self._start_deadline("request", REQUEST_DEADLINE)
 
     @property
     def is_idle(self) -> bool:
         """Return True if the connection waits for its client to send a request or to read the response."""
-        return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.peer = peer_of(transport.get_extra_info("socket"))
-        self.app_state = {**self.app_state, "connection": self}
-        self.used_at = self.loop.time()
-        if len(self._connections_of_kind()) > (MAX_CONNECTIONS if self.peer is None else MAX_LOCAL_CONNECTIONS):
-            self._make_room()
-        self._start_deadline("request", REQUEST_DEADLINE)
+        return self._is_paused or not self._is_busy
 
     def is_crowded(self) -> bool:
         """Return True for a TCP connection if more than MAX_CONNECTIONS - KEPT_FOR_METRICS of these are busy."""
         busy = sum(not other.is_idle for other in self._connections_of_kind())
         return self.peer is None and busy > MAX_CONNECTIONS - KEPT_FOR_METRICS
 
+    async def handle(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let `app` respond to a request of which the client has sent all. The body is left out: no route reads one."""
+        while (message := await receive()).get("more_body"):
+            pass
+        if message["type"] == "http.disconnect":
+            return
+        self._end_deadline("request")
+        self._is_busy = True
+        unread: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive_rest() -> Message:
+            return unread.pop() if unread else await receive()
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self._is_busy = False
+            await send(message)
+
+        await app(scope, receive_rest, send_on)
+
     def data_received(self, data: bytes) -> None:
-        self.used_at = self.loop.time()
-        super().data_received(data)
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+        self.used_at = self._loop.time()
+        if not self._is_busy:
             self._start_deadline("request", REQUEST_DEADLINE)
-        else:
-            self._end_deadline("request")
+        self._http.data_received(data)
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse data that is not HTTP. A response to the request in progress can no longer be sent."""
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-        super().send_400_response(msg)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._limit_close()
-        if self.conn.trailing_data[0]:  # the next request has already begun
-            self._start_deadline("request", REQUEST_DEADLINE)
+    def eof_received(self) -> bool | None:
+        return self._http.eof_received()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self._is_paused = True
+        self._http.pause_writing()
         self._start_deadline("write", WRITE_DEADLINE)
 
     def resume_writing(self) -> None:
+        self._is_paused = False
         self._end_deadline("write")
         self._limit_close()
-        super().resume_writing()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self.transport.abort()  # `close` would wait for a client that does not read
+        self._http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for name in tuple(self._deadlines):
             self._end_deadline(name)
-        super().connection_lost(exc)
+        self._connections.discard(self)
+        self._http.connection_lost(exc)
 
     def _connections_of_kind(self) -> list[Connection]:
         """Return the open connections of the same `kind`, including this one. They share one maximum number.
 
         Those that are closing are left out: if many clients connect at once, each must end another one.
         """
-        everyone: list[Connection] = list(self.connections)  # type: ignore[arg-type]
-        return [each for each in everyone if each.kind == self.kind and not each.transport.is_closing()]
+        return [each for each in self._connections if each.kind == self.kind and not each.transport.is_closing()]
 
     @property
     def kind(self) -> bool | None:
@@ -199,7 +236,7 @@ class Connection(H11Protocol):
 
     def _start_deadline(self, name: str, seconds: float) -> None:
         if name not in self._deadlines:
-            self._deadlines[name] = self.loop.call_later(
+            self._deadlines[name] = self._loop.call_later(
                 seconds, self.reset if name == "write" else self.transport.abort
             )
 

@@ -11,12 +11,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpumon.server.access import Access
 from gpumon.server.connections import REQUEST_DEADLINE, Connection, Refusals
@@ -145,9 +144,15 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, refusals: Refusals, access: Access) -> None:
         """Create the server. `access` provides the TLS context for TCP connections; None as context means no TLS."""
+        self._connections: set[Connection] = set()
+        """All open connections. One with TLS is added after its handshake."""
+
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            await scope["state"]["connection"].handle(app, scope, receive, send)
+
         config = uvicorn.Config(
-            app,
-            http=partial(Connection, refusals),  # type: ignore[arg-type]
+            handle,
+            http="h11",
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -162,6 +167,7 @@ class Server(uvicorn.Server):
         self._refusals = refusals
         self._access = access
         self._listeners: Sequence[socket.socket] = ()
+        self._accepting: list[asyncio.Server] = []
         self._thread: threading.Thread | None = None
         self._start_finished = threading.Event()
         """Set when the server accepts requests, or has failed to start."""
@@ -208,7 +214,8 @@ class Server(uvicorn.Server):
 
         Open connections keep the context with which they were accepted.
         """
-        before, tls = list(self.servers), self._access.tls
+        before, tls = self._accepting, self._access.tls
+        self._accepting = []
         for listener in self._listeners:
             context = None if listener.family == socket.AF_UNIX else tls
             limit = None if context is None else REQUEST_DEADLINE
@@ -216,22 +223,21 @@ class Server(uvicorn.Server):
             server = await asyncio.get_running_loop().create_server(
                 self._connection, sock=accepting, ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
             )
-            self.servers.append(server)
+            self._accepting.append(server)
         for server in before:
             server.close()
-            self.servers.remove(server)
 
     def _connected(self) -> set[int]:
         """Return the file descriptors of the connections whose TLS handshake, if any, is over."""
-        open_connections: set[Any] = self.server_state.connections
-        return {each.transport.get_extra_info("socket").fileno() for each in open_connections}
+        return {each.transport.get_extra_info("socket").fileno() for each in self._connections}
 
-    def _connection(self) -> asyncio.Protocol:
-        protocol: Any = self.config.http_protocol_class
-        made: asyncio.Protocol = protocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return made
+    def _connection(self) -> Connection:
+        def create_http(state: dict[str, Any]) -> asyncio.Protocol:
+            protocol: Any = self.config.http_protocol_class
+            made: asyncio.Protocol = protocol(config=self.config, server_state=self.server_state, app_state=state)
+            return made
+
+        return Connection(self._refusals, self._connections, create_http)
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error from asyncio.
@@ -244,6 +250,11 @@ class Server(uvicorn.Server):
         else:
             hint = "see /proc/<pid>/fd of the agent for its open files; LimitNOFILE= of its unit sets the limit"
             self._refusals.add("descriptors", f"connections cannot be accepted now: {error}; {hint}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self._accepting:
+            server.close()
+        await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # sets the Date header

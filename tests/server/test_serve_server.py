@@ -80,15 +80,17 @@ def test_server_that_was_never_started_stops() -> None:
 
 
 def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that stops in the middle of a request is disconnected too."""
+    """A client that stops in the middle of a request, or of its body, is disconnected too."""
     monkeypatch.setattr(connections, "REQUEST_DEADLINE", 1.0)
+    monkeypatch.setattr(uvicorn_thread, "KEEP_ALIVE", 2)
     whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = b"POST /-/healthy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"
     with serving(ServedNode()) as port:
-        for sent in (b"", b"GET /-/hea", whole + b"GET /-/hea"):
+        for sent in (b"", b"GET /-/hea", whole + b"GET /-/hea", body):
             with socket.create_connection(("127.0.0.1", port), 60) as slow:
                 slow.sendall(sent)
                 received = b"".join(iter(lambda s=slow: s.recv(4096), b""))  # type: ignore[misc]
-                assert received.count(b"200 OK") == sent.count(b"\r\n\r\n")
+                assert received.count(b"200 OK") == sent.count(whole)
 
 
 def test_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +106,17 @@ def test_connection_stays_open_between_requests(monkeypatch: pytest.MonkeyPatch)
         assert connection.getresponse().status == 200
         assert connection.sock is first
         connection.close()
+
+
+def test_a_body_is_left_out_and_pipelined_requests_are_answered_in_order() -> None:
+    """A client may send a body that no route reads, and the next request with it."""
+    first = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
+    last = b"GET /nope HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with serving(ServedNode()) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
+        client.sendall(first + first + last)
+        with client.makefile("rb") as answer:
+            lines = [line for line in answer.read().splitlines() if line.startswith(b"HTTP/1.1")]
+    assert lines == [b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found"]
 
 
 def test_concurrent_requests_are_answered() -> None:
