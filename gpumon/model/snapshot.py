@@ -233,7 +233,9 @@ class HostSnapshot(Frame):
 
     ended_at: float
     values: Mapping[str, Frame | None] = field(default_factory=dict)
-    """Value of each reader that had its turn, by its name; None if it is quarantined or failed."""
+    """Value of each reader that had its turn, by its name; None if it is quarantined or failed. HostState has the last
+    value of each.
+    """
     errors: Mapping[str, str] = field(default_factory=dict)
     """Text that describes what a reader could not read in its last turn, by name of the reader."""
     denied: tuple[str, ...] = ()
