@@ -5,11 +5,12 @@ A link that is down is a fault only if the product uses it.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
+
+from gpumon.model.nvlink import ExpectedLinks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +105,6 @@ class Neighbours:
     """Number of GPUs of the host."""
     passed_through: frozenset[str]
     """PCI bus ids of GPUs that are assigned to virtual machines. If there are any, the fabric may be partitioned."""
-
-
-class ExpectedLinks(enum.Enum):
-    """Rule that decides which NVLinks of a GPU should be up."""
-
-    ALL = "all"
-    ALL_OR_NONE = "all, once one of them has been up"
-    BEEN_UP = "those that have been up"
-    UNKNOWN = "unknown"
 
 
 def link_expectation(

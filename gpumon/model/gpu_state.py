@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gpumon.model.counter import Counts
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
+from gpumon.model.nvlink import C2cLink, ExpectedLinks, Nvlink, NvlinkPeer
 from gpumon.model.reading import Labels, Table
-from gpumon.model.snapshot import MigReading
+from gpumon.model.snapshot import GpuReading, MigReading
 from gpumon.model.stored_gpu import StoredGpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """One GPU of the inventory, as outputs and checks read it.
+    """One GPU: its identity, its last reading, and the state of its counters.
 
-    For a GPU that does not answer (`fault` has the reason) or is released, only these remain: identity, verdict level,
-    observed seconds, Xid counters, `reset_at`, `port_above`, `peers`, `peer_access`, `platform` and `stored`. All other
-    readings are None or empty.
+    As outputs and checks read it (`state.gpu_view`), a GPU that does not answer (`fault` has the reason) or is released
+    has only these: identity, verdict level, observed seconds, Xid counters, `reset_at`, `port_above`, `peers`,
+    `peer_access`, `platform` and `stored`. All other readings are None or empty.
     """
 
     bus_id: str
     uuid: str
     """UUID of the GPU; `pci-<bus id>` until the driver has reported it."""
     index: int
-    gpu: Gpu
+    gpu: Gpu = Gpu()
     nvml_index: int | None = None
     """NVML's index at the last reading; None if the driver does not list the GPU."""
     fault: str | None = None
@@ -69,6 +70,31 @@ class GpuState:
     """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """Bytes moved by each NVLink in both directions, by link number. Read only while a probe runs; not exported."""
+
+    # for the reducer only
+
+    identity: Mapping[str, str] = field(default_factory=dict)
+    reading: GpuReading | None = None
+    """Last reading without a fault; None if the GPU has not been read."""
+    read_at: float | None = None
+    """Time of `reading`, as Now.uptime."""
+    observed_seconds: float = 0.0
+    counters: Counts = field(default_factory=dict)
+    link_counters: Mapping[str, Counts] = field(default_factory=dict)
+    link_sums: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Sums of the counters over all NVLinks read since the start of the agent, by row of Nvlink and label value."""
+    expects: ExpectedLinks = ExpectedLinks.UNKNOWN
+    """Rule that decides which of the GPU's NVLinks should be up."""
+    passed_through_links: frozenset[str] = frozenset()
+    """NVLinks whose other end is a GPU that is passed through to a virtual machine."""
+    links_once_up: frozenset[str] = frozenset()
+    """NVLinks that have been up at least once since the start of the agent."""
+    index_confirmed: bool = False
+    """True if the index was assigned from a reading in this boot; False if it is assumed until the GPU is read."""
+    own_at: float = 0.0
+    """Boot clock of the last reading while the agent's probe used the GPU."""
+    absent: bool = False
+    """True if the last complete poll did not list the GPU, only the store has it, or another GPU has its address."""
 
     @property
     def pci_name(self) -> str:

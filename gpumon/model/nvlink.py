@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -119,3 +120,12 @@ class C2cLink:
         page=LINKS,
         note="Grace hosts.",
     )
+
+
+class ExpectedLinks(enum.Enum):
+    """Rule that decides which NVLinks of a GPU should be up."""
+
+    ALL = "all"
+    ALL_OR_NONE = "all, once one of them has been up"
+    BEEN_UP = "those that have been up"
+    UNKNOWN = "unknown"

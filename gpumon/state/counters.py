@@ -5,30 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
+from gpumon.model.counter import Count, Counts
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import AGENT, RARE, SLOW, Table, counter_range, metric_type, rows
 
-
-class Count(NamedTuple):
-    """State of one counter: the exported `total`, and `raw`, the driver's value that last advanced `total`.
-
-    `raw` is None for a counter that the sampler integrates.
-    """
-
-    total: float
-    raw: float | None
-    fallen: float | None = None
-    """Raw value below `raw` that was read after it, because the counter restarted or the reading was wrong. A later
-    value must confirm it. None if there is none.
-    """
-    fallen_at: float = 0.0
-    """Time at which `fallen` was first read, as Now.uptime."""
-
-
-Counts = Mapping[str, Mapping[str, Count]]
-"""Counters by metric, then by label value ("" for a metric without labels)."""
 Values = Mapping[str, Mapping[str, float]]
 """Values of one poll by metric, then by label value ("" for a metric without labels)."""
 

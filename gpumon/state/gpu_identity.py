@@ -6,32 +6,32 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpumon.model.error_event import UNNAMED
+from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import GpuReading
 from gpumon.model.stored_gpu import StoredGpu
-from gpumon.state.gpu_record import GpuRecord
 
 DISPLACED = "taken-"
 """Prefix of the inventory key of a GPU whose PCI address another GPU uses now. The key consists of this prefix and the
 GPU's uuid, and takes the place of a bus id.
 """
 
-Records = Mapping[str, GpuRecord]
+Records = Mapping[str, GpuState]
 """Records of GPUs by bus id."""
 Bus = Mapping[str, str]
 """Name of the bound kernel driver, by bus id of the GPU."""
 
 
-def unidentified_record(records: Records, bus_id: str, bus: Bus) -> GpuRecord:
+def unidentified_record(records: Records, bus_id: str, bus: Bus) -> GpuState:
     """Return a new record for a GPU whose uuid has not been read.
 
     Its index is its position among the GPUs with the driver nvidia on the PCI bus, because NVML numbers GPUs in bus
     order, or the next free index.
     """
     positions = sorted({address for address, driver in bus.items() if driver == "nvidia"} | {bus_id})
-    return GpuRecord(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free_index(records, positions.index(bus_id)))
+    return GpuState(bus_id=bus_id, uuid=UNNAMED + bus_id.lower(), index=_free_index(records, positions.index(bus_id)))
 
 
-def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Records, GpuRecord]:
+def identify(records: Records, here: GpuState, reading: GpuReading) -> tuple[Records, GpuState]:
     """Return the records of the other GPUs, and the record of the GPU in `reading`.
 
     `here`: the previous record at the address. Call this function if `here` has another uuid than `reading`, or has the
@@ -52,13 +52,13 @@ def identify(records: Records, here: GpuRecord, reading: GpuReading) -> tuple[Re
     elif here.uuid == reading.uuid:
         before = here
     others, index = _assign_index(others, before, here.index if reading.index is None else reading.index)
-    fresh = GpuRecord(bus_id=reading.bus_id, uuid=reading.uuid or "", index=index, index_confirmed=True)
+    fresh = GpuState(bus_id=reading.bus_id, uuid=reading.uuid or "", index=index, index_confirmed=True)
     return others, fresh if before is None else replace(fresh, stored=before.stored, identity=before.identity)
 
 
 def _assign_index(
-    others: dict[str, GpuRecord], before: GpuRecord | None, nvml_index: int
-) -> tuple[dict[str, GpuRecord], int]:
+    others: dict[str, GpuState], before: GpuState | None, nvml_index: int
+) -> tuple[dict[str, GpuState], int]:
     """Return the other records and the GPU's index: the GPU's index earlier in this boot, else NVML's.
 
     If another GPU has this index by assumption only, that GPU gets a free one. If the other GPU's index is confirmed,
@@ -114,7 +114,7 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
         if row.expected and row.uuid not in uuids:
             key = row.bus_id if row.bus_id not in after else DISPLACED + row.uuid
             index = _free_index(after, row.gpu or 0)
-            after[key] = GpuRecord(
+            after[key] = GpuState(
                 bus_id=key,
                 uuid=row.uuid,
                 index=index,
@@ -127,7 +127,7 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
     return after
 
 
-def _with_first_time(gpu: GpuRecord, stored: StoredGpu | None) -> GpuRecord:
+def _with_first_time(gpu: GpuState, stored: StoredGpu | None) -> GpuState:
     """Return the record with the time of the first reading replaced by the stored time, if that is earlier."""
     if stored is None or gpu.stored is None:
         return gpu

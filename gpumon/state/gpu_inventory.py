@@ -25,7 +25,7 @@ from gpumon.state.gpu_identity import (
     identify_from_store,
     unidentified_record,
 )
-from gpumon.state.gpu_record import GpuRecord, fail, read
+from gpumon.state.gpu_record import fail, read
 from gpumon.state.gpu_view import GpuView
 from gpumon.state.messages import Acceptance, Quarantine, SamplerStatus, StoredState
 
@@ -92,7 +92,7 @@ class GpuInventory:
     down: str | None = None
     """Reason why no GPU of the node can be read now; None if there is none."""
     views: Mapping[str, GpuView] = field(default_factory=dict)
-    """The last GpuState of each GPU, with its inputs, by bus id."""
+    """The last view of each GPU, by bus id."""
     states: tuple[GpuState, ...] = ()
     """The GPUs as outputs and checks read them, sorted by index, with a limited number of series."""
     dropped: Mapping[str, float] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def finish_poll(
     return inventory
 
 
-def _location(gpu: GpuRecord, inventory: GpuInventory) -> str:
+def _location(gpu: GpuState, inventory: GpuInventory) -> str:
     if gpu.bus_id.startswith(DISPLACED):
         return f"another GPU is at its last address {gpu.stored.bus_id}" if gpu.stored else "another GPU is there now"
     if inventory.pci.place == SANDBOX:
@@ -245,7 +245,7 @@ def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
     return replace(inventory, accepted=True, learned=acceptance.count + count_passed_through(_own_bus(inventory)))
 
 
-def _accept_lanes(gpu: GpuRecord, acceptance: Acceptance) -> GpuRecord:
+def _accept_lanes(gpu: GpuState, acceptance: Acceptance) -> GpuState:
     """Return the record with the number of PCIe lanes that the operator accepted for this GPU, if any."""
     lanes = acceptance.lanes.get(gpu.uuid)
     if lanes is None or gpu.stored is None:
@@ -327,7 +327,7 @@ def _count_excluded_off_bus(inventory: GpuInventory) -> int:
     return sum(gpu.bus_id in inventory.pci.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
 
 
-def _replaced_gpus(records: Records, places: int) -> Collection[GpuRecord]:
+def _replaced_gpus(records: Records, places: int) -> Collection[GpuState]:
     """Return the absent GPUs that were replaced by others.
 
     These are all absent GPUs if the present ones fill the `places` of the node. Else they are only GPUs whose address
@@ -373,7 +373,7 @@ def _without_unowned(inventory: GpuInventory) -> GpuInventory:
     return replace(inventory, removed={uuid: gpu for uuid, gpu in inventory.removed.items() if uuid not in back})
 
 
-def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) -> GpuInventory:
+def _remove(inventory: GpuInventory, gpus: Iterable[GpuState], why: Removal) -> GpuInventory:
     leaving = {gpu.uuid: gpu for gpu in gpus}
     if not leaving:
         return inventory
@@ -385,7 +385,7 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuRecord], why: Removal) ->
     return replace(inventory, gpus=left, removed={**inventory.removed, **gone})
 
 
-def _usual_count(gpus: Iterable[GpuRecord], count: int) -> int | None:
+def _usual_count(gpus: Iterable[GpuState], count: int) -> int | None:
     """Return the usual number of GPUs, at least `count`, on hosts with the product of `gpus`.
 
     Return None if the products differ, or if no such number is known.

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from gpumon.health.products import ExpectedLinks, Neighbours, expected_links, link_expectation
-from gpumon.model.fabric import Platform
+from gpumon.health.products import Neighbours, expected_links, link_expectation
+from gpumon.model.counter import Count, Counts
 from gpumon.model.gpu import FAULTS, Gpu
+from gpumon.model.gpu_state import GpuState
 from gpumon.model.now import Now
-from gpumon.model.nvlink import Nvlink, NvlinkPeer
+from gpumon.model.nvlink import ExpectedLinks, Nvlink
 from gpumon.model.reading import rows
 from gpumon.model.snapshot import GpuReading
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.counters import (
     RESET_SHARE,
-    Count,
-    Counts,
     advance,
     confirm_reset,
     integral_increments,
@@ -38,60 +37,7 @@ _FAULT_ROWS: Mapping[str | None, dict[str, float]] = {
 _IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRecord:
-    """One GPU: its identity, its last reading, and the state of its counters."""
-
-    bus_id: str
-    uuid: str
-    index: int
-    nvml_index: int | None = None
-    """NVML's index at the last reading; None if the driver does not list the GPU."""
-    identity: Mapping[str, str] = field(default_factory=dict)
-    fault: str | None = None
-    detail: str = ""
-    since: float | None = None
-    """Wall time in seconds at which the fault was detected; None without a fault."""
-    reading: GpuReading | None = None
-    """Last reading without a fault; None if the GPU has not been read."""
-    read_at: float | None = None
-    """Time of `reading`, as Now.uptime."""
-    observed_seconds: float = 0.0
-    counters: Counts = field(default_factory=dict)
-    link_counters: Mapping[str, Counts] = field(default_factory=dict)
-    link_sums: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Sums of the counters over all NVLinks read since the start of the agent, by row of Nvlink and label value."""
-    links: Mapping[str, Nvlink] = field(default_factory=dict)
-    """NVLinks as exported, by link number. A link remains the same object until a reading changes it."""
-    expects: ExpectedLinks = ExpectedLinks.UNKNOWN
-    """Rule that decides which of the GPU's NVLinks should be up."""
-    passed_through_links: frozenset[str] = frozenset()
-    """NVLinks whose other end is a GPU that is passed through to a virtual machine."""
-    links_once_up: frozenset[str] = frozenset()
-    """NVLinks that have been up at least once since the start of the agent."""
-    peers: Mapping[str, NvlinkPeer] = field(default_factory=dict)
-    peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    platform: Platform | None = None
-    """Location of the GPU in its rack, kept while the GPU does not answer; None if the platform does not report it."""
-    reset_at: float | None = None
-    """Boot clock in seconds at which a restart of the GPU's counters was last detected; None if never."""
-    restored: bool = False
-    """True if the uuid is from the store and has not been read in this run of the agent."""
-    index_confirmed: bool = False
-    """True if the index was assigned from a reading in this boot; False if it is assumed until the GPU is read."""
-    link_rates: Mapping[str, float] = field(default_factory=dict)
-    """Traffic over NVLink and PCIe in bytes per second, by row of Gpu (`nvlink_receive_bytes_total`, ...)."""
-    own_at: float = 0.0
-    """Boot clock of the last reading while the agent's probe used the GPU."""
-    idle_since: float | None = None
-    """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it."""
-    absent: bool = False
-    """True if the last complete poll did not list the GPU, only the store has it, or another GPU has its address."""
-    stored: StoredGpu | None = None
-    """The GPU's row for the store; None until the uuid has been read or found in the store."""
-
-
-def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
+def fail(gpu: GpuState, fault: str, detail: str, wall: float) -> GpuState:
     """Return the record with this fault, detected at the wall time `wall`.
 
     `since` does not change if the GPU already had the same fault. A GPU with the fault `missing` is marked as absent.
@@ -106,8 +52,8 @@ def fail(gpu: GpuRecord, fault: str, detail: str, wall: float) -> GpuRecord:
 
 
 def read(
-    gpu: GpuRecord, reading: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
-) -> GpuRecord:
+    gpu: GpuState, reading: GpuReading, around: Neighbours, now: Now, boot_id: str, *, own: bool = False
+) -> GpuState:
     """Return the record after a reading.
 
     `around`: the GPUs of the host, by which the expected NVLinks are determined. `own`: whether the agent's probe uses
@@ -126,8 +72,8 @@ def read(
     return replace(gpu, **after, stored=_stored_row(gpu, after["identity"], values, now, boot_id))
 
 
-def _answer_fields(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
-    """Return the fields of GpuRecord that a reading without a fault changes."""
+def _answer_fields(gpu: GpuState, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
+    """Return the fields of GpuState that a reading without a fault changes."""
     which = link_expectation(
         values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around
     )
@@ -150,6 +96,13 @@ def _answer_fields(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Nei
         "since": None,
         "absent": False,
         "reading": reading,
+        "ecc_volatile": values.ecc_errors_total,
+        "c2c_links": reading.c2c_links,
+        "fabric": reading.fabric,
+        "migs": reading.migs,
+        "pids": reading.pids,
+        "pids_at": reading.pids_at,
+        "link_bytes": reading.link_bytes,
         "read_at": now.uptime,
         "observed_seconds": gpu.observed_seconds + reading.watched,
         "counters": counters,
@@ -160,8 +113,8 @@ def _answer_fields(gpu: GpuRecord, reading: GpuReading, values: Gpu, around: Nei
     }
 
 
-def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dict[str, Any]:
-    """Return the fields of GpuRecord about the use of the GPU: `link_rates` and `idle_since`."""
+def _usage(before: GpuState, reading: GpuReading, values: Gpu, now: Now) -> dict[str, Any]:
+    """Return the fields of GpuState about the use of the GPU: `link_rates` and `idle_since`."""
     rates = link_rates(before.reading, reading, before.link_rates, before.own_at)
     moved = sum(rates.values()) if rates else None
     unread = None if before.read_at is None or before.fault is not None else now.uptime - before.read_at
@@ -169,7 +122,7 @@ def _usage(before: GpuRecord, reading: GpuReading, values: Gpu, now: Now) -> dic
     return {"link_rates": rates, "idle_since": since}
 
 
-def _stored_row(gpu: GpuRecord, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
+def _stored_row(gpu: GpuState, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
     """Return the GPU's row for the store. Values that this reading does not have are taken from the earlier row."""
     stored, energy = gpu.stored, values.energy_joules_total
     return StoredGpu(
@@ -197,7 +150,7 @@ def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[s
     return {"lanes": stored.lanes, "lanes_accepted": stored.lanes_accepted}
 
 
-def _was_reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> bool:
+def _was_reset_since_stored(before: GpuState, values: Gpu, boot_id: str) -> bool:
     """Return True if the GPU was reset in this boot after it was stored.
 
     A reset shows in the first energy reading of this run of the agent, which is then much lower than the stored one.
@@ -210,7 +163,7 @@ def _was_reset_since_stored(before: GpuRecord, values: Gpu, boot_id: str) -> boo
     return kept_open and was_reset(Count(0.0, stored.energy), Count(0.0, values.energy_joules_total))
 
 
-def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
+def _was_reset(gpu: GpuState, counters: Counts, values: Gpu, now: Now) -> bool:
     """Return True if the driver's counters of this GPU have restarted.
 
     The energy counter starts when the driver initialises the GPU, and grows even on an idle GPU. If there is no such
@@ -230,9 +183,9 @@ def _was_reset(gpu: GpuRecord, counters: Counts, values: Gpu, now: Now) -> bool:
 
 
 def _read_links(
-    gpu: GpuRecord, links: Mapping[str, Nvlink], which: ExpectedLinks, away: frozenset[str], now: Now
+    gpu: GpuState, links: Mapping[str, Nvlink], which: ExpectedLinks, away: frozenset[str], now: Now
 ) -> dict[str, Any]:
-    """Return the fields of GpuRecord that a reading of the NVLinks changes.
+    """Return the fields of GpuState that a reading of the NVLinks changes.
 
     `which`: rule for the links that should be up. `away`: links to GPUs that are passed through, which need not be up.
     """
@@ -268,7 +221,7 @@ def _link_sums(counters: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
 
 
 def readings(
-    gpu: GpuRecord,
+    gpu: GpuState,
     xids: Mapping[str, tuple[float, float]],
     fault: str | None,
     *,
@@ -307,7 +260,7 @@ def readings(
     return replace(gpu.reading.gpu, **_reuse(own, before))
 
 
-def _link_counts(gpu: GpuRecord, reading: GpuReading) -> dict[str, Any]:
+def _link_counts(gpu: GpuState, reading: GpuReading) -> dict[str, Any]:
     """Return the rows of Gpu with numbers and sums over all links of the GPU."""
     up = [link.up for link in gpu.links.values() if link.up is not None]
     c2c = [link.up for link in reading.c2c_links.values() if link.up is not None]

@@ -19,8 +19,7 @@ from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, Snapshot
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.state import gpu_inventory
 from gpumon.state.gpu_inventory import GpuInventory, Removal
-from gpumon.state.gpu_record import GpuRecord
-from gpumon.state.gpu_view import GpuInputs, GpuView, view
+from gpumon.state.gpu_view import GpuView, Surroundings, view
 from gpumon.state.limit_series import limit_gpus
 from gpumon.state.messages import Acceptance, Message, ReleaseHolders, SamplerStatus, StoredState
 from gpumon.state.reducer_settings import ReducerSettings
@@ -137,7 +136,7 @@ def _with_view(inventory: GpuInventory, step: Step) -> GpuInventory:
     down = None if NODE in unwatched else _down_reason(inventory, settings, fresh=fresh)
     inventory = replace(inventory, fresh=fresh, unwatched=unwatched, down=down)
     views = {gpu.bus_id: _view(gpu, inventory, step) for gpu in inventory.gpus.values()}
-    states, dropped = limit_gpus(sorted((state for _, state in views.values()), key=lambda state: state.index))
+    states, dropped = limit_gpus(sorted((each.shown for each in views.values()), key=lambda state: state.index))
     same = len(states) == len(inventory.states) and all(map(_is_same, states, inventory.states))
     status = inventory.status
     alive = status is not None and status.up and NODE not in unwatched
@@ -177,14 +176,13 @@ def _down_reason(inventory: GpuInventory, settings: ReducerSettings, *, fresh: b
     return None
 
 
-def _view(gpu: GpuRecord, inventory: GpuInventory, step: Step) -> GpuView:
+def _view(gpu: GpuState, inventory: GpuInventory, step: Step) -> GpuView:
     report, released = step.report, gpu.bus_id in inventory.unwatched
     fault, detail = gpu.fault, gpu.detail
     if fault is None and not released:
         fault, detail = _unread_fault(gpu, inventory.down, step)
     lowest = UNKNOWN if released or fault is not None else OK
-    inputs = GpuInputs(
-        record=gpu,
+    around = Surroundings(
         xids=report.errors.xids.get(gpu.uuid),
         catalogue=report.catalogue,
         fault=fault,
@@ -195,10 +193,10 @@ def _view(gpu: GpuRecord, inventory: GpuInventory, step: Step) -> GpuView:
         port_above=inventory.pci.ports.get(gpu.bus_id),
         slot_lanes=inventory.pci.slot_lanes.get(gpu.bus_id),
     )
-    return view(inputs, inventory.views.get(gpu.bus_id))
+    return view(gpu, around, inventory.views.get(gpu.bus_id))
 
 
-def _fault_start(gpu: GpuRecord, fault: str | None, health: Health) -> float | None:
+def _fault_start(gpu: GpuState, fault: str | None, health: Health) -> float | None:
     """Return the wall time at which the fault was detected; None without a fault.
 
     If an earlier run of the agent stored a verdict about the fault, return the time at which that verdict began.
@@ -207,7 +205,7 @@ def _fault_start(gpu: GpuRecord, fault: str | None, health: Health) -> float | N
     return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.raised.wall)
 
 
-def _unread_fault(gpu: GpuRecord, down: str | None, step: Step) -> tuple[str | None, str]:
+def _unread_fault(gpu: GpuState, down: str | None, step: Step) -> tuple[str | None, str]:
     """Return the fault and its detail if the GPU cannot be read, or if its last reading is missing or too old.
 
     Return (None, "") otherwise. `down`: why no GPU of the node can be read; None if GPUs can be read.

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gpumon.model.counter import Counts
 from gpumon.model.infiniband import FABRIC, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.now import Now
 from gpumon.model.port_patterns import PortPatterns, matches
 from gpumon.model.port_record import PortRecord
 from gpumon.model.reading import rows
 from gpumon.model.snapshot import PortReading, PortReadings
-from gpumon.state.counters import Counts, advance, raw_values, totals
+from gpumon.state.counters import advance, raw_values, totals
 from gpumon.state.port_roles import with_roles
 
 MAX_RECORDS = 256

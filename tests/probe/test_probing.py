@@ -38,7 +38,6 @@ from gpumon.probe.runner.run_record import RunRecord
 from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.state.gpu_inventory import GpuInventory
-from gpumon.state.gpu_record import GpuRecord
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
 from gpumon.state.report import HostState, Report
 from gpumon.supervisor.loop import Loop
@@ -288,7 +287,7 @@ def test_a_run_ends_if_the_processes_on_its_gpus_are_not_read(
 
     def polled_report(at: float, processes: float | None = 0.0) -> Report:
         records = {
-            gpu.bus_id: GpuRecord(bus_id=gpu.bus_id, uuid=gpu.uuid, index=gpu.index, read_at=at) for gpu in free.gpus
+            gpu.bus_id: GpuState(bus_id=gpu.bus_id, uuid=gpu.uuid, index=gpu.index, read_at=at) for gpu in free.gpus
         }
         records["1"] = replace(records["1"], read_at=records["1"].read_at if stays == "unknown" else 0.0)
         second = replace(free.gpus[1], gpu=replace(free.gpus[1].gpu, processes=processes))

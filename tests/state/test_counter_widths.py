@@ -11,6 +11,7 @@ from each_case import each_case
 from polled import open_poll
 from reduced_reports import gpu_state, reduce_all
 
+from gpumon.model.counter import Counts
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import InfinibandPort
 from gpumon.model.nvlink import Nvlink
@@ -27,7 +28,7 @@ from gpumon.model.reading import (
     counter_range,
     rows,
 )
-from gpumon.state.counters import Counts, advance, counter_rows
+from gpumon.state.counters import advance, counter_rows
 
 WIDTHS = {4, 8, 16, 32, 64}
 TABLES: tuple[type[Table], ...] = (Gpu, Nvlink, InfinibandPort)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpumon.model.counter import Count, Counts
 from gpumon.model.gpu import Gpu
-from gpumon.state.counters import Count, Counts, advance, confirm_reset, raw_values, totals
+from gpumon.state.counters import advance, confirm_reset, raw_values, totals
 
 ENERGY, SELDOM = "energy_joules_total", "ecc_errors_lifetime_total"
 
