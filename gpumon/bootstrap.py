@@ -14,7 +14,6 @@ from gpumon import systemd
 from gpumon.clock import boot_clock, boot_id
 from gpumon.config import default_paths
 from gpumon.config.component_settings import (
-    PROBE,
     host_orders,
     initial_report,
     kernel_log_path,
@@ -22,7 +21,7 @@ from gpumon.config.component_settings import (
     probe_settings,
     reducer_settings,
     sampler_orders,
-    timetable,
+    timetables,
 )
 from gpumon.config.model import Configuration
 from gpumon.health.alert_rules import RUNBOOKS
@@ -34,6 +33,7 @@ from gpumon.model.time_window import WindowKind
 from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Renderer
+from gpumon.probe.core.probes import PROBES
 from gpumon.probe.runner.killed_ranks import KilledRanks
 from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
@@ -188,7 +188,7 @@ def service_table(services: Services) -> Sequence[Service]:
             stop=schedule.stop,
             starts_children=True,
             tick=schedule.tick,
-            apply=lambda configuration: schedule.apply(timetable(configuration)),
+            apply=lambda configuration: schedule.apply(timetables(configuration)),
         ),
         Service(
             start=http_endpoint.start,
@@ -250,7 +250,7 @@ def build(configuration: Configuration) -> Services:
             on_state=core.monitor.take,
         ),
         probe=probe,
-        schedule=ProbeScheduler(core.loop, probe, timetable(configuration)),
+        schedule=ProbeScheduler(core.loop, probe, timetables(configuration)),
         driver_release=driver_release,
         windows=_windows(core, driver_release, probe, record_maintenance),
         inventory_acceptance=InventoryAcceptance(core.loop, core.writes, core.latest),
@@ -310,7 +310,7 @@ def _probe(core: _Core, samplers: SamplerSupervisor) -> ProbeRuns:
     store = core.configuration.store.path
     return ProbeRuns(
         core.loop,
-        PROBE,
+        PROBES,
         ProbeHost(core.loop, probe_settings(core.configuration), core.latest, samplers.watch),
         publish=core.monitor.take,
         store=core.writes.record_result,

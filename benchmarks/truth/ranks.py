@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.truth.world import World
 from gpumon.clock import boot_clock
-from gpumon.config.component_settings import PROBE, probe_settings
+from gpumon.config.component_settings import probe_settings
 from gpumon.probe.core.baseline import ENOUGH_RUNS, Judge
 from gpumon.probe.core.conclusion import conclude, skipped_result
 from gpumon.probe.core.frames import Account, Progress, Sized
@@ -21,6 +21,7 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Measure, Pairs, Plan, Run, Step, make_plans
 from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.probe.runner.assessment import make_judge
 from gpumon.probe.runner.gather_facts import gather_facts
@@ -39,6 +40,8 @@ LATENCY = 20e-6
 OPERATIONS = 20
 WRONG_ELEMENTS = 1000
 VERSIONS = {"torch": "2.13.0", "nccl": "2.30.7", "cuda": "13.0"}
+
+PROBE = PROBES[ALL_REDUCE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

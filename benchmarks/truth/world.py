@@ -19,7 +19,7 @@ from benchmarks.truth.children import MAINS
 from benchmarks.truth.host import VirtualHost, VirtualProcess
 from gpumon.bootstrap import Services
 from gpumon.clock import BOOT_ID, SIMULATED, boot_clock
-from gpumon.config.component_settings import timetable
+from gpumon.config.component_settings import timetables
 from gpumon.config.configuration_error import ConfigurationError, ConfigurationProblem
 from gpumon.config.model import Configuration
 from gpumon.daemon import Daemon
@@ -29,7 +29,7 @@ from gpumon.model.call_progress import Reader
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.core.timetable import Timetable
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.probe.runner.scheduler import ProbeScheduler
 from gpumon.server.listener import HttpEndpoint
@@ -45,9 +45,9 @@ _PATIENCE = 5.0
 class _Schedule(ProbeScheduler):
     """A timetable on the clocks of the simulated host. It starts no run: rows of the tables do."""
 
-    def __init__(self, services: Services, timetable: Timetable) -> None:
-        super().__init__(services.loop, services.probe, timetable)
-        self._timetable = timetable
+    def __init__(self, services: Services, timetables: Mapping[str, Timetable]) -> None:
+        super().__init__(services.loop, services.probe, timetables)
+        self._timetable = timetables[ALL_REDUCE]
         self._began = 0.0
 
     def start(self) -> None:
@@ -57,8 +57,8 @@ class _Schedule(ProbeScheduler):
         """Start no run."""
 
     def next_runs(self) -> Mapping[str, float]:
-        passed = boot_clock() - self._began - self._timetable.initial_delay
-        ahead = max(0, math.ceil(passed / self._timetable.interval)) * self._timetable.interval - passed
+        passed, interval = boot_clock() - self._began - self._timetable.initial_delay, self._timetable.max_interval
+        ahead = max(0, math.ceil(passed / interval)) * interval - passed
         return {ALL_REDUCE: time.time() + ahead}
 
 
@@ -77,7 +77,7 @@ class VirtualAgent(Daemon):
         self.services.http_endpoint.stop()
         self.services = replace(
             self.services,
-            schedule=_Schedule(self.services, timetable(configuration)),
+            schedule=_Schedule(self.services, timetables(configuration)),
             http_endpoint=_SilentEndpoint(configuration.web, Path("/unused"), FastAPI),
         )
 

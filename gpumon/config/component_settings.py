@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gpumon import __version__
@@ -21,15 +22,14 @@ from gpumon.model.orders import HostOrders, SamplerOrders, Simulation
 from gpumon.model.port_patterns import PortPatterns
 from gpumon.model.time_window import WindowKind
 from gpumon.probe.core.probe_metrics import INITIAL
-from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.schedule import Timetable
+from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
+from gpumon.probe.core.timetable import Timetable, parse_schedule
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import AgentState, Report
 from gpumon.version import revision
 
-PROBE = PROBES["allreduce"]
 GRACE = "health.boot_grace_seconds"
 
 TRACE = "GPUMON_SIMULATION_TRACE"
@@ -77,7 +77,7 @@ def reducer_settings(configuration: Configuration) -> ReducerSettings:
     return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
-        probe_intervals={PROBE.name: timetable(configuration).interval},
+        probe_intervals={name: each.max_interval for name, each in timetables(configuration).items()},
         probe_gated=bool(configuration.probe.scheduler_gate),
         catalogue=xid_catalogue(configuration),
         policy=check_policy(configuration),
@@ -174,16 +174,24 @@ def max_window_seconds(configuration: Configuration) -> Mapping[WindowKind, floa
     }
 
 
-def timetable(configuration: Configuration) -> Timetable:
-    """Return the timetable of scheduled probe runs. For a setting that is not set, use the default of the probe."""
-    probe = configuration.probe
-    interval = _or_default(probe.interval_seconds, PROBE.interval)
-    initial_delay = PROBE.initial_delay_simulated if configuration.simulate.profile else PROBE.initial_delay
-    return Timetable(
-        interval=interval,
-        jitter=min(interval, _or_default(probe.jitter_seconds, PROBE.jitter)),
-        initial_delay=_or_default(probe.initial_delay_seconds, initial_delay),
-    )
+def timetables(configuration: Configuration) -> Mapping[str, Timetable]:
+    """Return the timetable of each probe that runs by schedule. A setting that is not set has the probe's default."""
+    section, simulated = configuration.probe, configuration.simulate.profile is not None
+    texts = {probe.name: section.schedules.get(probe.name, probe.schedule) for probe in PROBES.values()}
+    schedules = {name: parse_schedule(text) for name, text in texts.items() if text != NEVER}
+    if ALL_REDUCE not in section.schedules and section.interval_seconds is not None:
+        schedules[ALL_REDUCE] = Timetable(interval=section.interval_seconds)
+    return {
+        name: replace(
+            schedule,
+            jitter=min(schedule.max_interval, _or_default(section.jitter_seconds, probe.jitter)),
+            initial_delay=_or_default(
+                section.initial_delay_seconds, probe.initial_delay_simulated if simulated else probe.initial_delay
+            ),
+        )
+        for name, schedule in schedules.items()
+        for probe in (PROBES[name],)
+    }
 
 
 def _or_default(configured: float | None, otherwise: float) -> float:

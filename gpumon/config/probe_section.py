@@ -1,4 +1,4 @@
-"""The section `probe` of the configuration: the settings of the all-reduce probe."""
+"""The section `probe` of the configuration: the settings of the probes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from gpumon.config.setting import (
     split_command,
 )
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
+from gpumon.probe.core.timetable import FORMS, check_schedule, parse_schedule
 
 DAY, YEAR = 86400, 366 * 86400
 """A day and a year in seconds: maximum values of settings, because far longer times would overflow timers."""
 
 
 class ProbeSection(Section):
-    """Settings of the all-reduce probe."""
+    """Settings of the probes."""
 
     enabled: bool = setting(default=True, meaning="Allow probe runs, scheduled and on request.")
     python: Annotated[SomePath | None, AfterValidator(check_program)] = setting(
@@ -37,8 +38,18 @@ class ProbeSection(Section):
         default_in_words="the interpreter of the agent",
         example="/opt/torch/bin/python",
     )
+    schedules: Mapping[
+        Annotated[str, matching("|".join(PROBES), f"must be the name of a probe: {', '.join(PROBES)}")],
+        Annotated[str, BeforeValidator(number_to_text), AfterValidator(check_schedule)],
+    ] = setting(
+        {},
+        f"When probes run by schedule, by name: {FORMS}. Crontab text has minute, hour, day, month and weekday, in the "
+        "time zone of the host.",
+        default_in_words="allreduce: every interval_seconds",
+        example={"copy": "0 3 * * sun"},
+    )
     interval_seconds: float | None = setting(
-        None, "Interval of scheduled runs.", default_in_words="21600", example=21600, ge=10, le=YEAR
+        None, "Interval of scheduled runs of the all-reduce.", default_in_words="21600", example=21600, ge=10, le=YEAR
     )
     jitter_seconds: float | None = setting(
         None,
@@ -127,7 +138,7 @@ class ProbeSection(Section):
     @classmethod
     def _jitter_fits_interval(cls, jitter: float | None, info: ValidationInfo) -> float | None:
         """Return the jitter; raise an error of pydantic if it is longer than the interval."""
-        interval = info.data.get("interval_seconds") or PROBES[ALL_REDUCE].interval
+        interval = info.data.get("interval_seconds") or parse_schedule(PROBES[ALL_REDUCE].schedule).max_interval
         if jitter is not None and "interval_seconds" in info.data and jitter > interval:
             words = {"interval": f"{interval:g}", "remedy": f"set it to at most {interval:g}, or increase the interval"}
             raise PydanticCustomError(NEEDS, "is longer than the interval of {interval} s", words)

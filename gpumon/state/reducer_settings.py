@@ -18,7 +18,7 @@ class ReducerSettings:
     """Seconds between polls."""
     expected: int | None = None
     """Configured number of GPUs; None if the agent learns the expected number."""
-    probe_intervals: Mapping[str, float] = field(default_factory=dict)
+    probe_intervals: Mapping[str, float] = field(default_factory=lambda: {"allreduce": 21600.0})
     """Max seconds between scheduled runs of each scheduled probe, by name."""
     probe_gated: bool = False
     """True if a gate command requests the node from the scheduler before each probe run."""

@@ -14,10 +14,12 @@ from gpumon.config.component_settings import (
     kernel_log_path,
     probe_settings,
     reducer_settings,
+    timetables,
 )
 from gpumon.config.load import load
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.timetable import Timetable
 
 
 @each_case(
@@ -76,3 +78,15 @@ def test_switches_for_tests_do_nothing_on_a_real_host(
     monkeypatch.setenv(clock.BOOT_ID, "another boot")
     assert probe_settings(load(None, simulated, {})).fault == fault
     assert clock.boot_id() != "another boot"
+
+
+def test_each_probe_has_the_timetable_of_its_setting() -> None:
+    """By default only the all-reduce runs by schedule; the jitter is no longer than the interval."""
+    assert timetables(load(None, {}, {})) == {"allreduce": Timetable(interval=21600, jitter=600, initial_delay=60)}
+    chosen = {"GPUMON_PROBE__SCHEDULES": "{allreduce: never, copy: 0 3 * * sun, alltoall: 5m}"}
+    weekly = Timetable(cron="0 3 * * sun", jitter=600, initial_delay=60)
+    often = Timetable(interval=300, jitter=300, initial_delay=60)
+    configuration = load(None, {}, chosen)
+    assert timetables(configuration) == {"copy": weekly, "alltoall": often}
+    intervals = reducer_settings(configuration).probe_intervals
+    assert intervals == {"copy": pytest.approx(7 * 86400, abs=3600), "alltoall": 300}

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpumon.config.load import load
 from gpumon.config.settings_table import settings
 from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.timetable import parse_schedule
 from scripts.docs.configuration_page import reference, sample
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +40,7 @@ def test_documented_defaults_of_the_probe_are_correct() -> None:
     probe = PROBES["allreduce"]
     words = {row.key: row.default_in_words for row in settings().values() if row.section == "probe"}
 
-    assert words["interval_seconds"] == f"{probe.interval:g}"
+    assert words["interval_seconds"] == f"{parse_schedule(probe.schedule).interval:g}"
     assert words["jitter_seconds"] == f"{probe.jitter:g}"
     assert words["initial_delay_seconds"] == (
         f"{probe.initial_delay:g}, on a simulated node {probe.initial_delay_simulated:g}"

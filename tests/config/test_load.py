@@ -198,6 +198,14 @@ def test_valid_thresholds_of_checks_are_accepted(environ: dict[str, str], lower:
             "probe: {interval_seconds: 6h}\n",
             ":1: probe.interval_seconds: must be a number, such as 21600 (seconds), not '6h'",
         ),
+        (
+            "probe: {schedules: {copy: 0 3 * * 0}}\n",
+            ":1: probe.schedules.copy: must name weekdays (sun, mon-fri): programs count them differently",
+        ),
+        (
+            "probe: {schedules: {gemm: 6h}}\n",
+            ":1: probe.schedules.gemm: must be the name of a probe: allreduce, ",
+        ),
         ("poll: {interval_seconds: .inf}\n", ":1: poll.interval_seconds: must be a number, not '.inf'"),
         (
             "probe: {nccl_environment: {PATH: /}}\n",

@@ -143,4 +143,4 @@ def test_a_repair_makes_a_run_due_early(
     early: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """A run is due once after the reset or replacement of a GPU that is free, and again 30 minutes after a skip."""
-    assert is_due_early(report, now, wall=WALL, at=AT) is early
+    assert is_due_early("allreduce", report, now, wall=WALL, at=AT) is early

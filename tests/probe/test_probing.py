@@ -29,9 +29,9 @@ from gpumon.model.node import Node
 from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
-from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
+from gpumon.probe.core.timetable import Timetable
 from gpumon.probe.runner import gpu_visibility, scheduler
 from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
@@ -104,13 +104,16 @@ class Bench:
         self.watch_calls: list[bool] = []
         self.probing = ProbeRuns(
             self.loop,
-            replace(PROBE, worker=worker, cpu=replace(PROBE.cpu, algorithms=("default", "ring"))),
+            {
+                "allreduce": replace(PROBE, worker=worker, cpu=replace(PROBE.cpu, algorithms=("default", "ring"))),
+                "broadcast": replace(PROBE, worker=worker, name="broadcast"),
+            },
             ProbeHost(self.loop, ProbeSettings(python=sys.executable, deadline=30.0), lambda: self.report, self._watch),
             publish=self.published.append,
             store=self.results.append,
             record=RunRecord(worker.with_name("run.json")),
         )
-        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, initial_delay=3600))
+        self.scheduler = ProbeScheduler(self.loop, self.probing, {"allreduce": Timetable(interval=3600)})
 
     def _watch(self, *, closely: bool) -> None:
         self.watch_calls.append(closely)
@@ -141,7 +144,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """Yield a bench with a second probe; wait after the test until every child has ended."""
     before = unreaped_children()
     created = Bench(tmp_path / "worker.py")
-    monkeypatch.setitem(PROBES, "broadcast", replace(PROBES["allreduce"], name="broadcast", worker=created.worker))
+    monkeypatch.setitem(PROBES, "broadcast", created.probing.probes["broadcast"])
     yield created
     created.probing.stop()
     created.turn_until(lambda: not created.probing.running and unreaped_children() <= before)
@@ -161,7 +164,7 @@ def test_a_disabled_probe_does_not_run_on_request(bench: Bench) -> None:
 def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> None:
     """A due run starts when the GPUs have been polled for the first time."""
     polled_report, bench.report = bench.report, Report(started=0.0, simulated="h100x8")
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.results) == (False, [])
 
@@ -187,13 +190,13 @@ def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
         probe=ProbeState(history=(before,), ran=(before,)),
     )
     bench.report = unrepaired
-    assert not bench.scheduler.is_due_early()
+    assert not bench.scheduler.is_due_early("allreduce")
     reset = replace(unrepaired.gpus[1], reset_at=boot_clock())
     bench.report = changed(unrepaired, gpus=(unrepaired.gpus[0], reset))
-    assert bench.scheduler.is_due_early()
-    bench.scheduler.run_due()
+    assert bench.scheduler.is_due_early("allreduce")
+    bench.scheduler.run_due("allreduce")
     bench.turn_until(lambda: bench.probing.running)
-    assert not bench.scheduler.is_due_early()
+    assert not bench.scheduler.is_due_early("allreduce")
 
 
 def test_excluded_gpus_are_not_missed(bench: Bench) -> None:
@@ -356,7 +359,7 @@ def test_a_run_that_ends_with_the_agent_is_recorded(bench: Bench) -> None:
     run = bench.run()
     bench.probing.stop()
     bench.turn_until(lambda: not bench.probing.running)
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     answer = bench.request()
     assert (answer.accepted, answer.id) == (False, "")
     assert not bench.probing.running
@@ -441,7 +444,7 @@ def with_schedulers(report: Report, *schedulers: str) -> Report:
 def test_a_scheduler_without_a_gate_prevents_scheduled_runs(bench: Bench) -> None:
     """A scheduler without a gate prevents scheduled runs and allows requested ones."""
     bench.report = with_schedulers(node(0.0, 0.0, simulated=False), "slurmd")
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     bench.turn_until(lambda: bool(bench.results))
     [skip] = bench.results
     assert (skip.outcome, skip.reason, skip.trigger) == ("skipped", "no_scheduler_gate", "schedule")
@@ -453,7 +456,7 @@ def test_a_due_run_waits_for_the_scheduler_detection(bench: Bench) -> None:
     """A due run starts only after the first detection of schedulers."""
     host = node(0.0, 0.0, simulated=False)
     bench.report = changed(host, node=replace(host.node, snapshot_timestamp_seconds=1.0))
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.results) == (False, [])
     bench.report = with_schedulers(host)
@@ -465,7 +468,7 @@ def test_a_gate_that_grants_the_node_allows_scheduled_runs(bench: Bench, tmp_pat
     bench.worker.write_text(MEASURE)
     bench.gate(f'echo "$GPUMON_PROBE_TRIGGER $GPUMON_PROBE_GPUS" >> {tmp_path}/asked')
     bench.report = with_schedulers(node(0.0, 0.0), "slurmd")
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     bench.turn_until(lambda: bool(bench.results))
     [result] = bench.results
     assert (result.outcome, result.trigger) == ("ok", "schedule")
@@ -577,7 +580,7 @@ def test_a_scheduled_run_waits_for_another_probe(bench: Bench, monkeypatch: pyte
     monkeypatch.setattr(scheduler, "IDLE_INTERVAL", 0.1)
     bench.report = changed(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
     other = bench.run("broadcast")
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert not bench.results
     for pid in bench.probing.host.pids:
@@ -602,7 +605,7 @@ def test_a_scheduled_run_waits_for_idle_gpus(bench: Bench) -> None:
     """A scheduled run starts when all GPUs have been idle for the configured time."""
     bench.probing.host.settings = replace(bench.probing.host.settings, min_idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     assert (bench.probing.running, bench.results) == (False, [])
     bench.report = idle(node(0.0, 0.0), 3600.0, 601.0)
@@ -621,7 +624,7 @@ def test_a_job_that_starts_while_a_run_waits_is_a_skip(bench: Bench) -> None:
     """A job makes a waiting run a skip with reason "busy" and the GPU in the hint."""
     bench.probing.host.settings = replace(bench.probing.host.settings, min_idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
-    bench.scheduler.run_due()
+    bench.scheduler.run_due("allreduce")
     turn_for(bench.loop, 2 * WATCH_SECONDS)
     bench.report = idle(node(0.0, 1.0), 3600.0, 1.0)
     bench.turn_until(lambda: bool(bench.results))

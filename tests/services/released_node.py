@@ -74,7 +74,7 @@ class ReleasedNode:
         worker.write_text(RANK, encoding="ascii")
         self.probing = ProbeRuns(
             self.loop,
-            replace(PROBES["allreduce"], worker=worker),
+            {"allreduce": replace(PROBES["allreduce"], worker=worker)},
             ProbeHost(
                 self.loop,
                 ProbeSettings(python=sys.executable, deadline=60.0),

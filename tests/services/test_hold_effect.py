@@ -32,8 +32,8 @@ from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.schedule import Timetable
 from gpumon.probe.core.settings import ProbeSettings
+from gpumon.probe.core.timetable import Timetable
 from gpumon.probe.runner import gpu_visibility, ranks
 from gpumon.probe.runner.probe_host import ProbeHost
 from gpumon.probe.runner.run_record import RunRecord
@@ -84,7 +84,7 @@ class HoldingAgent:
         self.watch_calls: list[bool] = []
         self.probing = ProbeRuns(
             self.loop,
-            replace(PROBES["allreduce"], worker=worker),
+            {"allreduce": replace(PROBES["allreduce"], worker=worker)},
             ProbeHost(
                 self.loop,
                 ProbeSettings(python=python, deadline=30.0),
@@ -95,7 +95,7 @@ class HoldingAgent:
             store=lambda result: self._record(ProbeEnded(result=result)),
             record=RunRecord(worker.with_name("run.json")),
         )
-        self.scheduler = ProbeScheduler(self.loop, self.probing, Timetable(interval=3600, jitter=0, initial_delay=3600))
+        self.scheduler = ProbeScheduler(self.loop, self.probing, {"allreduce": Timetable(interval=3600)})
         self.windows = TimeWindows(
             self.loop,
             self.persistence.writes,
@@ -446,7 +446,11 @@ def race_hold_and_run(agent: HoldingAgent, stamps: Stamps, number: int, chance: 
     Some runs have a scheduler gate, so that they are accepted before any rank starts.
     """
     agent.probing.host.settings = replace(agent.probing.host.settings, gate=("/bin/true",) if number % 3 else ())
-    start: Callable[[], object] = agent.scheduler.run_due if number % 2 else agent.probing.request
+    request: Callable[[str], object] = agent.scheduler.run_due if number % 2 else agent.probing.request
+
+    def start() -> None:
+        request("allreduce")
+
     if number % 4 >= 2:  # ranks run already
         before = stamps.rank_count()
         start()

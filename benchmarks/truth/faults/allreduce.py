@@ -12,8 +12,8 @@ from gpumon_sim.board import Profile
 from benchmarks.truth import ranks
 from benchmarks.truth.fault import FaultRow, ScenarioStep, growing
 from benchmarks.truth.ranks import RankBehaviour, record_good_runs, run
-from gpumon.config.component_settings import PROBE
 from gpumon.health.verdict import Action
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.published_figures import TABLE as PUBLISHED
 
 MINUTE = 60.0
@@ -38,10 +38,10 @@ def _more_than_two(profile: Profile) -> bool:
 
 def _has_published_result(profile: Profile) -> bool:
     """Return whether a result for such a host is published, at a size that is measured here."""
+    largest = max(PROBES[ALL_REDUCE].gpu.sizes)
     published = (row for row in PUBLISHED if re.fullmatch(row.names, profile.board.product))
     return can_run(profile) and any(
-        (row.ranks, row.algorithm) == (len(profile.bus_ids), "default") and row.bytes <= max(PROBE.gpu.sizes)
-        for row in published
+        (row.ranks, row.algorithm) == (len(profile.bus_ids), "default") and row.bytes <= largest for row in published
     )
 
 

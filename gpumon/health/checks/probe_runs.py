@@ -87,14 +87,15 @@ def missing_runs(facts: Facts, probe: Probe) -> Finding | None:
     Also return unknown if no run has ended since a GPU was repaired. Skipped runs do not count; the finding states why
     the last run was skipped. Return None while a run is in progress.
     """
-    if probe.name not in facts.probe.next_runs or _is_decided(facts, probe) or not is_free(facts):
+    interval = facts.probe_intervals.get(probe.name)
+    if interval is None or probe.name not in facts.probe.next_runs or _is_decided(facts, probe) or not is_free(facts):
         return PASSED
     if facts.probe.running is not None:
         return None
     since = facts.now.uptime if facts.probe.free_since is None else facts.probe.free_since
     ended = facts.probe.ended_at.get(probe.name, facts.probe.began_at)
     silent = facts.now.uptime - max(ended, since)
-    if silent > PERIODS * facts.probe_intervals.get(probe.name, probe.interval):
+    if silent > PERIODS * interval:
         reason = f"No {probe.title} has run for {silent / 3600:.0f} h, although the node was free."
         return unknown(f"{reason}{_last_skip(facts, probe)}", Action.FIX, silent_seconds=silent)
     repaired = next(_repairs(facts, probe), None)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 from gpumon.model.reading import KEY_SEPARATOR, agent
 from gpumon.probe.core.current_result import checked_result
-from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES, SCHEDULED, Probe
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparison, Measurement, ProbeResult
 
 _TITLES = {"busbw": "Bus bandwidth", "algbw": "Algorithm bandwidth"}
@@ -99,12 +99,13 @@ def _table(probe: Probe) -> type[ProbeMetrics]:
 METRICS: Mapping[str, type[ProbeMetrics]] = {name: _table(probe) for name, probe in PROBES.items()}
 """Metric table of each probe, by name of the probe."""
 INITIAL: Mapping[str, ProbeMetrics] = {
-    ALL_REDUCE: replace(
-        METRICS[ALL_REDUCE](),
+    probe.name: replace(
+        METRICS[probe.name](),
         runs_total=dict.fromkeys(OUTCOMES, 0.0),
         skips_total=dict.fromkeys(SKIP_REASONS, 0.0),
-        running=0.0,
+        **({"running": 0.0} if probe.name == ALL_REDUCE else {}),
     )
+    for probe in SCHEDULED
 }
 """Metrics before the first run, by name of the probe. A counter of a scheduled probe starts at 0, so that rate() and
 increase() include the first run. A probe that runs on request has metrics from its first run on.

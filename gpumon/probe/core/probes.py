@@ -14,7 +14,9 @@ ALIGNMENT = 16
 """Alignment in bytes of each rank's share of an array."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ALL_REDUCE = "allreduce"
-"""Name of the probe that runs by schedule and has health checks. The other probes run only on request."""
+"""Name of the probe whose metrics exist from the start, and which the page and the terminal show."""
+NEVER = "never"
+"""Schedule of a probe that runs only on request."""
 BUFFERS = 2
 """Number of buffers that a rank needs for a size, unless the probe states otherwise. Most collectives, and all pair
 exchanges, send from one buffer and receive in another.
@@ -107,10 +109,12 @@ class Probe:
     """
     gpu: Setting = _GPU
     cpu: Setting = _CPU
-    interval: float = 6 * 3600.0
-    """Seconds between scheduled runs."""
+    schedule: str = NEVER
+    """When the probe runs unless the configuration states otherwise: an interval such as 6h, crontab text such as
+    `0 3 * * sun`, or never. Health checks evaluate the results of a probe that runs by schedule.
+    """
     jitter: float = 600.0
-    """Max seconds by which a scheduled run is randomly moved, so that nodes do not run at the same time."""
+    """Max seconds by which a scheduled run is randomly delayed, so that nodes do not run at the same time."""
     initial_delay: float = 60.0
     """Seconds from the agent's start to the first scheduled run."""
     initial_delay_simulated: float = 5.0
@@ -155,6 +159,7 @@ def _bandwidth(
     used: Callable[[int, int], int] = lambda size, _: size,
     topology: Topology = Topology.NODE,
     gpu: Setting = _GPU,
+    schedule: str = NEVER,
 ) -> Probe:
     """Return a probe that measures bus bandwidth as nccl-tests defines it.
 
@@ -176,6 +181,7 @@ def _bandwidth(
         operations=operations,
         topology=topology,
         gpu=gpu,
+        schedule=schedule,
     )
 
 
@@ -191,6 +197,7 @@ TABLE = (
         "all_reduce",
         factor=lambda ranks: 2 * (ranks - 1) / ranks,
         gpu=replace(_GPU, sizes_if_fit=(4 * GIB,), algorithms=("default", "ring")),
+        schedule="6h",
     ),
     _bandwidth("allgather", "all-gather", "all_gather", factor=_distribute_factor, used=participating_bytes),
     _bandwidth(
@@ -207,5 +214,4 @@ TABLE = (
     ),
 )
 PROBES = {probe.name: probe for probe in TABLE}
-SCHEDULED = (PROBES[ALL_REDUCE],)
-"""Probes that run by schedule unless the configuration states otherwise. Health checks evaluate their results."""
+SCHEDULED = tuple(probe for probe in TABLE if probe.schedule != NEVER)

@@ -1,24 +1,18 @@
-"""Schedule of probe runs: an interval with jitter. This is the only module that uses APScheduler."""
+"""Calls when runs of probes are due. This module runs the scheduler of APScheduler."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.interval import IntervalTrigger
 
-from gpumon.clock import boot_clock
+from gpumon.probe.core.timetable import Timetable
 
 log = logging.getLogger("gpumon.probe")
-
-STEP_SECONDS = 5.0
-"""Min seconds by which the wall clock must have been stepped for the next run to be moved by the same time."""
 
 _TROUBLES = {
     EVENT_JOB_MISSED: "missed",
@@ -27,85 +21,70 @@ _TROUBLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timetable:
-    """Times of scheduled runs in seconds.
+class Schedule:
+    """Calls `fire` with the name of a probe, in a thread of APScheduler, whenever a run of it is due.
 
-    `interval`: between two runs. `jitter`: max random shift of a run. `initial_delay`: from the start of the schedule
-    to the first run.
+    `fire` must return at once, as Loop.post does.
     """
 
-    interval: float
-    jitter: float
-    initial_delay: float
-
-
-class Schedule:
-    """Calls `fire` in a thread of APScheduler whenever a run is due. `fire` must return at once, as Loop.post does."""
-
-    def __init__(self, fire: Callable[[], None], timetable: Timetable) -> None:
+    def __init__(self, fire: Callable[[str], None], timetables: Mapping[str, Timetable]) -> None:
         self._fire = fire
-        self._timetable = timetable
+        self._timetables = timetables
         self._scheduler: Any = None
-        self._boot_wall_time = _boot_wall_time()
 
     def start(self) -> None:
-        """Start or restart the scheduler. The first run is due `initial_delay` seconds later."""
-        self.stop()
-        timetable = self._timetable
-        self._boot_wall_time = _boot_wall_time()
-        self._scheduler = BackgroundScheduler(timezone=timezone.utc)
+        """Start the scheduler.
+
+        A run that is late, for example because the host was suspended or its wall clock was stepped forward, takes
+        place once, as soon as possible.
+        """
+        late_rather_than_never = {"coalesce": True, "misfire_grace_time": None, "max_instances": 1}
+        self._scheduler = BackgroundScheduler(job_defaults=late_rather_than_never)
         self._scheduler.add_listener(_log_trouble, sum(_TROUBLES))
-        self._scheduler.add_job(
-            self._fire,
-            IntervalTrigger(seconds=timetable.interval, jitter=timetable.jitter, timezone=timezone.utc),
-            next_run_time=datetime.now(timezone.utc) + timedelta(seconds=timetable.initial_delay),
-            coalesce=True,
-            max_instances=1,
-            misfire_grace_time=None,  # run late rather than never
-        )
         self._scheduler.start()
+        for probe, timetable in self._timetables.items():
+            self._add(probe, timetable)
 
     def stop(self) -> None:
         if self._scheduler is not None:
             self._scheduler.shutdown(wait=False)
             self._scheduler = None
 
-    def apply(self, timetable: Timetable) -> None:
-        """Restart the scheduler if the timetable has changed."""
-        if timetable != self._timetable:
-            self._timetable = timetable
-            self.start()
-
-    def follow_clock(self) -> None:
-        """Move the next run by the same time as the wall clock was stepped, if that is at least STEP_SECONDS.
-
-        APScheduler schedules by wall time.
-        """
-        step = _boot_wall_time() - self._boot_wall_time
-        if abs(step) < STEP_SECONDS or self._scheduler is None:
+    def apply(self, timetables: Mapping[str, Timetable]) -> None:
+        """Replace the jobs whose timetable has changed."""
+        before, self._timetables = self._timetables, timetables
+        if self._scheduler is None:
             return
-        self._boot_wall_time += step
-        log.warning("the wall clock was stepped; the next probe follows it", extra={"seconds": round(step)})
-        for job in self._scheduler.get_jobs():
-            job.modify(next_run_time=job.next_run_time + timedelta(seconds=step))
+        for probe in before.keys() - timetables.keys():
+            self._scheduler.remove_job(probe)
+        for probe, timetable in timetables.items():
+            if before.get(probe) != timetable:
+                self._add(probe, timetable)
 
-    def bring_forward(self) -> None:
-        """Make the next run due now. The run after it is due one interval later."""
-        for job in () if self._scheduler is None else self._scheduler.get_jobs():
+    def bring_forward(self, probe: str) -> None:
+        """Make the next run of a probe due now. The run after it is due as the timetable states."""
+        job = None if self._scheduler is None else self._scheduler.get_job(probe)
+        if job is not None:
             job.modify(next_run_time=datetime.now(timezone.utc))
 
-    def next_run(self) -> float | None:
-        """Return the wall time of the next run in seconds since the epoch; None if none is scheduled."""
+    def next_runs(self) -> Mapping[str, float]:
+        """Return the wall time of the next run in seconds since the epoch, by name of the probe."""
         jobs = [] if self._scheduler is None else self._scheduler.get_jobs()
-        times = [job.next_run_time.timestamp() for job in jobs if job.next_run_time is not None]
-        return min(times, default=None)
+        return {job.id: job.next_run_time.timestamp() for job in jobs if job.next_run_time is not None}
+
+    def _add(self, probe: str, timetable: Timetable) -> None:
+        first = {}
+        if timetable.interval is not None:
+            first["next_run_time"] = datetime.now(timezone.utc) + timedelta(seconds=timetable.initial_delay)
+        self._scheduler.add_job(
+            self._fire, timetable.trigger(), args=(probe,), id=probe, replace_existing=True, **first
+        )
 
 
 def _log_trouble(event: Any) -> None:
-    log.warning("scheduled probe: %s", _TROUBLES[event.code], exc_info=getattr(event, "exception", None))
-
-
-def _boot_wall_time() -> float:
-    """Return the boot time in seconds since the epoch, computed from the current wall clock."""
-    return time.time() - boot_clock()
+    log.warning(
+        "scheduled probe: %s",
+        _TROUBLES[event.code],
+        extra={"probe": event.job_id},
+        exc_info=getattr(event, "exception", None),
+    )

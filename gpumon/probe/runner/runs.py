@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from gpumon.probe.core.plan import Run
 from gpumon.probe.core.preflight import Skip, may_run, usable_gpus
-from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
+from gpumon.probe.core.probes import ALL_REDUCE, Probe
 from gpumon.probe.core.result import ProbeRequest, ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.runner.probe_host import REQUEST, ProbeHost
@@ -30,7 +30,7 @@ _STOPPED = Skip(reason="interrupted", hint="The agent was stopped or restarted d
 
 
 class ProbeRuns:
-    """Starts and ends probe runs: those of `probe` by schedule, those of any probe on request.
+    """Starts and ends probe runs, by schedule or on request.
 
     Use from the loop's thread, except `request`.
     """
@@ -38,7 +38,7 @@ class ProbeRuns:
     def __init__(
         self,
         loop: Loop,
-        probe: Probe,
+        probes: Mapping[str, Probe],
         host: ProbeHost,
         *,
         publish: Callable[[ProbeStarted | ProbeProgressed], None],
@@ -46,7 +46,7 @@ class ProbeRuns:
         record: RunRecord,
     ) -> None:
         """Create the service. `publish` receives messages on the start and progress of runs, `store` every result."""
-        self.probe = probe
+        self.probes = probes
         self.host = host
         self.stopping = False
         self._loop = loop
@@ -97,7 +97,7 @@ class ProbeRuns:
         The answer has the id of the run, the id of a run of this probe that is already in progress, or the reason why
         no run may start. Callable from any thread. Raise KeyError for an unknown probe.
         """
-        probe = self.probe if name == self.probe.name else PROBES[name]
+        probe = self.probes[name]
         future: Future[ProbeRequest] = Future()
         self._loop.post(lambda: future.set_result(self._answer(probe)))
         return future

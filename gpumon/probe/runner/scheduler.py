@@ -1,4 +1,4 @@
-"""Begins scheduled probe runs, at intervals and early after a repair.
+"""Begins scheduled probe runs, as their timetables state and early after a repair.
 
 A due run waits until the GPUs have been read and have been idle long enough. If GPUs are in use, the run is skipped, or
 leaves these GPUs out if the configuration allows it.
@@ -15,8 +15,8 @@ from gpumon.health.repairs_since_run import repairs_since_run
 from gpumon.model.instant import Instant
 from gpumon.probe.core.preflight import is_partial, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
-from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.schedule import Schedule, Timetable
+from gpumon.probe.core.schedule import Schedule
+from gpumon.probe.core.timetable import Timetable
 from gpumon.probe.runner.probe_host import SCHEDULE
 from gpumon.probe.runner.runs import ProbeRuns
 from gpumon.state.report import Report
@@ -37,13 +37,13 @@ SCHEDULER_PATIENCE = 30.0
 class ProbeScheduler:
     """Begins probe runs by schedule. Use from the loop's thread."""
 
-    def __init__(self, loop: Loop, runs: ProbeRuns, timetable: Timetable) -> None:
+    def __init__(self, loop: Loop, runs: ProbeRuns, timetables: Mapping[str, Timetable]) -> None:
         self._loop = loop
         self._runs = runs
-        self._schedule = Schedule(self.run_due, timetable)
-        self._waiting: Timer | None = None
-        self._due_at = 0.0
-        """Time on the boot clock at which the waiting run was due."""
+        self._schedule = Schedule(self.run_due, timetables)
+        self._waiting: dict[str, Timer] = {}
+        self._due_at: dict[str, float] = {}
+        """Time on the boot clock at which the waiting run was due, by name of the probe."""
 
     def start(self) -> None:
         self._schedule.start()
@@ -51,64 +51,64 @@ class ProbeScheduler:
     def stop(self) -> None:
         self._schedule.stop()
 
-    def apply(self, timetable: Timetable) -> None:
-        """Restart the schedule if the timetable has changed."""
-        self._schedule.apply(timetable)
+    def apply(self, timetables: Mapping[str, Timetable]) -> None:
+        """Replace the schedules of the probes whose timetable has changed."""
+        self._schedule.apply(timetables)
 
     def next_runs(self) -> Mapping[str, float]:
         """Return the wall time of the next run in seconds since the epoch, by name of the probe."""
-        next_run = self._schedule.next_run()
-        return {} if next_run is None else {self._runs.probe.name: next_run}
+        return self._schedule.next_runs()
 
     def tick(self) -> None:
-        """Adjust the schedule to steps of the wall clock, and bring the next run forward after a repair."""
-        self._schedule.follow_clock()
-        if self.is_due_early():
-            log.info("GPUs were repaired; the next probe run begins now")
-            self._schedule.bring_forward()
+        """Bring the next run of each scheduled probe forward after a repair."""
+        for probe in self.next_runs():
+            if self.is_due_early(probe):
+                log.info("GPUs were repaired; the next probe run begins now", extra={"probe": probe})
+                self._schedule.bring_forward(probe)
 
-    def run_due(self) -> None:
-        """Begin the scheduled run as soon as it may begin. Callable from any thread."""
-        self._loop.post(self._begin_waiting)
+    def run_due(self, probe: str) -> None:
+        """Begin the scheduled run of a probe as soon as it may begin. Callable from any thread."""
+        self._loop.post(lambda: self._begin_waiting(probe))
 
-    def is_due_early(self) -> bool:
-        """Return whether the next run should begin now because a GPU was repaired."""
+    def is_due_early(self, probe: str) -> bool:
+        """Return whether the next run of a probe should begin now because a GPU was repaired."""
         runs = self._runs
         if runs.running or runs.stopping:
             return False
-        return is_due_early(runs.host.latest(), self._facts(), wall=time.time(), at=boot_clock())
+        return is_due_early(probe, runs.host.latest(), self._facts(probe), wall=time.time(), at=boot_clock())
 
-    def _begin_waiting(self) -> None:
-        self._due_at = boot_clock()
-        self._begin_or_wait()
+    def _begin_waiting(self, probe: str) -> None:
+        self._due_at[probe] = boot_clock()
+        self._begin_or_wait(probe)
 
-    def _begin_or_wait(self) -> None:
+    def _begin_or_wait(self, probe: str) -> None:
         """Begin the due run, or try later if another probe runs, or if GPUs were not read or are not idle long enough.
 
         Do nothing if a run of this probe is in progress, or if the agent is stopping. A run that cannot begin yet
-        waits, because preflight would skip it now, and the next run is due only an interval later.
+        waits, because preflight would skip it now, and the next run is due much later.
         """
-        if self._waiting is not None:
-            self._waiting.cancel()
+        waiting = self._waiting.pop(probe, None)
+        if waiting is not None:
+            waiting.cancel()
         runs = self._runs
         current = runs.host.current
-        if runs.stopping or (current is not None and current.probe.name == runs.probe.name):
+        if runs.stopping or (current is not None and current.probe.name == probe):
             return
         if current is not None:
-            self._due_at = boot_clock()
-            self._wait(IDLE_INTERVAL)
+            self._due_at[probe] = boot_clock()
+            self._wait(probe, IDLE_INTERVAL)
             return
-        seconds = pause(runs.host.latest(), self._facts(), boot_clock() - self._due_at)
+        seconds = pause(runs.host.latest(), self._facts(probe), boot_clock() - self._due_at[probe])
         if seconds is None:
-            runs.begin(runs.probe, SCHEDULE)
+            runs.begin(runs.probes[probe], SCHEDULE)
         else:
-            self._wait(seconds)
+            self._wait(probe, seconds)
 
-    def _wait(self, seconds: float) -> None:
-        self._waiting = self._loop.call_after(seconds, self._begin_or_wait)
+    def _wait(self, probe: str, seconds: float) -> None:
+        self._waiting[probe] = self._loop.call_after(seconds, lambda: self._begin_or_wait(probe))
 
-    def _facts(self) -> PreflightFacts:
-        return self._runs.host.facts(self._runs.probe, SCHEDULE)
+    def _facts(self, probe: str) -> PreflightFacts:
+        return self._runs.host.facts(self._runs.probes[probe], SCHEDULE)
 
 
 def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
@@ -124,17 +124,17 @@ def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
     return min(skip.wait, IDLE_INTERVAL)
 
 
-def is_due_early(report: Report, facts: PreflightFacts, *, wall: float, at: float) -> bool:
-    """Return whether a GPU was repaired since the last run and nothing prevents a run now.
+def is_due_early(probe: str, report: Report, facts: PreflightFacts, *, wall: float, at: float) -> bool:
+    """Return whether a GPU was repaired since the last run of a probe and nothing prevents a run now.
 
     Return False for REPAIR_INTERVAL after the start of a skipped or partial run. `wall`: now, in seconds since the
     epoch. `at`: now, in seconds on the boot clock.
     """
-    last = report.probe.last(ALL_REDUCE)
+    last = report.probe.last(probe)
     attempted = last is not None and (last.outcome == "skipped" or not last.is_whole)
     if last is not None and attempted and 0 <= wall - last.started < REPAIR_INTERVAL:
         return False
-    return _is_repaired(report, facts, wall, at) and pause(report, facts, 0.0) is None and may_run(facts) is None
+    return _is_repaired(probe, report, facts, wall, at) and pause(report, facts, 0.0) is None and may_run(facts) is None
 
 
 def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
@@ -157,9 +157,9 @@ def _is_read(report: Report) -> bool:
     return polled and (report.agent.restored or report.node.store_up == 0)
 
 
-def _is_repaired(report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:
-    """Return whether a GPU that a run would use was repaired since the last all-reduce."""
-    runs = [run for run in report.probe.ran if run.probe == ALL_REDUCE]
+def _is_repaired(probe: str, report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:
+    """Return whether a GPU that a run would use was repaired since the last run of the probe."""
+    runs = [run for run in report.probe.ran if run.probe == probe]
     repairs = repairs_since_run(
         runs,
         report.gpus,
