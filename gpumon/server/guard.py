@@ -50,10 +50,6 @@ class Guard:
         self._sources = sources
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if scope["method"] not in SAFE_METHODS and scope["state"].get(AUTHORIZED):

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from gpumon.clock import boot_clock
 from gpumon.services.receivers import Orders
-from gpumon.supervisor.child_process import MAX_ORDERS, PYTHON, ChildCommand, ChildProcess
+from gpumon.supervisor.child_process import MAX_ORDERS, PYTHON, ChildCommand, ChildProcess, LineSplitter
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 
 TIMEOUT_SECONDS = 30.0
 """Maximum duration of an attempt to send a message."""
+MAX_OUTPUT = 1 << 16
+"""Maximum number of bytes of an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,13 @@ class DeliveryChild:
     def __init__(self, loop: Loop, orders: Orders, seconds: float, on_outcome: Callable[[Outcome], None]) -> None:
         self.timed_out = False
         self._on_outcome: Callable[[Outcome], None] | None = on_outcome
-        self._output = b""
         self._child: ChildProcess | None = None
         self._deadline = loop.call_after(seconds, lambda: self._time_out(seconds))
         command = ChildCommand(
             name="delivery",
             arguments=(*PYTHON, "-m", "gpumon.services.delivery"),
             orders=json.dumps({**orders, "parent": os.getpid()}, default=str).encode() + b"\n",
-            on_output=self._add_output,
+            on_output=LineSplitter(MAX_OUTPUT, self._on_line, lambda: None).feed,
             on_exit=self._on_exit,
         )
         if len(command.orders) > MAX_ORDERS:
@@ -66,10 +67,8 @@ class DeliveryChild:
         if self._child is not None:
             self._child.kill()
 
-    def _add_output(self, data: bytes) -> None:
-        self._output += data
-        if self._output.endswith(b"\n"):
-            self._report(Outcome(**json.loads(self._output)))
+    def _on_line(self, line: bytes) -> None:
+        self._report(Outcome(**json.loads(line)))
 
     def _on_exit(self, code: int) -> None:
         self._report(Outcome(f"the process that sent it ended with status {code} and no outcome"))
