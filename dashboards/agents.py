@@ -18,7 +18,7 @@ from dashboards.promql import (
     series,
     stated,
 )
-from gpumon.health.last_verdicts import LAST_SEEN
+from gpumon.fleet.recording_rules import LAST_SEEN
 
 _HIGHEST = f"Shows the {MAX_SERIES} highest series at each time: select nodes to see others."
 _SEVERITY: Words = {0: NONE, 1: ("info", "blue"), 2: ("warning", "orange"), 3: ("critical", "red")}

@@ -38,7 +38,7 @@ from dashboards.promql import (
     share_of_time,
     stated,
 )
-from gpumon.health.fleet_rules import FAILURES, FAULT_SECONDS, GPUS, HEALTHY_SECONDS
+from gpumon.fleet.recording_rules import FAILURES, FAULT_SECONDS, GPUS, HEALTHY_SECONDS
 
 STATES: Words = {NO_ANSWER: ("no answer", "gray"), **LEVELS}
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1, "width": 3}

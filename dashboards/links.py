@@ -32,7 +32,7 @@ from dashboards.promql import (
     series,
     stated,
 )
-from gpumon.health.fleet_rules import GPUS, MIN_NODES, ratio_at_best_size
+from gpumon.fleet.recording_rules import GPUS, MIN_NODES, ratio_at_best_size
 
 _LOWEST = f"Shows the {MAX_SERIES} lowest series at each time: select nodes to see others."
 _HIGHEST = f"Shows the {MAX_SERIES} highest series at each time: select nodes to see others."

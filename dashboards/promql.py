@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from gpumon.health.alert_rules import WATCHDOG, rules
-from gpumon.health.fleet_rules import DAILY_RULES, RECORDING_RULES
-from gpumon.health.last_verdicts import JOB, LAST_SEEN
+from gpumon import JOB
+from gpumon.fleet.recording_rules import DAILY_RULES, LAST_SEEN, RECORDING_RULES
+from gpumon.health.alert_texts import WATCHDOG, alert_texts
 from gpumon.outputs.metric_catalogue import catalogue
 
 ON_NODE = ('cluster=~"$cluster"', 'instance=~"$instance"')
@@ -22,7 +22,7 @@ MAX_SERIES = 20
 EACH_NODE = "cluster, instance"
 EACH_GPU = f"{EACH_NODE}, gpu, uuid"
 """Labels that identify a node or a GPU. Nodes of two clusters may have one name. The label `cluster` may be absent."""
-_ALERT_NAMES = "|".join(rule.name for rule in rules() if rule.name != WATCHDOG)
+_ALERT_NAMES = "|".join(rule.name for rule in alert_texts() if rule.name != WATCHDOG)
 _NAMED = f'alertname=~"{_ALERT_NAMES}", cluster=~"$cluster|", instance=~"$instance|"'
 
 

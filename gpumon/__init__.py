@@ -6,3 +6,5 @@ DEFAULT_PORT = 17400
 """TCP port of the HTTP server. It is not in Prometheus's list of exporter ports, IANA's registry or Linux's ephemeral
 range.
 """
+JOB = "gpumon"
+"""Name of the scrape job in Prometheus."""

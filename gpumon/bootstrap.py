@@ -24,7 +24,7 @@ from gpumon.config.component_settings import (
     timetables,
 )
 from gpumon.config.model import Configuration
-from gpumon.health.alert_rules import RUNBOOKS
+from gpumon.health.alert_texts import RUNBOOKS
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.reading import Page

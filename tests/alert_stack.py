@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 from agents import eventually, free_port, running
 
-from gpumon.health.alert_rules import rules
-from gpumon.health.rule_file import render
+from gpumon.fleet.alert_rules import rules
+from gpumon.fleet.rule_file import render
 
 MAX_FOR_SECONDS = 3.0
 """Maximum `for` of a rule here, so that GpumonDown does not take three minutes."""

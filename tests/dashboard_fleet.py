@@ -18,8 +18,8 @@ from agents import AgentProcess, eventually, free_port, running
 from receivers import http_inbox
 
 from gpumon.clock import boot_clock
-from gpumon.health.fleet_rules import BUSBW, FAILED
-from gpumon.health.rule_file import DAILY_SECONDS
+from gpumon.fleet.recording_rules import BUSBW, FAILED
+from gpumon.fleet.rule_file import DAILY_SECONDS
 
 ROOT = Path(__file__).parents[1]
 HOUR = 3600

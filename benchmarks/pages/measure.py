@@ -16,8 +16,7 @@ from agents import AgentProcess
 from benchmarks.pages.stack import Notified, stack
 from benchmarks.pages.tape import Place, Tape
 from gpumon import DEFAULT_PORT
-from gpumon.health.alert_rules import rules
-from gpumon.health.outages import SINGLE_SECONDS
+from gpumon.health.alert_texts import SINGLE_SECONDS, alert_texts
 
 SETTLE = 45.0
 """Seconds in which the fleet is healthy before the first fault."""
@@ -183,7 +182,7 @@ def outcome_of(
 
 def _inhibitor(alert: str, notified: Iterable[str]) -> str:
     """Return the notified alert whose check inhibits that of `alert`; empty if there is none."""
-    checks = {rule.name: rule.check for rule in rules()}
+    checks = {rule.name: rule.check for rule in alert_texts()}
     check = checks[alert]
     causes = () if check is None else check.inhibited_by
     return next((other for other in sorted(notified) if (cause := checks[other]) and cause.name in causes), "")
@@ -191,7 +190,7 @@ def _inhibitor(alert: str, notified: Iterable[str]) -> str:
 
 def _is_announcement(other: str, alerts: Iterable[Place]) -> bool:
     """Return whether the check of the other alert is one that the checks of these alerts inhibit."""
-    checks = {rule.name: rule.check for rule in rules()}
+    checks = {rule.name: rule.check for rule in alert_texts()}
     check, causes = checks[other], {cause.name for alert, _ in alerts if (cause := checks[alert])}
     return check is not None and not causes.isdisjoint(check.inhibited_by)
 

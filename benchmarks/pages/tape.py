@@ -15,7 +15,7 @@ from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import STEP_SECONDS, Trial, deadline, device, world_of
 from benchmarks.truth.pairs import FIRST, SECOND, pairs
-from gpumon.health.alert_rules import rule_of
+from gpumon.health.alert_texts import text_of
 from gpumon.health.check_row import Paging
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Level
@@ -104,7 +104,7 @@ def cases() -> Iterator[FaultCase]:
 def places(page: str) -> Iterator[Place]:
     """Yield the alerts of the verdicts in a page."""
     for check, labels, level in VERDICT.findall(page):
-        rule = rule_of(check, Level(int(level)))
+        rule = text_of(check, Level(int(level)))
         if rule is not None and rule.page is not Paging.NEVER:
             values: dict[str, str] = dict(_LABEL.findall(labels))
             yield rule.name, values.get("gpu") or values.get("device") or ""

@@ -17,21 +17,22 @@ FOREIGN_ANSWER = (
 
 
 class Command(NamedTuple):
-    """A subcommand. In the module gpumon.cli.<name>, `add` adds its arguments to a parser, and `run` executes it."""
+    """A subcommand. In the module gpumon.<room>.<name>, `add` adds its arguments to a parser, and `run` executes it."""
 
     name: str
     help: str
+    room: str = "cli"
 
     @property
     def module(self) -> Any:
-        return importlib.import_module(f"gpumon.cli.{self.name}")
+        return importlib.import_module(f"gpumon.{self.room}.{self.name}")
 
 
 GROUPS: Mapping[str, tuple[Command, ...]] = {
     "Daily": (
         Command("status", "show what is wrong on this node and what to do"),
         Command("check", "report the health of this node, or of a job's GPUs, in one line and an exit code"),
-        Command("fleet", "list the bad nodes of a fleet, with reason and action"),
+        Command("fleet", "list the bad nodes of a fleet, with reason and action", "fleet"),
         Command("events", "show the stored Xids and other errors of the kernel log, the newest first"),
         Command("xid", "explain an Xid and what to do about it"),
         Command("runbook", "show what to do about an alert"),
@@ -46,8 +47,8 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("serve", "run the agent"),
         Command("config", "check or show the configuration"),
         Command("notify", "send a test alert to the configured receivers"),
-        Command("sd", "print the scrape targets of a fleet for Prometheus, or serve them"),
-        Command("rules", "print the Prometheus alert rules, or write the runbooks as web pages"),
+        Command("sd", "print the scrape targets of a fleet for Prometheus, or serve them", "fleet"),
+        Command("rules", "print the Prometheus alert rules, or write the runbooks as web pages", "fleet"),
         Command("metrics", "list the metrics"),
         Command("version", "show the versions of gpumon and of what it uses"),
     ),

@@ -8,7 +8,7 @@ import textwrap
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import UserError
 from gpumon.config.suggestion import did_you_mean
-from gpumon.health.alert_rules import rules
+from gpumon.health.alert_texts import alert_texts
 from gpumon.outputs.runbook import Runbook, runbooks
 
 WIDTH = 100
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     if args.alert is None:
         print("\n".join(f"{name:<27} {runbook.description}" for name, runbook in runbooks().items()))
         return 0
-    section = {rule.name.lower(): rule.section for rule in rules()}.get(args.alert.lower())
+    section = {rule.name.lower(): rule.section for rule in alert_texts()}.get(args.alert.lower())
     if section is None:
         raise UserError(f"there is no alert {args.alert!r}: {did_you_mean(args.alert, runbooks())}")
     print(_text(runbooks()[section]))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpumon.health.alert_rules import PAGING, AlertRule, fill, rule_of
+from gpumon.health.alert_texts import PAGING, AlertText, fill, text_of
 from gpumon.health.check_row import split_action
 from gpumon.health.node_health import Health
 from gpumon.health.remediation import action_sentence
@@ -105,7 +105,7 @@ def _stays(health: Health) -> Iterator[_Stay]:
 def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Iterator[Alert]:
     """Yield the alerts of the verdicts that are open, and of those that ended in the last RESOLVED_SECONDS."""
     for verdict, since, end in _stays(health):
-        rule = rule_of(verdict.check, verdict.level)
+        rule = text_of(verdict.check, verdict.level)
         inhibited = (verdict if end is None else end.verdict).inhibited_by is not None
         if rule is None or inhibited or (end is not None and not _is_shown(end, rule, health, boot_id)):
             continue
@@ -119,7 +119,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> It
             )
 
 
-def _is_shown(end: VerdictTransition, rule: AlertRule, health: Health, boot_id: str) -> bool:
+def _is_shown(end: VerdictTransition, rule: AlertText, health: Health, boot_id: str) -> bool:
     """Return whether an alert that ended so is shown as resolved: not after long, nor if a maintenance ended it."""
     if health.evaluated_at is None or end.time.boot_id != boot_id or (end.muted and rule.severity in PAGING):
         return False
@@ -131,7 +131,7 @@ def _lasted(verdict: Verdict, at: float | None, boot_id: str) -> float:
     return max(0.0, (at or 0.0) - verdict.raised.at_or_boot(boot_id))
 
 
-def _of_verdict(rule: AlertRule, verdict: Verdict, health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Alert:
+def _of_verdict(rule: AlertText, verdict: Verdict, health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Alert:
     alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
     return replace(
         alert,
@@ -146,13 +146,13 @@ def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
     """Yield a pending alert for each check and device with a warning or failure that has not lasted long enough yet."""
     for key, pending in health.pending.items():
         for level in sorted(pending.lasted, reverse=True):
-            rule = rule_of(key[0], level)
+            rule = text_of(key[0], level)
             if level > max(pending.level, UNKNOWN) and rule is not None:
                 yield replace(_alert(rule, key, gpus), since=(health.evaluated_wall or 0.0) - pending.lasted[level])
                 break
 
 
-def _alert(rule: AlertRule, key: Key, gpus: Mapping[str, Labels]) -> Alert:
+def _alert(rule: AlertText, key: Key, gpus: Mapping[str, Labels]) -> Alert:
     check, device = key
     labels = tuple(sorted((("check", check), *_device_labels(device, gpus))))
     return Alert(

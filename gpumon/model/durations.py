@@ -20,6 +20,15 @@ def seconds(text: str) -> float | None:
     return sum(int(number) * UNITS[unit] for number, unit in parts)
 
 
+def as_duration(seconds: float) -> str:
+    """Return a number of seconds in the syntax of Prometheus: 90 is 1m30s."""
+    left, text = round(seconds), ""
+    for unit in "hms":
+        count, left = divmod(left, round(UNITS[unit]))
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
 def moment(text: str, now: float) -> float | None:
     """Convert text to Unix time: a Unix time, an RFC 3339 time (UTC without offset), or a duration before `now`.
 

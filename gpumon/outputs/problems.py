@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpumon.health.alert_rules import SEVERITIES, runbook_url
+from gpumon.health.alert_texts import SEVERITIES, runbook_url
 from gpumon.health.check_row import MINUTE, Check, alert_name
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.checks.probe import is_about

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
-from gpumon.health.alert_rules import AlertRule, rules
+from gpumon.health.alert_texts import AlertText, alert_texts
 from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.policy import BOOT_GRACE
-from gpumon.health.rule_file import duration
+from gpumon.model.durations import as_duration
 from gpumon.outputs.verdict_text import clearing_conditions
 
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
@@ -29,7 +29,7 @@ class Runbook:
 
     name: str
     subject: str
-    alerts: tuple[AlertRule, ...]
+    alerts: tuple[AlertText, ...]
 
     @property
     def description(self) -> str:
@@ -44,7 +44,7 @@ class Runbook:
         """Return a line of Markdown: severities, delay until the alert fires, what clears the verdict, thresholds."""
         rule = self.alerts[0]
         if rule.check is None:
-            after = f"fires after {duration(rule.for_seconds)}" if rule.for_seconds else ""
+            after = f"fires after {as_duration(rule.for_seconds)}" if rule.for_seconds else ""
             return "; ".join(filter(None, (f"Severity {_severity(rule)}", after)))
         return _of_check(rule.check, self.alerts)
 
@@ -57,21 +57,21 @@ class Runbook:
 @cache
 def runbooks() -> Mapping[str, Runbook]:
     """Return all runbooks by name, in the order of the alert rules."""
-    grouped = groupby(rules(), lambda rule: (rule.section, rule.subject))
+    grouped = groupby(alert_texts(), lambda rule: (rule.section, rule.subject))
     return {section: Runbook(section, subject, tuple(sharing)) for (section, subject), sharing in grouped}
 
 
-def _severity(rule: AlertRule) -> str:
+def _severity(rule: AlertText) -> str:
     return f"{rule.severity} ({_PAGED[rule.page]})"
 
 
-def _of_check(check: Check, alerts: tuple[AlertRule, ...]) -> str:
+def _of_check(check: Check, alerts: tuple[AlertText, ...]) -> str:
     limits = ", ".join(f"`{limit.name}` {limit.default_text}" for limit in check.limits)
     end = _end(check)
     parts = (
         f"`{check.name}`: {', '.join(map(_severity, alerts))}",
-        f"fires after {duration(check.after)}" if check.after else "",
-        f"not in the first {duration(BOOT_GRACE)} after a boot" if check.grace else "",
+        f"fires after {as_duration(check.after)}" if check.after else "",
+        f"not in the first {as_duration(BOOT_GRACE)} after a boot" if check.grace else "",
         end and f"cleared by {end}",
         limits and f"threshold{'s' if len(check.limits) > 1 else ''} {limits}",
     )
@@ -86,5 +86,5 @@ def _end(check: Check) -> str:
     if check.latch is None:
         if check.clear_after == MINUTE:
             return ""
-        return f"passing for {duration(check.clear_after)}" if check.clear_after else "passing once"
+        return f"passing for {as_duration(check.clear_after)}" if check.clear_after else "passing once"
     return " or ".join((*clearing_conditions(check), "`gpumon clear`"))

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpumon.health.alert_rules import RUNBOOKS
+from gpumon.health.alert_texts import RUNBOOKS
 from gpumon.outputs import event_text, window_sentences
 from gpumon.outputs.formatting import (
     ABSENT,

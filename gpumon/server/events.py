@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.alert_texts import SEVERITIES
 from gpumon.model.error_event import DRIVER, KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
 from gpumon.outputs.responses.events import EventsResponse, newest_first
 from gpumon.server import parameters

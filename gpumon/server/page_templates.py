@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from gpumon.health.alert_rules import RUNBOOKS
+from gpumon.health.alert_texts import RUNBOOKS
 from gpumon.outputs import formatting, link_text, node_summary, window_sentences
 from gpumon.outputs.gpu_warnings import gpu_warnings
 from gpumon.outputs.verdict_text import place

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from gpumon.config.suggestion import did_you_mean
-from gpumon.health.alert_rules import RUNBOOKS, rules, runbook_url
+from gpumon.health.alert_texts import RUNBOOKS, alert_texts, runbook_url
 from gpumon.outputs.runbook import runbooks
 from gpumon.server.context import rendered_documents, sources
 from gpumon.server.page import html, static_files
@@ -26,7 +26,7 @@ def index(request: Request) -> Response:
 @router.get("/{name}")
 def runbook(request: Request, name: str) -> Response:
     """Return the runbook of an alert. If `alerts.runbook_url` is set, redirect to the runbook below that URL."""
-    section = {rule.name: rule.section for rule in rules()}.get(name)
+    section = {rule.name: rule.section for rule in alert_texts()}.get(name)
     if section is None:
         raise Problem(404, "Not Found", f"There is no alert {name!r}.", did_you_mean(name, runbooks()))
     base = sources(request).runbook_url

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from gpumon import JOB
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.health.alert import FIRING, Alert
-from gpumon.health.alert_rules import runbook_url
-from gpumon.health.last_verdicts import JOB
+from gpumon.health.alert_texts import runbook_url
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.model.reading import Labels
 from gpumon.services.receivers import alertmanagers, message_receivers

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.check_row import Paging
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_child import TIMEOUT_SECONDS, DeliveryChild, Outcome

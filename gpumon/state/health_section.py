@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpumon.health import evaluation, node_health, pending_verdicts
 from gpumon.health.alert import FIRING, Alert
-from gpumon.health.alert_rules import PAGING
+from gpumon.health.alert_texts import PAGING
 from gpumon.health.facts import Facts
 from gpumon.health.free_node import free_since
 from gpumon.health.node_health import Health

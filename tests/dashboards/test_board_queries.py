@@ -12,7 +12,7 @@ import yaml
 
 from dashboards.answers import Source
 from dashboards.generate import DASHBOARDS, dashboards
-from gpumon.health.fleet_rules import DAILY_RULES, FAILED
+from gpumon.fleet.recording_rules import DAILY_RULES, FAILED
 
 sys.path.append(str(Path(__file__).parents[1] / "health"))
 from promtool_run import Series, check, group, selector

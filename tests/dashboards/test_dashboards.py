@@ -14,7 +14,7 @@ from each_case import each_case
 from dashboards.generate import DASHBOARDS, dashboards
 from dashboards.panels import Dashboard, Panel
 from dashboards.promql import ON_GPU, ON_GPU_OR_NODE, ON_NODE, OTHER_METRICS, VERDICTS, labels
-from gpumon.health.alert_rules import WATCHDOG
+from gpumon.health.alert_texts import WATCHDOG
 
 FILES = Path(__file__).parents[2] / "dashboards"
 LABEL = re.compile(r"\{\{(\w+)\}\}")

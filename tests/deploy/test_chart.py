@@ -16,10 +16,9 @@ import yaml
 from deploy_tools import tool
 from each_case import each_case
 
-from gpumon import DEFAULT_PORT, __version__
+from gpumon import DEFAULT_PORT, JOB, __version__
 from gpumon.cli.main import command_parser
 from gpumon.config.default_paths import RUNTIME_DIRECTORY
-from gpumon.health.last_verdicts import JOB
 from gpumon.model.reading import Page
 
 ROOT = Path(__file__).parents[2]

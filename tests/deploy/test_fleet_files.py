@@ -17,7 +17,7 @@ import yaml
 from agents import AgentProcess, eventually, free_port, running
 from each_case import each_case
 
-from gpumon.health.last_verdicts import JOB
+from gpumon import JOB
 from gpumon.outputs.metric_catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]

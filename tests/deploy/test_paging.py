@@ -15,9 +15,9 @@ import yaml
 from agents import eventually, free_port, running
 
 from benchmarks.pages.stack import ALERTMANAGER, Notified, Receivers, routes, server, webhooks
-from gpumon.health.alert_rules import rules
+from gpumon.fleet.alert_rules import rules
+from gpumon.fleet.outages import JOIN_SECONDS
 from gpumon.health.check_row import MINUTE
-from gpumon.health.outages import JOIN_SECONDS
 from gpumon.services.delivery import DeliveryError, post
 
 pytestmark = pytest.mark.slow

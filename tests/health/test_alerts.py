@@ -9,7 +9,7 @@ from changed_report import changed
 from judging import Ward
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, alerts_of
-from gpumon.health.alert_rules import rules
+from gpumon.health.alert_texts import alert_texts
 from gpumon.health.catalogue import SHIPPED
 from gpumon.health.check_row import HOUR, MINUTE
 from gpumon.health.verdict import NODE, Action, Level, Verdict
@@ -23,7 +23,7 @@ from gpumon.state.sections import tables
 
 def labels_of_rule(name: str) -> Iterable[tuple[str, str]]:
     """Return the labels that the alert's rule adds."""
-    return next(rule for rule in rules() if rule.name == name).labels.items()
+    return next(rule for rule in alert_texts() if rule.name == name).labels.items()
 
 
 class Alerts:

@@ -14,7 +14,7 @@ from changed_report import changed
 from each_case import each_case
 from sample_reports import gpu_document, report_document
 
-from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.checks.gpu import FAULTS as ADVICE
 from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME

@@ -9,14 +9,14 @@ from each_case import each_case
 from serving import ServedNode, ask, is_problem, serving
 
 from gpumon.cli.main import main
-from gpumon.health.alert_rules import rules
+from gpumon.health.alert_texts import alert_texts
 from gpumon.outputs.runbook import runbooks
 
 
-@each_case("name", [rule.name for rule in rules()])
+@each_case("name", [rule.name for rule in alert_texts()])
 def test_each_alert_has_a_runbook(port: int, name: str) -> None:
     """The link of an alert leads to its steps, in order."""
-    rule = next(rule for rule in rules() if rule.name == name)
+    rule = next(rule for rule in alert_texts() if rule.name == name)
     answer = ask(port, f"/runbooks/{name}")
     assert answer.status == 200
     assert answer.body.count(b"<li>") == len(runbooks()[rule.section].steps) >= 1

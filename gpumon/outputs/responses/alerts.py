@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED
-from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.check_row import Paging
 from gpumon.outputs.responses.base import ResponseModel, Timestamp, timestamp
 

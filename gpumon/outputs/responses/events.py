@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpumon.health.alert_rules import SEVERITIES
+from gpumon.health.alert_texts import SEVERITIES
 from gpumon.model import node
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import problems, worst

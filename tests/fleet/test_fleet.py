@@ -17,9 +17,9 @@ from agents import free_port
 from each_case import each_case
 from live_terminal import Terminal
 
-from gpumon.cli.fleet_sources import MALFORMED, _problems
 from gpumon.cli.live_view import ENTER
 from gpumon.cli.main import main
+from gpumon.fleet.sources import MALFORMED, _problems
 
 FLEET = (sys.executable, "-m", "gpumon", "fleet")
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from gpumon import DEFAULT_PORT
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import UserError
-from gpumon.cli.host_list import ALL, expand, read_hosts
+from gpumon.fleet.host_list import ALL, expand, read_hosts
 
 ADDRESS = "ansible_host"
 """Variable of an inventory with the address of a host, if it differs from the host's name."""

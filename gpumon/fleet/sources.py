@@ -11,9 +11,10 @@ from operator import getitem
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from gpumon import JOB
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.health.last_verdicts import JOB, LAST_INFO, LAST_SEEN, LAST_VERDICT, VERDICT
+from gpumon.fleet.recording_rules import LAST_INFO, LAST_SEEN, LAST_VERDICT, VERDICT
 from gpumon.health.verdict import Level
 from gpumon.model.durations import from_rfc3339
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpumon.health.check_row import MINUTE
-from gpumon.health.last_verdicts import JOB, KEEP_SECONDS, LAST_MAINTENANCE_END, LAST_SEEN, LAST_VERDICT, NODE
-from gpumon.health.policy import BOOT_GRACE
+from gpumon import JOB
+from gpumon.fleet.recording_rules import KEEP_SECONDS, LAST_MAINTENANCE_END, LAST_SEEN, LAST_VERDICT, NODE
+from gpumon.health.alert_texts import DOWN_SECONDS, SINGLE_SECONDS
 from gpumon.health.verdict import FAIL
 
 UNLESS_MUTED = f"unless on {NODE} {LAST_MAINTENANCE_END} > time()"
@@ -16,12 +16,8 @@ MANY, MANY_SHARE, TOO_MANY = 3, 0.1, 10
 """MANY nodes have a common cause if they are more than MANY_SHARE of the agents, and so have TOO_MANY."""
 RECENT_SECONDS = 3600.0
 """An outage begins with agents that answered within this time: those that are down for longer are another matter."""
-DOWN_SECONDS = BOOT_GRACE
-"""Seconds for which agents must be down before they can be an outage: a reboot is no fault."""
-JOIN_SECONDS = 2 * MINUTE
+JOIN_SECONDS = SINGLE_SECONDS - DOWN_SECONDS
 """Seconds within which ports go down that begin an outage. Others can join an outage for this time after its begin."""
-SINGLE_SECONDS = DOWN_SECONDS + JOIN_SECONDS
-"""Seconds after which an agent that is down has an alert of its own: it may be the first agent of an outage."""
 AGENTS_OUT = "instance:gpumon_agent_outage:start_timestamp_seconds"
 """Time at which the outage began, for each agent that is down with many others; 0 once when the agent is up again.
 

@@ -16,8 +16,8 @@ from agents import eventually, running
 from each_case import each_case
 
 from gpumon.cli.errors import UserError
-from gpumon.cli.host_list import expand
 from gpumon.cli.main import main
+from gpumon.fleet.host_list import expand
 
 EXPRESSIONS = [
     ("gpu[001-003,040]", "gpu001 gpu002 gpu003 gpu040"),

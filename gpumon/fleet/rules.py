@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.duration_arguments import duration
-from gpumon.health.alert_rules import STALE_SECONDS, rules
-from gpumon.health.last_verdicts import KEEP_SECONDS
-from gpumon.health.rule_file import KINDS, render
+from gpumon.fleet.alert_rules import STALE_SECONDS, rules
+from gpumon.fleet.recording_rules import KEEP_SECONDS
+from gpumon.fleet.rule_file import KINDS, render
 
 
 def add(parser: CommandParser) -> None:

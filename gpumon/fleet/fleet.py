@@ -14,11 +14,11 @@ from gpumon import DEFAULT_PORT
 from gpumon.cli.client import Client
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import url
-from gpumon.cli.fleet_sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
-from gpumon.cli.host_list import ALL, read_hosts
 from gpumon.cli.live_view import add_watch_flag, in_color, watch
 from gpumon.cli.readiness.readiness_check import count
-from gpumon.cli.sd import ADDRESS, with_port
+from gpumon.fleet.host_list import ALL, read_hosts
+from gpumon.fleet.sd import ADDRESS, with_port
+from gpumon.fleet.sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
 from gpumon.outputs.formatting import ABSENT, columns, duration
 from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from promtool_run import Series, check, group, selector
 
-from gpumon.health.alert_rules import rules
-from gpumon.health.fleet_rules import FAILED, MEDIAN, RATIO, ratio_at_best_size
-from gpumon.health.rule_file import render
+from gpumon.fleet.alert_rules import rules
+from gpumon.fleet.recording_rules import FAILED, MEDIAN, RATIO, ratio_at_best_size
+from gpumon.fleet.rule_file import render
 
 pytestmark = pytest.mark.slow
 
