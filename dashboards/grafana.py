@@ -33,12 +33,11 @@ from dashboards.panels import (
     Words,
 )
 from dashboards.promql import FIRING, MIN_STEP, RATE_INTERVAL, alerts, series
-from gpumon.health.table import CHECKS
 
 SOURCE = kinds.DataSourceRef(type_val="prometheus", uid="${datasource}")
 LETTERS = "ABCDEFGH"
-_COLUMNS = ("worst", *sorted(check.name for check in CHECKS), *map(str, range(36)))
-"""Columns of a matrix from left to right: checks, or NVLinks. Prometheus returns them in any order."""
+_COLUMNS = ("worst", *map(str, range(36)))
+"""First columns of a matrix from left to right, such as NVLinks. Others follow by name."""
 _GENERATED = "Generated: change dashboards/, not this file."
 _CONTEXT = "${datasource:queryparam}&${__url_time_range}"
 """Parameters of a link that keep the data source and the time range."""
@@ -356,7 +355,8 @@ def _matrix(panel: Panel) -> table.Panel:
     shown = table.Panel().cell_options(kinds.TableColoredBackgroundCellOptions())
     order = {name: place for place, name in enumerate((corner, *_COLUMNS))}
     organized = _step("organize", indexByName=order, renameByName={corner: rows.heading})
-    shown.transformations([_step("groupingToMatrix", **pivot), organized])
+    by_column = _step("sortBy", fields={}, sort=[{"field": columns.source}])  # a matrix keeps the order of its rows
+    shown.transformations([by_column, _step("groupingToMatrix", **pivot), organized])
     shown.sort_by([common.TableSortByFieldState().display_name(panel.sort or rows.heading).desc(bool(panel.sort))])
     return shown.override_by_name(rows.heading, _properties(rows, panel.columns))
 

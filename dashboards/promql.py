@@ -7,7 +7,7 @@ from functools import cache
 
 from gpumon import JOB
 from gpumon.fleet.recording_rules import DAILY_RULES, LAST_SEEN, RECORDING_RULES
-from gpumon.health.alert_texts import WATCHDOG, alert_texts
+from gpumon.health.alert_texts import WATCHDOG
 from gpumon.outputs.metric_catalogue import catalogue
 
 ON_NODE = ('cluster=~"$cluster"', 'instance=~"$instance"')
@@ -22,8 +22,8 @@ MAX_SERIES = 20
 EACH_NODE = "cluster, instance"
 EACH_GPU = f"{EACH_NODE}, gpu, uuid"
 """Labels that identify a node or a GPU. Nodes of two clusters may have one name. The label `cluster` may be absent."""
-_ALERT_NAMES = "|".join(rule.name for rule in alert_texts() if rule.name != WATCHDOG)
-_NAMED = f'alertname=~"{_ALERT_NAMES}", cluster=~"$cluster|", instance=~"$instance|"'
+_OWN_ALERTS = f'alertname!="{WATCHDOG}", class!="", page!="", cluster=~"$cluster|", instance=~"$instance|"'
+"""Matchers of gpumon's alerts: all of them, and no others, have the labels `class` and `page`."""
 
 
 @cache
@@ -41,7 +41,7 @@ def series(metric: str, *matchers: str) -> str:
 
 def alerts(*matchers: str, metric: str = "ALERTS") -> str:
     """Return gpumon's alerts in Prometheus of the selected nodes and of the fleet, without the watchdog."""
-    return f"{metric}{{{', '.join((_NAMED, *matchers))}}}"
+    return f"{metric}{{{', '.join((_OWN_ALERTS, *matchers))}}}"
 
 
 FIRING = 'alertstate="firing"'

@@ -94,10 +94,11 @@ NODES = [
     for name, value in (("up", 1), ("gpumon_node_health", health))
 ]
 """Two nodes of one name in two clusters, another node, and one without a label for its cluster."""
+FIRING = {"alertstate": "firing", "class": "hardware", "page": "night"}
 ALERTS = [
-    _constant("ALERTS", 1, alertname="GpuLost", alertstate="firing", severity="critical", **cluster, instance="twin")
+    _constant("ALERTS", 1, alertname="GpuLost", severity="critical", **FIRING, **cluster, instance="twin")
     for cluster in ({"cluster": "a"}, {"cluster": "b"}, {})
-] + [_constant("ALERTS", 1, alertname="GpumonWatchdog", alertstate="firing")]
+] + [_constant("ALERTS", 1, alertname="GpumonWatchdog", **FIRING)]
 
 
 def test_nodes_of_one_name_in_two_clusters_are_two(tmp_path: Path) -> None:

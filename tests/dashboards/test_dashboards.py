@@ -130,7 +130,9 @@ def test_queries_select_metrics_that_exist_by_the_variables(panel: Panel) -> Non
             own = name not in OTHER_METRICS
             assert name in labels() if own else name in OTHER_METRICS
             on_gpu = ON_GPU_OR_NODE if name in VERDICTS else ON_GPU if own and "uuid" in labels()[name] else ()
-            required = () if f'"{WATCHDOG}"' in matchers else ON_ALERTS if "ALERTS" in name else (*ON_NODE, *on_gpu)
+            required = (
+                () if f'alertname="{WATCHDOG}"' in matchers else ON_ALERTS if "ALERTS" in name else (*ON_NODE, *on_gpu)
+            )
             assert all(matcher in matchers for matcher in required), name
 
 
