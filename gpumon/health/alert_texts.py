@@ -116,7 +116,7 @@ PROMETHEUS_ONLY = (
         description="Prometheus has had no answer from {{ $value }} nodes for "
         f"{DOWN_SECONDS / MINUTE:g} minutes. Check power and network.",
         steps="""\
-1. `gpumon fleet --prometheus URL` lists the nodes: do they share a rack, a switch or a power feed?
+1. `gpumon fleet --prometheus http://prometheus:9090` lists the nodes: do they share a rack, a switch or a power feed?
 2. If the hosts are up, look for what was rolled out last: `journalctl -u gpumon` on one of them.
 """,
     ),

@@ -14,6 +14,7 @@ from gpumon_sim.command import parser as simulator_parser
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS, command_parser
+from gpumon.fleet.outages import OUTAGE_RULES
 from gpumon.fleet.recording_rules import DAILY_RULES, RECORDING_RULES
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.metric_catalogue import catalogue
@@ -49,7 +50,7 @@ def anchors(page: Path) -> set[str]:
 def test_metrics_named_exist(page: Path) -> None:
     """Each metric, recorded series, check or Ansible variable that a page names exists, or is a prefix of one."""
     variables = (ROOT / "deploy" / "ansible" / "roles" / "gpumon" / "defaults" / "main.yml").read_text(encoding="utf-8")
-    recorded = {name.split(":")[1] for name in (*RECORDING_RULES, *DAILY_RULES) if ":gpumon_" in name}
+    recorded = {name.split(":")[1] for name in (*RECORDING_RULES, *DAILY_RULES, *OUTAGE_RULES) if ":gpumon_" in name}
     known = {entry.name for entry in catalogue()} | recorded | set(BY_NAME)
     known |= set(re.findall(r"^gpumon_\w+", variables, re.MULTILINE))
     names = re.findall(r"(?<!/)\bgpumon_[a-z0-9_]+", page.read_text(encoding="utf-8"))
