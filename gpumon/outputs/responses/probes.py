@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, ValidationInfo, field_validator
+from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_validator
 
 from gpumon.outputs.formatting import rfc3339, stage
 from gpumon.outputs.partial_runs import partial_run_note
@@ -12,7 +12,7 @@ from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, Times
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
-from gpumon.probe.core.result import OUTCOMES, ProbeResult
+from gpumon.probe.core.result import OUTCOMES, Conditions, Location, ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
 
@@ -58,19 +58,6 @@ class MeasurementResponse(_Measured):
     algbw_bytes_per_second: Number | None = _old_name("algbw_bytes_per_second", "raw_value")
 
 
-class ConditionsResponse(ResponseModel):
-    """Hardware and driver of a run: a part of the conditions that must be equal in runs that are compared."""
-
-    model: str
-    gpus: list[str] = Field(description="UUIDs in the order of the ranks; empty on the CPU.")
-    indexes: list[int] = Field(description="GPU indexes at the time of the run; empty on the CPU.")
-    driver: str
-    host_gpus: int = Field(description="GPUs that the host should have; a partial run has fewer ranks.")
-    accepted: str = Field(
-        description="When an operator last cleared the verdict of a slow run; the baseline restarts there."
-    )
-
-
 class ComparisonResponse(_Measured):
     """One measurement and its reference values, all in `unit`."""
 
@@ -93,31 +80,10 @@ class ComparisonResponse(_Measured):
     expected_bytes_per_second: Number | None = _old_name("expected_bytes_per_second", "expected")
 
 
-class PairResponse(ResponseModel):
-    """The result of sending data between two ranks while no other rank sends."""
-
-    ranks: list[int]
-    bandwidth_bytes_per_second: Number = Field(description="Bandwidth of the pair in each direction.")
-    wrong_elements: list[int] = Field(description="Wrong elements received from the first and from the second rank.")
-    wrong_send_elements: list[int] = Field(
-        description="Wrong elements in the send buffer of the first and of the second rank."
-    )
-    direct: bool | None = Field(description="Whether each rank can access the other's memory; null on the CPU.")
-    peer_access: dict[str, str] | None = Field(description="Peer access by capability, as NVML reports it.")
-
-
-class LocationResponse(ResponseModel):
-    """The suspected location of a fault, with the evidence."""
-
-    message: str
-    ranks: list[int]
-    gpus: list[str]
-    pairs: list[PairResponse]
-    evidence: list[str]
-
-
 class RunResponse(ResponseModel):
     """One run of a probe, successful or not."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)  # describes Conditions and Location by their docstrings
 
     id: str
     probe: str
@@ -130,10 +96,10 @@ class RunResponse(ResponseModel):
     backend: str
     ranks: int
     versions: dict[str, str]
-    conditions: ConditionsResponse
+    conditions: Conditions
     measurements: list[MeasurementResponse]
     comparisons: list[ComparisonResponse] = Field(description="For each message size that saturates the links.")
-    location: LocationResponse | None = Field(description="Where a confirmed slowdown or wrong data comes from.")
+    location: Location | None = Field(description="Where a confirmed slowdown or wrong data comes from.")
     wrong_elements: int | None
     settings: dict[str, str] = Field(description="NCCL variables, and the lines of /etc/nccl.conf.")
     simulated: bool
