@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.server import ServerState
 
 REQUEST_DEADLINE = 10.0
 """Maximum seconds for a client to send a whole request, so that a slow client does not occupy a connection. If its
@@ -119,12 +121,9 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self,
-        refusals: Refusals,
-        connections: set[Connection],
-        create_http: Callable[[dict[str, Any]], asyncio.Protocol],
+        self, config: uvicorn.Config, state: ServerState, refusals: Refusals, connections: set[Connection]
     ) -> None:
-        """Create a connection. `connections` has all open ones. `create_http` gets the state of each request."""
+        """Create a connection. `connections` has all open ones."""
         self.peer: Peer | None = None
         self.used_at = 0.0
         self.transport: asyncio.Transport
@@ -132,7 +131,8 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._refusals = refusals
         self._connections = connections
-        self._http = create_http({"connection": self})
+        http: Any = config.http_protocol_class
+        self._http: asyncio.Protocol = http(config=config, server_state=state, app_state={"connection": self})
         self._deadlines: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,13 +216,14 @@ class Server(uvicorn.Server):
         Open connections keep the context with which they were accepted.
         """
         before, tls = self._accepting, self._access.tls
+        connect = partial(Connection, self.config, self.server_state, self._refusals, self._connections)
         self._accepting = []
         for listener in self._listeners:
             context = None if listener.family == socket.AF_UNIX else tls
             limit = None if context is None else REQUEST_DEADLINE
             accepting = listener.dup() if context is None else _TlsListener(listener, self._refusals, self._connected)
             server = await asyncio.get_running_loop().create_server(
-                self._connection, sock=accepting, ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
+                connect, sock=accepting, ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
             )
             self._accepting.append(server)
         for server in before:
@@ -230,14 +232,6 @@ class Server(uvicorn.Server):
     def _connected(self) -> set[int]:
         """Return the file descriptors of the connections whose TLS handshake, if any, is over."""
         return {each.transport.get_extra_info("socket").fileno() for each in self._connections}
-
-    def _connection(self) -> Connection:
-        def create_http(state: dict[str, Any]) -> asyncio.Protocol:
-            protocol: Any = self.config.http_protocol_class
-            made: asyncio.Protocol = protocol(config=self.config, server_state=self.server_state, app_state=state)
-            return made
-
-        return Connection(self._refusals, self._connections, create_http)
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error from asyncio.
