@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series
 from gpumon.model.reading import samples as samples_of
@@ -42,6 +43,13 @@ def _port_tables(report: Report) -> Tables:
         yield port.counts, named
 
 
+def _probe_tables(report: Report) -> Tables:
+    """Yield the metrics of each probe; without the counters that the store may hold, until it was read or failed."""
+    counted = report.agent.restored or report.node.store_up == 0
+    for metrics in report.probe.metrics.values():
+        yield metrics if counted else replace(metrics, runs_total=None, skips_total=None), ()
+
+
 SECTIONS = (
     Section("windows", window_section.apply, changes=window_section.changes),
     Section("errors", error_section.apply, changes=error_section.changes),
@@ -51,7 +59,7 @@ SECTIONS = (
     Section(
         "agent", agent_section.apply, lambda report: [(report.build, ()), (report.node, ())], agent_section.changes
     ),
-    Section("probe", probe_section.apply, lambda report: [(metrics, ()) for metrics in report.probe.metrics.values()]),
+    Section("probe", probe_section.apply, _probe_tables),
 )
 """The sections, in the order in which a message is applied to them. A section may read those before it."""
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import example_node as example
+from changed_report import new_report
 
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.result import OUTCOMES, ProbeCounters, ProbeResult
 from gpumon.probe.core.state import ProbeState, end_run, restore
-from gpumon.state.report import Report
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "probe.metrics"
 GOOD = example.run(5)
@@ -35,8 +35,9 @@ def after(runs: Sequence[ProbeResult]) -> ProbeState:
     return state
 
 
-def page(state: ProbeState) -> str:
-    lines = Renderer(lambda: Report(started=0.0)).render(Report(started=0.0, probe=state)).splitlines(keepends=True)
+def page(state: ProbeState, *, restored: bool = True) -> str:
+    report = new_report(probe=state, restored=restored)
+    lines = Renderer(lambda: report).render(report).splitlines(keepends=True)
     return "".join(line for line in lines if "gpumon_probe_" in line)
 
 
@@ -60,3 +61,9 @@ def test_a_restart_changes_no_metric_of_the_probe() -> None:
     stored = {"allreduce": ProbeCounters(outcomes=outcomes, reasons=reasons)}
     state = restore(ProbeState(metrics=INITIAL), RUNS, stored)
     assert page(state) == page(before)
+
+
+def test_no_counter_is_exported_before_the_store_was_read() -> None:
+    """Else it would fall to 0 at each restart of the agent, which Prometheus counts as a reset."""
+    assert "_total{" not in page(after(()), restored=False)
+    assert "_total{" in page(after(()))
