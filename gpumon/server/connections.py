@@ -170,9 +170,9 @@ class Connection(asyncio.Protocol):
             return unread.pop() if unread else await receive()
 
         async def send_on(message: Message) -> None:
+            await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 self._is_busy = False
-            await send(message)
 
         await app(scope, receive_rest, send_on)
 
