@@ -17,6 +17,7 @@ from gpumon.clock import boot_clock
 from gpumon.config.component_settings import host_orders, initial_report, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
+from gpumon.model.child_status import SamplerStatus
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
@@ -31,7 +32,6 @@ from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.outputs.responses.base import Document, HostTime
 from gpumon.outputs.responses.report import ReportResponse
-from gpumon.state.messages import SamplerStatus
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.supervisor.child_supervisor import HostSupervisor

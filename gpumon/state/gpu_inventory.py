@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gpumon.health.expectation import Expectation, expectation
 from gpumon.health.products import Neighbours, board_size
+from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver
@@ -27,7 +28,7 @@ from gpumon.state.gpu_identity import (
 )
 from gpumon.state.gpu_record import fail, read
 from gpumon.state.gpu_view import GpuView
-from gpumon.state.messages import Acceptance, Quarantine, SamplerStatus, StoredState
+from gpumon.state.messages import Acceptance, StoredState
 
 NVIDIA_DRIVERS = frozenset({"", "nvidia", "nouveau"})
 """Drivers of GPUs that belong to this host. A GPU with any other driver is passed through to a virtual machine."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import OK, UNKNOWN
+from gpumon.model.child_status import SamplerStatus
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver
@@ -21,7 +22,7 @@ from gpumon.state import gpu_inventory
 from gpumon.state.gpu_inventory import GpuInventory, Removal
 from gpumon.state.gpu_view import GpuView, Surroundings, view
 from gpumon.state.limit_series import limit_gpus
-from gpumon.state.messages import Acceptance, Message, ReleaseHolders, SamplerStatus, StoredState
+from gpumon.state.messages import Acceptance, Message, ReleaseHolders, StoredState
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.state.section import LogLine, Step, reuse_if_equal

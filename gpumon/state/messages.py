@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
+from gpumon.model.child_status import HostStatus, SamplerStatus
 from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition
 from gpumon.model.frame import Frame
 from gpumon.model.notified_alert import NotifiedAlert
@@ -18,46 +19,6 @@ from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeCounters, ProbeResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
-    """Quarantine of a GPU or device: children open it only as a retry, because calls on it may hang or crash."""
-
-    fault: str
-    detail: str
-    wall: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerStatus:
-    """State of the sampler children, sent by the service that supervises them."""
-
-    stuck_seconds: float = 0.0
-    """Seconds for which the current driver call has not returned; 0 if no call is in progress."""
-    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
-    """Quarantined GPUs by bus id."""
-    restarts: Mapping[str, float] = field(default_factory=dict)
-    """Number of restarts of the sampler, by reason."""
-    abandoned: tuple[str, ...] = ()
-    """Names of the child processes that SIGKILL did not end."""
-    gave_up: bool = False
-    """True if no sampler runs, because too many children were abandoned."""
-    hang: str = ""
-    """A clause that names the driver call that does not return and when that began; empty after a snapshot."""
-    driver_calls: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostStatus:
-    """State of the host child, sent by the service that supervises the child."""
-
-    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
-    """Quarantined devices and collectors by name. Their files are not read, because a read of them blocked."""
-    abandoned: tuple[str, ...] = ()
-    """Names of the child processes that SIGKILL did not end."""
-    trouble: str = ""
-    """Reason why no host child runs; empty if one runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

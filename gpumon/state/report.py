@@ -17,6 +17,7 @@ from gpumon.health.table import recorded_windows
 from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict
 from gpumon.model import time_window
 from gpumon.model.bus_id import parse_bus_id
+from gpumon.model.child_status import HostStatus
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.frame import Frame
 from gpumon.model.gpu_state import GpuState
@@ -27,7 +28,6 @@ from gpumon.model.snapshot import HostSnapshot, PortReading, PortReadings
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end, released_scopes
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.gpu_inventory import GpuInventory
-from gpumon.state.messages import HostStatus
 from gpumon.state.port_inventory import MissingPort, PortInventory
 
 ValueT = TypeVar("ValueT", bound=Frame)

@@ -11,6 +11,7 @@ from reduced_reports import UP, gpu_state, log_lines, reduce_all, xid79_verdict
 
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.verdict import Level, Verdict
+from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Instant
@@ -19,7 +20,7 @@ from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.links import NvlinksResponse
 from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
-from gpumon.state.messages import Acceptance, Message, Quarantine, SamplerStatus, StoredState
+from gpumon.state.messages import Acceptance, Message, StoredState
 from gpumon.state.report import Report
 
 SXM = "NVIDIA H100 80GB HBM3"

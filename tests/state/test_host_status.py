@@ -9,11 +9,12 @@ import pytest
 from reader_turns import host_snapshot
 from reduced_reports import gpu_reading, healthy, log_lines, reduce_all, snapshot
 
+from gpumon.model.child_status import HostStatus, Quarantine
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.snapshot import HostSnapshot, PortReading
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.host_section import STALE_SECONDS
-from gpumon.state.messages import HostStatus, Quarantine, Tick
+from gpumon.state.messages import Tick
 from gpumon.state.port_inventory import MAX_RECORDS
 from gpumon.state.report import Report
 from gpumon.state.sections import changes

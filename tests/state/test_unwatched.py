@@ -8,11 +8,11 @@ import pytest
 from reduced_reports import BUS, TERMS, UP, gpu_reading, gpu_state, healthy, lost_reading, reduce_all, snapshot
 from sample_windows import RELEASE, window
 
+from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.instant import Instant
 from gpumon.model.snapshot import DriverStatus, PciBus
 from gpumon.model.time_window import NODE, TimeWindow, WindowsEnded
 from gpumon.state.gpu_section import RESUME_SECONDS
-from gpumon.state.messages import Quarantine, SamplerStatus
 from gpumon.state.report import Report
 
 DOWN = DriverStatus(up=False, error="LibRmVersionMismatch", remedy="reboot")
