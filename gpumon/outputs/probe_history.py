@@ -1,4 +1,4 @@
-"""Formats stored probe runs as a table for a terminal, and selects measurements of a run, from API responses."""
+"""Formats probe runs as a table or a note for a terminal, and selects measurements of a run, from API responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpumon.outputs.formatting import columns, participants, quantity, share
 from gpumon.outputs.responses.base import Document
-from gpumon.probe.core.result import DECISIVE
+from gpumon.probe.core.current_result import current_result, newest_result
+from gpumon.probe.core.result import DECISIVE, to_document
+from gpumon.probe.core.state import ProbeState
 
 NO_RUNS = "No run is stored."
 
@@ -65,3 +67,14 @@ def _cells(run: Document, algorithms: Iterable[str]) -> Iterable[str]:
         yield "-" if ratio is None else share(ratio)
     yield run["reason"] or "-"
     yield run["id"]
+
+
+def partial_run_note(state: ProbeState, probe: str) -> str:
+    """Return a sentence which states that the newest run of a probe had too few GPUs to determine the probe's state.
+
+    Skipped runs do not count. Return an empty string if the newest run determines the state, or without any run.
+    """
+    run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
+    if last is None or last == run:
+        return ""
+    return f"Run {last.id} is newer and was {last.outcome}, but had only {participants(to_document(last))}."

@@ -16,7 +16,7 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import UNKNOWN, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
-from gpumon.outputs.partial_runs import partial_run_note
+from gpumon.outputs.probe_history import partial_run_note
 from gpumon.outputs.verdict_text import clearing_conditions, current_reason, is_unobserved, title
 from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import SCHEDULED, Probe

@@ -34,7 +34,7 @@ def send(**frame):
     os.write(orders["result"], json.dumps(frame).encode() + b"\\n")
 """
 HANG = """
-send(stage="measure", size=0, sizes=1, bytes=1024)
+send(stage="measure", index=0, sizes=1, size=1024)
 while True:
     time.sleep(60)
 """

@@ -61,7 +61,7 @@ loop.run()
 """
 LEAVE = """
 import subprocess
-send(stage="measure", size=0, sizes=1, bytes=1024)
+send(stage="measure", index=0, sizes=1, size=1024)
 leftover = subprocess.Popen(["sleep", "600"], start_new_session=True, stdin=subprocess.DEVNULL)
 Path = __import__("pathlib").Path
 Path(__file__).with_name(f"leftover-{orders['rank']}").write_text(str(leftover.pid))

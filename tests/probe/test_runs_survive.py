@@ -25,7 +25,7 @@ from gpumon.probe.core.frames import SETUP_STAGES, Progress
 from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.runner.nccl_conf import read_nccl_conf
+from gpumon.probe.runner.probe_host import read_nccl_conf
 from gpumon.probe.runner.process_marks import environment
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.probe.runner.shared_memory import sweep
@@ -39,7 +39,7 @@ ARRIVE = """
 stage = {stage!r}
 print("NCCL WARN the last words at " + stage, flush=True)
 if stage in ("allocate", "warm_up", "measure", "check"):
-    send(stage=stage, size=0, sizes=1, bytes=1024)
+    send(stage=stage, index=0, sizes=1, size=1024)
 elif stage != "start":
     send(stage=stage)
 """
@@ -47,7 +47,7 @@ GOOD = """
 for line in sys.stdin:
     step = json.loads(line)
     for size in step.get("sizes", ()):
-        send(step=step["number"], bytes=size, seconds=[1e-3], wrong=0)
+        send(step=step["number"], size=size, seconds=[1e-3], wrong=0)
     if step["do"] == "end":
         send(done=True)
         break
@@ -134,7 +134,7 @@ def test_a_failed_rank_that_hangs_ends_the_run(probing: Probing, tmp_path: Path)
 
 def test_too_many_frames_end_the_run(probing: Probing, tmp_path: Path) -> None:
     """A rank that sends too many frames fails the run long before the deadline."""
-    flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    send(stage="measure", size=0, sizes=n, bytes=n)\n' + WAIT
+    flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    send(stage="measure", index=0, sizes=n, size=n)\n' + WAIT
     result = probing.run(make_script_plan(tmp_path / "worker.py", flood, deadline=100.0))
     assert (result.outcome, result.reason) == ("failed", "ranks")
     assert "too many frames" in result.hint

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from gpumon.model.durations import utc
 from gpumon.probe.core.probes import ALGORITHMS
-from gpumon.probe.core.result import Comparison, Conditions, Measurement, ProbeResult
+from gpumon.probe.core.result import Comparison, Conditions, Measured, Measurement, ProbeResult
 from gpumon.probe.core.wording import index_ranges
 
 ENOUGH_RUNS = 5
@@ -87,14 +87,7 @@ class Judge:
         best, date = self._best_median(alike, measurement, median if len(past) == MAX_RUNS else None)
         figure, source = self.expected(measurement) or (None, "")
         comparison = Comparison(
-            operation=measurement.operation,
-            algorithm=measurement.algorithm,
-            dtype=measurement.dtype,
-            quantity=measurement.quantity,
-            unit=measurement.unit,
-            size=measurement.size,
-            size_unit=measurement.size_unit,
-            value=measurement.value,
+            **{each.name: getattr(measurement, each.name) for each in fields(Measured)},
             baseline=median,
             spread=spread,
             runs=len(past),

@@ -33,8 +33,8 @@ Subject = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """A quantity that was measured with one operation at one size, from the median time of the operation."""
+class Measured:
+    """The value of a quantity that was measured with one operation at one size, in `unit`."""
 
     operation: str = "all_reduce"
     algorithm: str = "default"
@@ -45,7 +45,23 @@ class Measurement:
     size: Count
     size_unit: str = "bytes"
     value: Figure
-    """Value of the quantity in the unit. Bandwidths are defined as in nccl-tests."""
+    """Bandwidths are defined as in nccl-tests."""
+
+    @property
+    def subject(self) -> Subject:
+        """Return operation, algorithm and data type."""
+        return (self.operation, self.algorithm, self.dtype)
+
+    @property
+    def key(self) -> tuple[Subject, str, int]:
+        """Return subject, quantity and size. Measurements with equal keys in two runs are compared."""
+        return (self.subject, self.quantity, self.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement(Measured):
+    """A measured value, from the median time of the operation, with the times and the check of the data."""
+
     raw_value: Figure | None = None
     """The value without the probe's factor for the number of ranks (algorithm bandwidth); None without such a factor.
     """
@@ -57,16 +73,6 @@ class Measurement:
     """Coefficient of variation of the operation times: standard deviation divided by mean."""
     wrong_elements: Count
     """Total of wrong elements on all ranks, in all checked operations at this size."""
-
-    @property
-    def subject(self) -> Subject:
-        """Return operation, algorithm and data type."""
-        return (self.operation, self.algorithm, self.dtype)
-
-    @property
-    def key(self) -> tuple[Subject, str, int]:
-        """Return subject, quantity and size. Measurements with equal keys in two runs are compared."""
-        return (self.subject, self.quantity, self.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +93,9 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Measured):
     """A measured value and the reference values for it, all in `unit`."""
 
-    operation: str
-    algorithm: str
-    dtype: str
-    quantity: str = "busbw"
-    unit: str = "bytes_per_second"
-    size: Count
-    size_unit: str = "bytes"
-    value: Figure
     baseline: Figure | None = None
     """Median of this host's earlier runs under the same conditions; None if there are too few."""
     spread: Figure | None = None
@@ -116,11 +114,6 @@ class Comparison:
     """Source of the published figure."""
     below_reference: str = ""
     """Reference that the measurement falls short of: baseline, expected, or drift (the best median); empty if none."""
-
-    @property
-    def key(self) -> tuple[Subject, str, int]:
-        """Return subject, quantity and size, as Measurement.key does."""
-        return ((self.operation, self.algorithm, self.dtype), self.quantity, self.size)
 
     @property
     def usual(self) -> float | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.model.request_result import DeviceHolder
@@ -17,7 +18,6 @@ from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.runner.assessment import make_judge
 from gpumon.probe.runner.gather_facts import free_memory, gather_facts
 from gpumon.probe.runner.gpu_visibility import GpuVisibility, ReadClosely
-from gpumon.probe.runner.nccl_conf import read_nccl_conf
 from gpumon.probe.runner.ranks import Ranks
 from gpumon.probe.runner.run import Prepared, ProbeRun
 from gpumon.probe.runner.telemetry import TelemetryRecorder
@@ -28,6 +28,8 @@ log = logging.getLogger("gpumon.probe")
 
 SCHEDULE, REQUEST = "schedule", "request"
 """Triggers of a run."""
+NCCL_CONF_LIMIT = 16 * 1024
+"""Max characters of nccl.conf that are read."""
 
 
 class ProbeHost:
@@ -68,6 +70,7 @@ class ProbeHost:
         `trigger`: schedule or request; empty for the run in progress.
         """
         settings = self.settings
+        min_idle = probe.min_idle if settings.min_idle_seconds is None else settings.min_idle_seconds
         left_at = None if self.current is None else self.current.left_at
         own = self.visibility.own_processes(self._run_pids(), arrived=self.ranks.arrived, left_at=left_at)
         return replace(
@@ -75,7 +78,7 @@ class ProbeHost:
             enabled=settings.enabled,
             partial=settings.partial,
             scheduled=trigger == SCHEDULE,
-            min_idle_seconds=self._min_idle_seconds(probe) if trigger == SCHEDULE else 0.0,
+            min_idle_seconds=min_idle if trigger == SCHEDULE else 0.0,
             gated=bool(settings.gate),
             unkillable=self.ranks.unkillable,
             memory_needed=memory_needed(probe, max(probe.gpu.sizes)),
@@ -120,9 +123,20 @@ class ProbeHost:
             return None
         return interruption(self.facts(self.current.probe), self.visibility.watched or None)
 
-    def _min_idle_seconds(self, probe: Probe) -> float:
-        seconds = self.settings.min_idle_seconds
-        return probe.min_idle if seconds is None else seconds
-
     def _run_pids(self) -> frozenset[int]:
         return self.ranks.pids if self.current is None else self.current.pids
+
+
+def read_nccl_conf(path: Path) -> Mapping[str, str]:
+    """Return the text of nccl.conf without comments and empty lines, keyed by the file's path; {} if there is no file.
+
+    If the file cannot be read, the text is a comment with the error.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file.read(NCCL_CONF_LIMIT).splitlines()]
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        return {str(path): f"# not readable: {error.strerror}"}
+    return {str(path): "\n".join(line for line in lines if line and not line.startswith("#"))}
