@@ -34,11 +34,11 @@ from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.runner.killed_ranks import KilledRanks
-from gpumon.probe.runner.probe_host import ProbeHost
-from gpumon.probe.runner.run_record import RunRecord
-from gpumon.probe.runner.runs import ProbeRuns
-from gpumon.probe.runner.scheduler import ProbeScheduler
+from gpumon.runner.killed_ranks import KilledRanks
+from gpumon.runner.probe_host import ProbeHost
+from gpumon.runner.run_record import RunRecord
+from gpumon.runner.runs import ProbeRuns
+from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.server.app import create_app
 from gpumon.server.hosts import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint

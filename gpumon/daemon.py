@@ -19,9 +19,9 @@ from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.effective_configuration import changes, merge_reloaded
 from gpumon.config.model import Configuration
 from gpumon.model.audit_entry import AuditEntry
-from gpumon.probe.runner import shared_memory
-from gpumon.probe.runner.containment import end_remains
-from gpumon.probe.runner.process_marks import end_orphans
+from gpumon.runner import shared_memory
+from gpumon.runner.containment import end_remains
+from gpumon.runner.process_marks import end_orphans
 from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
 from gpumon.supervisor import capabilities

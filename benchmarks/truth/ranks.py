@@ -23,9 +23,9 @@ from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import Measurement, ProbeResult
-from gpumon.probe.runner.assessment import make_judge
-from gpumon.probe.runner.gather_facts import gather_facts
-from gpumon.probe.runner.telemetry import TelemetryRecorder
+from gpumon.runner.assessment import make_judge
+from gpumon.runner.gather_facts import gather_facts
+from gpumon.runner.telemetry import TelemetryRecorder
 from gpumon.state.messages import ProbeStarted
 
 RUN_SECONDS = 20.0

@@ -30,8 +30,8 @@ from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.timetable import Timetable
-from gpumon.probe.runner.ranks import Ranks
-from gpumon.probe.runner.scheduler import ProbeScheduler
+from gpumon.runner.ranks import Ranks
+from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.server.listener import HttpEndpoint
 from gpumon.state.messages import Message
 from gpumon.state.report import Report

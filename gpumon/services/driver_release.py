@@ -20,7 +20,7 @@ from gpumon.model.time_window import (
     in_force,
     released_scopes,
 )
-from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.runner.runs import ProbeRuns
 from gpumon.services.release_marker import DoneFile, MarkerWatch
 from gpumon.services.time_windows import Completion
 from gpumon.state.messages import ReleaseHolders

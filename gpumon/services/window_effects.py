@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gpumon.clock import boot_clock
 from gpumon.model.request_result import RequestResult
 from gpumon.model.time_window import TimeWindow
-from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.runner.runs import ProbeRuns
 from gpumon.services.time_windows import Completion
 
 UNENDED = "The run has not ended, so whether its ranks have left a process on a GPU is unknown."

@@ -14,9 +14,9 @@ from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import Plan, Run, make_plans
 from gpumon.probe.core.probes import KIB, MIB, PROBES
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.runner import ranks
-from gpumon.probe.runner.ranks import TERM_PATIENCE, Ranks
-from gpumon.probe.runner.run import Phase, Prepared, ProbeRun, Surroundings
+from gpumon.runner import ranks
+from gpumon.runner.ranks import TERM_PATIENCE, Ranks
+from gpumon.runner.run import Phase, Prepared, ProbeRun, Surroundings
 from gpumon.supervisor import child_process
 from gpumon.supervisor.loop import Loop
 

@@ -20,8 +20,8 @@ from rank_runs import PREAMBLE, STARTED
 from unkillable import build, held
 
 import gpumon
-from gpumon.probe.runner.containment import MOUNTS, CgroupContainment, end_remains, make_containment
-from gpumon.probe.runner.process_marks import own_mark, start_time
+from gpumon.runner.containment import MOUNTS, CgroupContainment, end_remains, make_containment
+from gpumon.runner.process_marks import own_mark, start_time
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +32,12 @@ from dataclasses import replace
 from pathlib import Path
 if sys.argv[1] != "None":
     (Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
-from gpumon.probe.runner import ranks
+from gpumon.runner import ranks
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
+from gpumon.runner.run import Prepared, ProbeRun, Surroundings
 ranks.KILL_PATIENCE = 2.0
 loop = Loop()
 started = ranks.Ranks(loop)

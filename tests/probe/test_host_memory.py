@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpumon.probe.runner.host_memory import available_bytes
+from gpumon.runner.host_memory import available_bytes
 
 KIB = 1024
 

@@ -13,7 +13,7 @@ from gpumon.probe.core.frames import Sized
 from gpumon.probe.core.passes import Pass
 from gpumon.probe.core.plan import CHECKS, Measure, Misbehave, Step, make_plans
 from gpumon.probe.core.probes import KIB, MIB, PROBES, participating_bytes
-from gpumon.probe.runner.ranks import Ranks
+from gpumon.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from gpumon.probe.core.plan import Measure, Pairs, Plan, Run, make_plans, rounds
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import GIB, KIB, MIB, PROBES
 from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, Measurement, ProbeResult, from_document, to_document
-from gpumon.probe.runner.assessment import make_judge
+from gpumon.runner.assessment import make_judge
 
 ALL_REDUCE = PROBES["allreduce"]
 RUN = Run(id="one", trigger="request", started=1000.0)

@@ -19,7 +19,7 @@ from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import GIB, PROBES
 from gpumon.probe.core.result import Comparison, Measurement, ProbeResult, from_document, to_document
 from gpumon.probe.core.state import ProbeState, end_run, restore
-from gpumon.probe.runner.assessment import make_judge
+from gpumon.runner.assessment import make_judge
 from gpumon.state.report import Report
 
 DAY, BEGAN = 86400.0, 1_767_225_600.0

@@ -14,7 +14,7 @@ from gpumon.model.instant import Instant
 from gpumon.model.node import Node
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.scheduler import (
+from gpumon.runner.scheduler import (
     IDLE_INTERVAL,
     REPAIR_INTERVAL,
     SCHEDULER_PATIENCE,

@@ -26,7 +26,7 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Pairs, Run, make_plans, rounds
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Comparison, Location
-from gpumon.probe.runner.telemetry import TelemetryRecorder
+from gpumon.runner.telemetry import TelemetryRecorder
 from gpumon.state.report import Report
 
 RANKS = 4

@@ -17,8 +17,8 @@ from loops import turn_until
 
 import gpumon
 from gpumon.probe.core.preflight import Skip
-from gpumon.probe.runner.process_marks import AGENT, end_orphans, environment
-from gpumon.probe.runner.scheduler_gate import Question
+from gpumon.runner.process_marks import AGENT, end_orphans, environment
+from gpumon.runner.scheduler_gate import Question
 from gpumon.supervisor.loop import Loop
 
 LEAVE = """
@@ -32,7 +32,7 @@ touch ready
 """A gate that leaves a process in its group, one in another session, and one whose parent has ended."""
 AGENTS = """
 import sys
-from gpumon.probe.runner.scheduler_gate import Question
+from gpumon.runner.scheduler_gate import Question
 from gpumon.supervisor.loop import Loop
 loop = Loop()
 question = Question(loop, sys.argv[1:], 600.0, {}, print)

@@ -17,7 +17,7 @@ from gpumon.probe.core.passes import Pass
 from gpumon.probe.core.plan import Measure, Misbehave, Pairs, Step, make_plans
 from gpumon.probe.core.probes import KIB, PROBES
 from gpumon.probe.core.result import Location
-from gpumon.probe.runner.ranks import Ranks
+from gpumon.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop
 
 pytestmark = pytest.mark.slow

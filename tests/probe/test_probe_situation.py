@@ -11,7 +11,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.probe.core.preflight import may_run
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
+from gpumon.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
 from gpumon.state.gpu_idle import is_in_use
 
 OWN = OwnProcesses(pids=frozenset({71, 72}), gpus=("GPU-0", "GPU-1"))

@@ -32,11 +32,11 @@ from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.core.timetable import Timetable
-from gpumon.probe.runner import gpu_visibility, scheduler
-from gpumon.probe.runner.probe_host import ProbeHost
-from gpumon.probe.runner.run_record import RunRecord
-from gpumon.probe.runner.runs import WATCH_SECONDS, ProbeRuns
-from gpumon.probe.runner.scheduler import ProbeScheduler
+from gpumon.runner import gpu_visibility, scheduler
+from gpumon.runner.probe_host import ProbeHost
+from gpumon.runner.run_record import RunRecord
+from gpumon.runner.runs import WATCH_SECONDS, ProbeRuns
+from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
 from gpumon.state.report import HostState, Report

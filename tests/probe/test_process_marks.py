@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.probe.runner import process_marks
-from gpumon.probe.runner.process_marks import AGENT, is_other_agent_alive
+from gpumon.runner import process_marks
+from gpumon.runner.process_marks import AGENT, is_other_agent_alive
 
 RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 

@@ -18,7 +18,7 @@ from rank_runs import ALL_REDUCE, KILLING, QUICK, Probing, have_ended, make_plan
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import Misbehave, Plan, encode
 from gpumon.probe.core.preflight import Skip
-from gpumon.probe.runner import ranks
+from gpumon.runner import ranks
 
 STOPPED = 4
 """Exit status of a rank that has ended by itself on SIGTERM."""

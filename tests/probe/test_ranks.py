@@ -38,8 +38,8 @@ from gpumon.probe.core.plan import CHECKS, Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.remedies import torch_installation
 from gpumon.probe.core.result import Measurement, ProbeResult
-from gpumon.probe.runner import ranks
-from gpumon.probe.runner.containment import SubreaperContainment
+from gpumon.runner import ranks
+from gpumon.runner.containment import SubreaperContainment
 
 
 @pytest.fixture
@@ -198,8 +198,8 @@ from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.probe.runner.ranks import Ranks
-from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
+from gpumon.runner.ranks import Ranks
+from gpumon.runner.run import Prepared, ProbeRun, Surroundings
 loop = Loop()
 ranks = Ranks(loop)
 def print_pids(progress):

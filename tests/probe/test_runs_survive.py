@@ -25,10 +25,10 @@ from gpumon.probe.core.frames import SETUP_STAGES, Progress
 from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.runner.probe_host import read_nccl_conf
-from gpumon.probe.runner.process_marks import environment
-from gpumon.probe.runner.ranks import Ranks
-from gpumon.probe.runner.shared_memory import sweep
+from gpumon.runner.probe_host import read_nccl_conf
+from gpumon.runner.process_marks import environment
+from gpumon.runner.ranks import Ranks
+from gpumon.runner.shared_memory import sweep
 from gpumon.supervisor.loop import Loop
 
 pytestmark = pytest.mark.slow
@@ -314,8 +314,8 @@ from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import Run, make_plans
 from gpumon.probe.core.probes import PROBES
 from gpumon.supervisor.loop import Loop
-from gpumon.probe.runner.ranks import Ranks
-from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
+from gpumon.runner.ranks import Ranks
+from gpumon.runner.run import Prepared, ProbeRun, Surroundings
 largest = bytearray(b"x") * (120 << 20)
 loop = Loop()
 plans = make_plans(PROBES["allreduce"], (), python=sys.argv[2])

@@ -34,11 +34,11 @@ from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.timetable import Timetable
-from gpumon.probe.runner import gpu_visibility, ranks
-from gpumon.probe.runner.probe_host import ProbeHost
-from gpumon.probe.runner.run_record import RunRecord
-from gpumon.probe.runner.runs import ProbeRuns
-from gpumon.probe.runner.scheduler import ProbeScheduler
+from gpumon.runner import gpu_visibility, ranks
+from gpumon.runner.probe_host import ProbeHost
+from gpumon.runner.run_record import RunRecord
+from gpumon.runner.runs import ProbeRuns
+from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.services import time_windows, window_effects
 from gpumon.services.persistence import Persistence
 from gpumon.services.time_windows import TimeWindows

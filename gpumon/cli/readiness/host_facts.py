@@ -34,7 +34,7 @@ from gpumon.config.redact import redact_text
 from gpumon.model.orders import HostOrders
 from gpumon.outputs import terminal
 from gpumon.outputs.responses.base import Document
-from gpumon.probe.runner.shared_memory import FOLDER
+from gpumon.runner.shared_memory import FOLDER
 from gpumon.store.database_file import examine
 from gpumon.store.store_error import StoreError
 

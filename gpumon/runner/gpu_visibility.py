@@ -10,7 +10,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.request_result import DeviceHolder
 from gpumon.probe.core.preflight import idle_bytes
-from gpumon.probe.runner.gather_facts import OwnProcesses
+from gpumon.runner.gather_facts import OwnProcesses
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 

@@ -23,8 +23,8 @@ from gpumon.probe.core.plan import Plan, Run, Step
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import Probe
 from gpumon.probe.core.result import SUCCESSES, ProbeResult
-from gpumon.probe.runner.ranks import Ranks
-from gpumon.probe.runner.scheduler_gate import OnAnswer, Question
+from gpumon.runner.ranks import Ranks
+from gpumon.runner.scheduler_gate import OnAnswer, Question
 
 log = logging.getLogger("gpumon.probe")
 

@@ -11,8 +11,8 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import ProcessReadings, SchedulerReadings
 from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
-from gpumon.probe.runner import host_memory
-from gpumon.probe.runner.process_marks import process_names
+from gpumon.runner import host_memory
+from gpumon.runner.process_marks import process_names
 from gpumon.state.report import Report
 
 

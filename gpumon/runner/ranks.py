@@ -16,10 +16,10 @@ from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Plan, Step, encode
 from gpumon.probe.core.preflight import Skip
-from gpumon.probe.runner.containment import make_containment
-from gpumon.probe.runner.killed_ranks import KilledRanks
-from gpumon.probe.runner.rank_process import RankProcess
-from gpumon.probe.runner.shared_memory import sweep
+from gpumon.runner.containment import make_containment
+from gpumon.runner.killed_ranks import KilledRanks
+from gpumon.runner.rank_process import RankProcess
+from gpumon.runner.shared_memory import sweep
 from gpumon.supervisor import child_process
 from gpumon.supervisor.loop import Loop
 

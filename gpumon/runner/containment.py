@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpumon.clock import boot_clock
-from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
+from gpumon.runner.process_marks import is_other_agent_alive, own_mark
 from gpumon.supervisor import child_process
 from gpumon.supervisor.process_tree import become_subreaper, children, descendants, stat
 

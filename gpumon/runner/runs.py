@@ -13,11 +13,11 @@ from gpumon.probe.core.preflight import Skip, may_run, usable_gpus
 from gpumon.probe.core.probes import ALL_REDUCE, Probe
 from gpumon.probe.core.result import ProbeRequest, ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
-from gpumon.probe.runner.probe_host import REQUEST, ProbeHost
-from gpumon.probe.runner.run import Prepared, ProbeRun, Surroundings
-from gpumon.probe.runner.run_record import RunRecord
-from gpumon.probe.runner.scheduler_gate import OnAnswer, Question
-from gpumon.probe.runner.shared_memory import sweep
+from gpumon.runner.probe_host import REQUEST, ProbeHost
+from gpumon.runner.run import Prepared, ProbeRun, Surroundings
+from gpumon.runner.run_record import RunRecord
+from gpumon.runner.scheduler_gate import OnAnswer, Question
+from gpumon.runner.shared_memory import sweep
 from gpumon.state.messages import ProbeProgressed, ProbeStarted
 from gpumon.supervisor.loop import Loop
 

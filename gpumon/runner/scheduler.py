@@ -17,8 +17,8 @@ from gpumon.probe.core.preflight import is_partial, may_run, usable_gpus
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.schedule import Schedule
 from gpumon.probe.core.timetable import Timetable
-from gpumon.probe.runner.probe_host import SCHEDULE
-from gpumon.probe.runner.runs import ProbeRuns
+from gpumon.runner.probe_host import SCHEDULE
+from gpumon.runner.runs import ProbeRuns
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 

@@ -15,12 +15,12 @@ from gpumon.probe.core.preflight import Skip, algorithms, interruption, usable_g
 from gpumon.probe.core.preflight_facts import PreflightFacts
 from gpumon.probe.core.probes import Probe
 from gpumon.probe.core.settings import ProbeSettings
-from gpumon.probe.runner.assessment import make_judge
-from gpumon.probe.runner.gather_facts import free_memory, gather_facts
-from gpumon.probe.runner.gpu_visibility import GpuVisibility, ReadClosely
-from gpumon.probe.runner.ranks import Ranks
-from gpumon.probe.runner.run import Prepared, ProbeRun
-from gpumon.probe.runner.telemetry import TelemetryRecorder
+from gpumon.runner.assessment import make_judge
+from gpumon.runner.gather_facts import free_memory, gather_facts
+from gpumon.runner.gpu_visibility import GpuVisibility, ReadClosely
+from gpumon.runner.ranks import Ranks
+from gpumon.runner.run import Prepared, ProbeRun
+from gpumon.runner.telemetry import TelemetryRecorder
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 

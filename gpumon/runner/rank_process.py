@@ -9,7 +9,7 @@ from dataclasses import replace
 from gpumon.probe.core.conclusion import LOG_LIMIT
 from gpumon.probe.core.frames import Account, Progress, fold_frame
 from gpumon.probe.core.plan import Plan, Step
-from gpumon.probe.runner.process_marks import environment
+from gpumon.runner.process_marks import environment
 from gpumon.supervisor import exec_shim
 from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess, LineSplitter
 from gpumon.supervisor.loop import Loop

@@ -16,7 +16,7 @@ from gpumon.probe.core.plan import Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import PROBES, Probe
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.runner.process_marks import is_other_agent_alive, own_mark
+from gpumon.runner.process_marks import is_other_agent_alive, own_mark
 
 log = logging.getLogger("gpumon.probe")
 

@@ -9,7 +9,7 @@ from gpumon.probe.core.plan import Plan
 from gpumon.probe.core.probes import ALL_REDUCE, Probe
 from gpumon.probe.core.published_figures import figure, gain
 from gpumon.probe.core.result import Conditions, Measurement
-from gpumon.probe.runner.gather_facts import expected_gpus
+from gpumon.runner.gather_facts import expected_gpus
 from gpumon.state.report import Report
 
 
