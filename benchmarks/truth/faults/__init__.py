@@ -12,6 +12,9 @@ from gpumon_sim.sim_faults import FAULTS as SIMULATED
 
 from benchmarks.truth.fault import FaultRow, ScenarioStep
 from benchmarks.truth.faults import agent, allreduce, heat, links, memory, ports, unreadable, work, xids
+from gpumon.health.checks.probe import is_about
+from gpumon.health.table import CHECKS
+from gpumon.probe.core.probes import ALL_REDUCE, SCHEDULED
 
 
 def _examples() -> Iterator[FaultRow]:
@@ -46,5 +49,11 @@ UNTESTED: Mapping[str, str] = {
     "gpumon_history_unread": "needs a store that cannot be read at startup. See tests/health/checks/test_past.py",
     "gpumon_notifications_failing": "needs a receiver. See tests/services/test_senders.py",
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
+    **{
+        check.name: "is measured with the all-reduce, whose functions it shares"
+        for probe in SCHEDULED
+        for check in CHECKS
+        if probe.name != ALL_REDUCE and is_about(probe, check.name)
+    },
 }
 """Checks without a fault in the table, with the reason."""

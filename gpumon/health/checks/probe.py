@@ -19,7 +19,7 @@ from gpumon.health.verdict import (
     fail,
     warn,
 )
-from gpumon.probe.core.probes import SCHEDULED, Probe
+from gpumon.probe.core.probes import ALL_REDUCE, SCHEDULED, Probe
 from gpumon.probe.core.result import DECISIVE, LIMIT, ProbeResult
 from gpumon.probe.core.wording import in_words
 
@@ -210,10 +210,11 @@ def _steps_if_slow(probe: Probe) -> Iterator[str]:
 
 def _checks(probe: Probe) -> tuple[Check, ...]:
     name, title = probe.name, probe.title
+    pages = Paging.NIGHT if probe.name == ALL_REDUCE else Paging.DAY  # one probe that pages for corrupt data is enough
     return (
         Check(
             name=f"gpu_{name}_wrong",
-            pages=Paging.NIGHT,
+            pages=pages,
             help=f"The GPU sends wrong data in the {title} (silent data corruption).",
             steps=f"""\
 1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
@@ -225,7 +226,7 @@ def _checks(probe: Probe) -> tuple[Check, ...]:
         ),
         Check(
             name=f"{name}_wrong",
-            pages=Paging.NIGHT,
+            pages=pages,
             help=f"The {title} computes wrong results (silent data corruption).",
             steps=f"""\
 1. Drain the node at once. Do not trust what it has computed since the last run that was ok.
