@@ -21,8 +21,8 @@ from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts
 from gpumon.config.effective_configuration import show
 from gpumon.config.redact import redact, redact_file, redact_text
 from gpumon.outputs import terminal
-from gpumon.store.database_file import examine
 from gpumon.store.error_events import read_recent
+from gpumon.store.store import examine
 from gpumon.store.store_error import StoreError
 
 EVENTS, LOG_LINES, MAX_LOG = 1000, 2000, 4 << 20

@@ -9,7 +9,7 @@ from functools import partial
 
 from gpumon.model.audit_entry import AuditEntry
 from gpumon.services.persistence import Persistence
-from gpumon.store import audit
+from gpumon.store import records
 
 _log = logging.getLogger("gpumon.audit")
 _log.setLevel(logging.INFO)  # independent of log.level, because the journal also has the record if the store is lost
@@ -28,8 +28,8 @@ class AuditLog:
         """Log the entry and write it to the store. If the store fails, only the log contains the entry."""
         words = {name: value for name, value in asdict(entry).items() if name != "wall" and value not in ("", None)}
         _log.info("change requested", extra=words)
-        self._persistence.write(partial(audit.put, entry=entry))
+        self._persistence.write(partial(records.put_audit_entry, entry=entry))
 
     def find(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
         """Return a future with the newest `limit` entries, newest first; it raises StoreError if the store fails."""
-        return self._persistence.read(partial(audit.read, limit=limit))
+        return self._persistence.read(partial(records.read_audit_entries, limit=limit))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
-from gpumon.store import agent_runs
+from gpumon.store import records
 from gpumon.supervisor.loop import Loop
 
 BEAT_SECONDS = 60.0
@@ -41,4 +41,4 @@ class Heartbeat:
         report = self._latest()
         planned = report.maintenance is not None
         agent_run = replace(report.agent.runs[-1], last=time.time(), stopped=stopped, planned=planned)
-        self._writes.put(agent_runs.TABLE, [agent_run])
+        self._writes.put(records.AGENT_RUNS, [agent_run])

@@ -15,7 +15,7 @@ from gpumon.model.reading import Labels
 from gpumon.services.receivers import alertmanagers, message_receivers
 from gpumon.services.senders import AlertmanagerSender, Delays, MessageSender, Sender, Write
 from gpumon.state.report import Report
-from gpumon.store import notified as store_notified
+from gpumon.store import records
 from gpumon.supervisor.loop import Loop
 
 STORE_GRACE_SECONDS = 30.0
@@ -65,7 +65,7 @@ class Notifier:
         for sender in self._senders:
             sender.restore(by_receiver.pop(sender.row_name, ()))
         for row in (row for rows in by_receiver.values() for row in rows):
-            self._write(partial(store_notified.remove, notified=row))
+            self._write(partial(records.remove_notified, notified=row))
 
     def tick(self) -> None:
         """Pass the alerts that fire now to the senders; during a maintenance, only to those of Alertmanagers.

@@ -21,7 +21,7 @@ from gpumon.services.write_behind import DurableMessage, WriteBehind
 from gpumon.state.gpu_inventory import Removal
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
-from gpumon.store import error_events, gpus, ports, probe_runs, windows
+from gpumon.store import error_events, probe_runs, records
 from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.retention import Retention, prune
@@ -140,13 +140,13 @@ class Persistence:
 
     def _put_report(self, *, everything: bool = False) -> None:
         report, writes = self._latest(), self.writes
-        writes.put(gpus.TABLE, _gpu_rows(report, writes.rows(gpus.TABLE)), everything=everything)
-        writes.put(windows.TABLE, window_rows(report))
+        writes.put(records.GPUS, _gpu_rows(report, writes.rows(records.GPUS)), everything=everything)
+        writes.put(records.WINDOWS, window_rows(report))
         if report.agent.restored:  # before, the Report lacks the times at which the ports were first read
             rows = _port_rows(report)
             # A new port may replace another. After a restart the times of all ports show which, so all are stored.
-            new = any(port.identity not in writes.rows(ports.TABLE) for port in rows)
-            writes.put(ports.TABLE, rows, everything=everything or new)
+            new = any(port.identity not in writes.rows(records.PORTS) for port in rows)
+            writes.put(records.PORTS, rows, everything=everything or new)
 
     def _read_stored_state(self, store: Store) -> None:
         """Read the stored state and post it to the loop. Runs in the writer's thread."""

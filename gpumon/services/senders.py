@@ -19,7 +19,7 @@ from gpumon.health.check_row import Paging
 from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.services.delivery_child import TIMEOUT_SECONDS, DeliveryChild, Outcome
 from gpumon.services.receivers import Alertmanager, MessageReceiver, Orders
-from gpumon.store import notified as store_notified
+from gpumon.store import records
 from gpumon.supervisor.loop import Loop, Timer
 
 log = logging.getLogger("gpumon.notifications")
@@ -96,7 +96,7 @@ class Sender(ABC):
         """Add stored rows of the receiver, unless the alert has a row already, which is newer. Store all rows again."""
         self._rows = {row.alert.key: row for row in rows} | self._rows
         self._wanted = None  # the next update compares the alerts with these rows
-        self._write(partial(store_notified.replace_all, receiver=self.row_name, rows=tuple(self._rows.values())))
+        self._write(partial(records.replace_notified, receiver=self.row_name, rows=tuple(self._rows.values())))
 
     def start(self) -> None:
         self._started = True
@@ -198,11 +198,11 @@ class Sender(ABC):
         """
         row = replace(self._rows.get(row.alert.key, row), **fields)
         self._rows[row.alert.key] = row
-        self._write(partial(store_notified.put, notified=row))
+        self._write(partial(records.put_notified, notified=row))
 
     def _remove(self, row: NotifiedAlert) -> None:
         self._rows.pop(row.alert.key, None)
-        self._write(partial(store_notified.remove, notified=row))
+        self._write(partial(records.remove_notified, notified=row))
 
     def _delay(self, row: NotifiedAlert) -> float:
         """Return the seconds until the next attempt for this row."""

@@ -17,7 +17,7 @@ from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_section import MAX_EVENTS
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, error_events, gpus, notified, ports, probe_runs, verdicts, windows
+from gpumon.store import error_events, probe_runs, records, verdicts
 from gpumon.store.stored_rows import StoreTable
 
 MAX_AGENT_RUNS = 50
@@ -30,16 +30,16 @@ def read(connection: sqlite3.Connection) -> StoredState:
         counters=error_events.read_counters(connection),
         events=error_events.read_recent(connection, MAX_EVENTS),
         position=error_events.read_position(connection),
-        gpus=gpus.read(connection),
-        ports=ports.read(connection),
-        accepted=gpus.accepted_count(connection) is not None,
+        gpus=records.read_gpus(connection),
+        ports=records.read_ports(connection),
+        accepted=records.accepted_count(connection) is not None,
         verdicts=verdicts.read_open(connection),
         transitions=_transitions(connection),
         cleared=verdicts.read_last_cleared(connection),
         pending=verdicts.read_pending(connection),
-        agent_runs=agent_runs.read(connection, MAX_AGENT_RUNS),
-        windows=windows.read(connection),
-        notified=notified.read(connection),
+        agent_runs=records.read_agent_runs(connection, MAX_AGENT_RUNS),
+        windows=records.read_windows(connection),
+        notified=records.read_notified(connection),
         probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),
         probe_counters=probe_runs.read_counters(connection),
     )
@@ -49,10 +49,10 @@ def rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
     """Return the stored rows of those tables for which WriteBehind keeps the rows last submitted, by table."""
     positions = [] if stored.position is None else [stored.position]
     return {
-        gpus.TABLE: stored.gpus,
-        ports.TABLE: stored.ports,
-        agent_runs.TABLE: stored.agent_runs,
-        windows.TABLE: stored.windows,
+        records.GPUS: stored.gpus,
+        records.PORTS: stored.ports,
+        records.AGENT_RUNS: stored.agent_runs,
+        records.WINDOWS: stored.windows,
         error_events.POSITION: positions,
     }
 
@@ -69,7 +69,7 @@ def write(connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTab
     verdicts.restore(connection, report.health.open.values(), history)
     probe_runs.restore(connection, report.probe.results, _probe_counters(report))
     if report.inventory.accepted:
-        gpus.accept(connection, report.inventory.learned, ())
+        records.accept_gpus(connection, report.inventory.learned, ())
 
 
 def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:

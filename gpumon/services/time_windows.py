@@ -32,7 +32,7 @@ from gpumon.model.time_window import (
 from gpumon.services.persistence import window_rows
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
-from gpumon.store import windows
+from gpumon.store import records
 from gpumon.supervisor.loop import Loop
 
 POLL_SECONDS = 0.02
@@ -183,7 +183,7 @@ class TimeWindows:
 
     def _store(self, on_done: Callable[[bool], None]) -> None:
         rows = window_rows(self._latest())
-        self._writes.record(lambda connection: windows.put(connection, rows), None, on_done)
+        self._writes.record(lambda connection: records.put_windows(connection, rows), None, on_done)
 
     def _poll(self) -> None:
         self._answer()

@@ -15,7 +15,7 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.services import stored_state
 from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictTransitions
 from gpumon.state.report import Report
-from gpumon.store import error_events, gpus, ports, probe_runs, verdicts
+from gpumon.store import error_events, probe_runs, records, verdicts
 from gpumon.store.store_error import StoreError
 from gpumon.store.stored_rows import StoreTable
 from gpumon.store.writer import StoreWriter
@@ -135,9 +135,9 @@ class WriteBehind:
         """
 
         def write(connection: sqlite3.Connection) -> None:
-            gpus.accept(connection, acceptance.count, acceptance.gone)
-            gpus.accept_lanes(connection, acceptance.lanes)
-            ports.accept(connection, acceptance.ports, acceptance.slow)
+            records.accept_gpus(connection, acceptance.count, acceptance.gone)
+            records.accept_lanes(connection, acceptance.lanes)
+            records.accept_ports(connection, acceptance.ports, acceptance.slow)
 
         def publish(_: object) -> None:
             self._publish(acceptance)

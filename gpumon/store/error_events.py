@@ -114,7 +114,7 @@ def put_position(connection: sqlite3.Connection, positions: Iterable[LogPosition
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
 
 
-POSITION: StoreTable[LogPosition] = StoreTable(name="kernel_log_position", key=lambda _: None, put=put_position)
+POSITION: StoreTable[LogPosition] = StoreTable(key=lambda _: None, put=put_position)
 
 
 def read_position(connection: sqlite3.Connection) -> LogPosition | None:

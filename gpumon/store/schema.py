@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpumon.store import APPLICATION_ID
 from gpumon.store.store_error import StoreError, damage_error
 
+APPLICATION_ID = 0x67706D6E
+"""Application id in the SQLite header of every store ("gpmn"). A file without it is damaged or not a store."""
 _RENAMED_IN_RESULTS = {
     **{name: f"{name}_bytes_per_second" for name in ("busbw", "baseline", "spread", "best", "expected", "bandwidth")},
     "low": "below_reference",

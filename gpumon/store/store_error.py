@@ -42,14 +42,11 @@ _SYSTEM = {
 class StoreError(Exception):
     """Raised if the store cannot be opened, read or written. `problem` and `remedy` are for the operator."""
 
-    def __init__(self, path: Path, problem: str, remedy: str, *, damaged: bool = False, in_use: bool = False) -> None:
+    def __init__(self, path: Path, problem: str, remedy: str, *, damaged: bool = False) -> None:
         super().__init__(f"{path}: {problem}; {remedy}")
-        self.path = path
         self.problem = problem
         self.remedy = remedy
         self.damaged = damaged
-        self.in_use = in_use
-        """True if another process has locked the store."""
 
 
 @contextlib.contextmanager

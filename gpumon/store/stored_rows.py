@@ -53,7 +53,6 @@ class StoreTable(Generic[R]):
     Writing a row twice has the same effect as writing it once.
     """
 
-    name: str
     key: Callable[[R], Hashable]
     """Function that returns the key of a row, such as a uuid. A newer row replaces the older row with the same key."""
     put: Callable[[sqlite3.Connection, Iterable[R]], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -87,7 +87,7 @@ def update(connection: sqlite3.Connection, states: Iterable[tuple[Verdict, ...]]
     )
 
 
-TABLE: StoreTable[tuple[Verdict, ...]] = StoreTable(name="verdicts", key=lambda _: None, put=update)
+TABLE: StoreTable[tuple[Verdict, ...]] = StoreTable(key=lambda _: None, put=update)
 
 
 def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
@@ -123,15 +123,13 @@ def put_pending(connection: sqlite3.Connection, states: Iterable[tuple[PendingVe
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('pending_verdicts', ?)", (document,))
 
 
-PENDING: StoreTable[tuple[PendingVerdict, ...]] = StoreTable(
-    name="pending_verdicts", key=lambda _: None, put=put_pending
-)
+PENDING: StoreTable[tuple[PendingVerdict, ...]] = StoreTable(key=lambda _: None, put=put_pending)
 
 
 def read_pending(connection: sqlite3.Connection) -> tuple[PendingVerdict, ...]:
     """Return the stored pending verdicts; none if their JSON is missing or unreadable."""
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pending_verdicts'")
-    return next(readable("meta", rows, lambda row: tuple(map(_pending_verdict, json.loads(row[0])))), ())
+    return next(readable("meta", rows, lambda row: validate(tuple[PendingVerdict, ...], json.loads(row[0]))), ())
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
@@ -179,7 +177,3 @@ def _transition(row: Sequence[Any]) -> VerdictTransition:
     values = dict(zip(_COLUMNS, row, strict=True))
     verdict = _verdict(values.pop("check_name"), values.pop("device"), values.pop("document"))
     return validate(VerdictTransition, {**values, "verdict": verdict})
-
-
-def _pending_verdict(document: Mapping[str, Any]) -> PendingVerdict:
-    return validate(PendingVerdict, document)

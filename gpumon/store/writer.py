@@ -47,8 +47,8 @@ class StoreWriter:
         path: Path,
         *,
         post: Callable[[Callable[[], None]], None],
-        on_open: Callable[[Store], None] = lambda _: None,
-        on_reopen: Callable[[], None] = lambda: None,
+        on_open: Callable[[Store], None],
+        on_reopen: Callable[[], None],
         back_off: tuple[float, float] = BACK_OFF,
     ) -> None:
         """Create the thread. `post` runs a callback in the loop's thread, as Loop.post does.
@@ -87,12 +87,11 @@ class StoreWriter:
 
         `done` is posted with the result of `work` when its changes are durable, or `failed` with the error.
         """
-        job = _Job(work, done, failed)
         try:
-            self._queue.put_nowait(job)
+            self._queue.put_nowait(_Job(work, done, failed))
         except queue.Full:
-            problem = f"{MAX_QUEUED} writes are queued"
-            self._fail(job, StoreError(self._path, problem, "read the kernel log for a slow or hung disk"))
+            problem, remedy = f"{MAX_QUEUED} writes are queued", "read the kernel log for a slow or hung disk"
+            self._post(partial(failed, StoreError(self._path, problem, remedy)))
 
     def error(self) -> StoreError | None:
         """Return why the store cannot be written now; None if it can be written. Any thread may call this."""
@@ -121,18 +120,14 @@ class StoreWriter:
         ended = False
         while not ended:
             if self._store is None and boot_clock() >= self._retry_at:
-                self._attempt(self._open, self._lose)
-            try:
-                job = self._queue.get(timeout=self._timeout())
-            except queue.Empty:
-                continue
-            ended = job is None
-            if job is not None:
-                self._process(job)
-        self._attempt(self._close, self._lose)
-
-    def _timeout(self) -> float | None:
-        return max(0.0, self._retry_at - boot_clock()) if self._store is None else None
+                self._attempt(self._open)
+            timeout = max(0.0, self._retry_at - boot_clock()) if self._store is None else None
+            with contextlib.suppress(queue.Empty):
+                job = self._queue.get(timeout=timeout)
+                ended = job is None
+                if job is not None:
+                    self._process(job)
+        self._attempt(self._close)
 
     def _open(self) -> None:
         store = Store.open(self._path)
@@ -143,7 +138,9 @@ class StoreWriter:
             unless_writable.callback(store.close)
             refusal = _refusal(store)
             if refusal is None:
-                self._recover()
+                if self._error is not None:
+                    log.info("the store can be written again", extra={"path": str(self._path)})
+                self._error, self._delay = None, self._back_off[0]
             if not self._was_read:
                 self._on_open(store)
                 self._was_read = True
@@ -154,24 +151,15 @@ class StoreWriter:
             unless_writable.pop_all()
         self._store = store
 
-    def _recover(self) -> None:
-        if self._error is not None:
-            log.info("the store can be written again", extra={"path": str(self._path)})
-        self._error, self._delay = None, self._back_off[0]
-
-    def _lose(self, error: StoreError) -> None:
-        """Log the error, unless it is the same as before, and set the time of the next attempt to open the store."""
-        if self._error is None or self._error.problem != error.problem:
-            log.error("the store cannot be written", extra={"error": str(error)})
-        self._error = error
-        self._retry_at = boot_clock() + self._delay
-        self._delay = min(2 * self._delay, self._back_off[1])
-
     def _process(self, job: _Job) -> None:
         if self._store is None:
-            self._fail(job, self._error or StoreError(self._path, "it is not open", "try again"))
+            error: StoreError | None = self._error or StoreError(self._path, "it is not open", "try again")
         else:
-            self._attempt(partial(self._execute, self._store, job), partial(self._give_up, job))
+            error = self._attempt(partial(self._execute, self._store, job))
+        if error is not None:
+            self._post(partial(job.failed, error))
+            with contextlib.suppress(StoreError):
+                self._close()
 
     def _execute(self, store: Store, job: _Job) -> None:
         with store.writing() as connection:
@@ -179,35 +167,33 @@ class StoreWriter:
         store.prove_in_place()  # after the commit: the rows are in the file that the next agent opens
         self._post(partial(job.done, result))
 
-    def _give_up(self, job: _Job, error: StoreError) -> None:
-        self._lose(error)  # before `failed`, which may call error()
-        self._fail(job, error)
-        self._attempt(self._close, lambda _: None)
-
-    def _fail(self, job: _Job, error: StoreError) -> None:
-        self._post(partial(job.failed, error))
-
     def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
             store.close()
 
-    def _attempt(self, action: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
+    def _attempt(self, action: Callable[[], None]) -> StoreError | None:
+        """Run `action`. If it fails, log and return the error, and set when the store may be opened again."""
         self._busy_since = boot_clock()
         try:
             action()
         except StoreError as error:
-            failed(error)
+            if self._error is None or self._error.problem != error.problem:
+                log.error("the store cannot be written", extra={"error": str(error)})  # noqa: TRY400 - the operator's, not ours
+            self._error = error
         except Exception as error:  # a defect in one job must not end the thread
             log.exception("a job of the store failed: report this bug")
-            self._error = StoreError(self._path, f"it failed ({error!r})", "report it")  # logged, so not by `_lose`
-            failed(self._error)
+            self._error = StoreError(self._path, f"it failed ({error!r})", "report it")
+        else:
+            return None
         finally:
             self._busy_since = None
+        self._retry_at = boot_clock() + self._delay
+        self._delay = min(2 * self._delay, self._back_off[1])
+        return self._error
 
 
 def _refusal(store: Store) -> StoreError | None:
-    """Return an error that states why the store cannot be written; None if it can be written."""
     try:
         store.prove_writable()
     except StoreError as error:

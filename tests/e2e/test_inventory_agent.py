@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from agents import AgentProcess, eventually
 
-from gpumon.store import gpus, ports
+from gpumon.store import records
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def has_stored(agent: AgentProcess, what: str) -> bool:
                 shutil.copy(file, folder)
         copy = sqlite3.connect(Path(folder) / "gpumon.db")
         with closing(copy) as connection, suppress(sqlite3.DatabaseError):  # copied during a write
-            return len({"gpus": gpus.read, "ports": ports.read}[what](connection)) == 8
+            return len({"gpus": records.read_gpus, "ports": records.read_ports}[what](connection)) == 8
     return False
 
 

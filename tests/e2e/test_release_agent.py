@@ -19,7 +19,7 @@ from typing_extensions import Self
 from unkillable import build, held
 
 from gpumon.model.instant import Instant
-from gpumon.store import windows
+from gpumon.store import records
 from gpumon.store.store import Store
 
 pytestmark = pytest.mark.slow
@@ -182,9 +182,9 @@ def test_a_release_ends_while_no_agent_runs(agent: AgentProcess) -> None:
 def let_pass(path: Path, seconds: float) -> None:
     """Shift the stored windows as if no agent had run for this time."""
     with Store.open(path) as store:
-        for each in read(store, windows.read):
+        for each in read(store, records.read_windows):
             started, deadline = (
                 Instant(time.boot_id, time.at - seconds, time.wall - seconds) for time in (each.started, each.deadline)
             )
             earlier = replace(each, started=started, deadline=deadline)
-            write(store, windows.put, [earlier])
+            write(store, records.put_windows, [earlier])

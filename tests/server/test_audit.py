@@ -16,7 +16,7 @@ from serving import BEARER, ServedNode, ask, is_problem, serving
 
 from gpumon.cli.client import Client
 from gpumon.model.audit_entry import AuditEntry
-from gpumon.store import audit
+from gpumon.store import records
 from gpumon.store.store import Store
 
 
@@ -129,13 +129,13 @@ def test_a_client_that_does_not_wait_is_recorded_with_its_login(tmp_path: Path) 
 
 def test_the_audit_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest entries are deleted."""
-    monkeypatch.setattr(audit, "MAX_ROWS", 5)
+    monkeypatch.setattr(records, "MAX_AUDIT_ENTRIES", 5)
     with Store.open(tmp_path / "gpumon.db") as store:
         for number in range(8):
             with store.writing() as connection:
-                audit.put(connection, AuditEntry(wall=float(number), request=f"POST /{number}"))
+                records.put_audit_entry(connection, AuditEntry(wall=float(number), request=f"POST /{number}"))
         with store.reading() as connection:
-            assert [entry.wall for entry in audit.read(connection, 100)] == [7.0, 6.0, 5.0, 4.0, 3.0]
+            assert [entry.wall for entry in records.read_audit_entries(connection, 100)] == [7.0, 6.0, 5.0, 4.0, 3.0]
 
 
 def test_a_long_path_is_not_repeated() -> None:

@@ -38,7 +38,7 @@ from gpumon.state.messages import StoredState, Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, audit, error_events, gpus, ports, probe_runs, verdicts, windows
+from gpumon.store import error_events, probe_runs, records, verdicts
 from gpumon.store.error_events import EventQuery
 from gpumon.store.probe_runs import RunQuery
 from gpumon.store.retention import Retention, prune
@@ -99,19 +99,23 @@ def fill(path: Path) -> None:
         gpu = StoredGpu(
             uuid="GPU-0", bus_id="00000000:1B:00.0", serial="1", name="H100", first_wall=WALL, last_wall=WALL
         )
-        gpus.put(connection, [gpu, replace(gpu, uuid="GPU-7", bus_id="00000000:7B:00.0", gpu=7, energy=1.5)])
-        gpus.accept(connection, 3, ())
+        records.put_gpus(connection, [gpu, replace(gpu, uuid="GPU-7", bus_id="00000000:7B:00.0", gpu=7, energy=1.5)])
+        records.accept_gpus(connection, 3, ())
         text: dict[str, Any] = dict.fromkeys(
             ("device", "port", "bus_id", "guid", "link_layer", "board", "firmware"), "1"
         )
-        ports.put(connection, [PortRecord(identity="p", first_wall=WALL, last_wall=WALL, expected=True, **text)])
+        records.put_ports(
+            connection, [PortRecord(identity="p", first_wall=WALL, last_wall=WALL, expected=True, **text)]
+        )
         agent_run = AgentRun(began=Instant("boot-1", 1.0, WALL), version="1", last=WALL)
-        agent_runs.put(
+        records.put_agent_runs(
             connection, [agent_run, replace(agent_run, began=Instant("boot-0", 1.0, WALL), stopped=WALL, planned=True)]
         )
-        audit.put(connection, AuditEntry(wall=WALL, request="POST /api/v1/clear", reason="x", client="local", uid=0))
+        records.put_audit_entry(
+            connection, AuditEntry(wall=WALL, request="POST /api/v1/clear", reason="x", client="local", uid=0)
+        )
         for kind in (HOLD, MAINTENANCE):
-            windows.put(connection, [window(kind, start=WALL, start_at=1.0, seconds=9e9, reason="a reason")])
+            records.put_windows(connection, [window(kind, start=WALL, start_at=1.0, seconds=9e9, reason="a reason")])
 
 
 def damage(path: Path, seed: int) -> None:
@@ -164,7 +168,7 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
                 stored = stored_state.read(connection)
                 found = error_events.find(connection, EventQuery())
                 probe_runs.find(connection, RunQuery())
-                audit.read(connection, 10)
+                records.read_audit_entries(connection, 10)
             left_out_rows += left_out.total()
             report = serve(stored)
             events = newest_first(report, [item.event for item in found])

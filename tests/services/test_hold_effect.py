@@ -47,7 +47,7 @@ from gpumon.state.messages import ProbeEnded, ProbeProgressed, Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.store import windows
+from gpumon.store import records
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
@@ -223,7 +223,7 @@ def test_a_hold_ends_at_its_deadline(agent: HoldingAgent, store: Path) -> None:
     turn_until(agent.loop, hold_has_ended)
     agent.persistence.close()
     with Store.open(store) as opened:
-        assert [window.owner for window in in_force(read(opened, windows.read))] == ["2"]
+        assert [window.owner for window in in_force(read(opened, records.read_windows))] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_hold_is_in_force_if_the_store_fails(
     def raise_disk_full(*_: object) -> None:
         raise StoreError(store, "the disk is full", "make room")
 
-    monkeypatch.setattr("gpumon.store.windows.put", raise_disk_full)
+    monkeypatch.setattr("gpumon.store.records.put_windows", raise_disk_full)
     assert agent.hold("1") == RequestResult(stored=False)
     assert agent.owners() == ["1"]
 

@@ -24,7 +24,7 @@ from gpumon.services import delivery
 from gpumon.services.delivery_child import DeliveryChild, Outcome, deliver_now
 from gpumon.services.receivers import alertmanagers, message_receivers
 from gpumon.services.senders import ALL, MAX_ENDED, AlertmanagerSender, Delays, MessageSender, Sender, Wanted, row_name
-from gpumon.store import notified
+from gpumon.store import records
 from gpumon.supervisor.child_process import unreaped_pids
 from gpumon.supervisor.loop import Loop
 
@@ -53,11 +53,11 @@ class Kept:
         self.changed = threading.Condition()
 
     def __call__(self, work: Any) -> None:
-        if work.func is notified.replace_all:
+        if work.func is records.replace_notified:
             self.rows = {row.alert.key: row for row in work.keywords["rows"]}
             return
         row: NotifiedAlert = work.keywords["notified"]
-        removed = work.func is notified.remove
+        removed = work.func is records.remove_notified
         with self.changed:
             before = self.rows.get(row.alert.key)
             if removed:

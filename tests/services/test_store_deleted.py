@@ -23,7 +23,7 @@ from gpumon.services.persistence import Persistence
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, error_events, gpus, ports, verdicts, windows
+from gpumon.store import error_events, records, verdicts
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
@@ -107,7 +107,7 @@ def delete_wal(path: Path) -> None:
 def replace_database(path: Path) -> None:
     other = path.with_name("other.db")
     with Store.open(other) as store:
-        write(store, agent_runs.put, [replace(BEFORE, began=BEFORE.began._replace(at=1.0))])
+        write(store, records.put_agent_runs, [replace(BEFORE, began=BEFORE.began._replace(at=1.0))])
         write(store, verdicts.record, [raised_transition("not_ours")])
     other.replace(path)
 
@@ -121,11 +121,11 @@ def test_a_deleted_store_is_re_created_with_all_data(
     path = tmp_path / "state" / "gpumon.db"
     path.parent.mkdir()
     with Store.open(path) as store:
-        write(store, agent_runs.put, [BEFORE])
-        write(store, gpus.put, [GONE, MISSING])
-        write(store, ports.put, [PORT])
-        write(store, windows.put, [MAINTAINED])
-        write(store, gpus.accept, 1, ())
+        write(store, records.put_agent_runs, [BEFORE])
+        write(store, records.put_gpus, [GONE, MISSING])
+        write(store, records.put_ports, [PORT])
+        write(store, records.put_windows, [MAINTAINED])
+        write(store, records.accept_gpus, 1, ())
         write(store, error_events.record, [], LogPosition("boot-1", 7))
     agent = AgentWithDeletedStore(path)
     assert agent.store_transition(raised_transition("before"))
@@ -150,13 +150,13 @@ def test_a_deleted_store_is_re_created_with_all_data(
             "meanwhile",
             "after",
         }
-        assert set(read(store, gpus.read)) == {GONE, MISSING}
-        assert read(store, ports.read) == (PORT,)
-        assert read(store, windows.read) == agent.monitor.latest.windows != ()
-        assert read(store, gpus.accepted_count) is not None
+        assert set(read(store, records.read_gpus)) == {GONE, MISSING}
+        assert read(store, records.read_ports) == (PORT,)
+        assert read(store, records.read_windows) == agent.monitor.latest.windows != ()
+        assert read(store, records.accepted_count) is not None
         assert [counter.count for counter in read(store, error_events.read_counters)] == [1]
         assert len(read(store, error_events.read_recent, 10)) == 1
-        assert BEFORE in read(store, agent_runs.read, 10)
+        assert BEFORE in read(store, records.read_agent_runs, 10)
     agent.persistence.close()
 
 

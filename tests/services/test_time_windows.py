@@ -21,7 +21,7 @@ from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.store import windows
+from gpumon.store import records
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
@@ -83,7 +83,7 @@ class TimeWindowsOnly:
 
 
 def read_windows(connection: sqlite3.Connection) -> Windows:
-    return [(window.reason, window.ended is None) for window in windows.read(connection)]
+    return [(window.reason, window.ended is None) for window in records.read_windows(connection)]
 
 
 def windows_in(path: Path) -> Windows:
@@ -200,7 +200,7 @@ def test_the_answer_reports_a_store_that_failed(
     def raise_disk_full(*_: object) -> None:
         raise StoreError(path, "the disk is full", "make room")
 
-    monkeypatch.setattr("gpumon.store.windows.put", raise_disk_full)
+    monkeypatch.setattr("gpumon.store.records.put_windows", raise_disk_full)
     assert agent.start("meanwhile") == RequestResult(stored=False)
     assert agent.reported_windows() == [("meanwhile", True)]
     assert agent.end() == RequestResult(stored=False)

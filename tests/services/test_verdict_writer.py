@@ -24,7 +24,7 @@ from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.store import agent_runs, verdicts
+from gpumon.store import records, verdicts
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
@@ -255,8 +255,8 @@ def test_the_row_of_a_run_is_updated(tmp_path: Path) -> None:
     first = AgentRun(began=Instant("boot-1", 100.0, 2e9), version="1", last=2e9)
     second = replace(first, began=Instant("boot-1", 600.0, 2e9 + 500), last=2e9 + 500)
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, agent_runs.put, [first])
-        write(store, agent_runs.put, [replace(first, last=2e9 + 60, stopped=2e9 + 61)])
-        write(store, agent_runs.put, [second])
-        assert read(store, agent_runs.read, 10) == (replace(first, last=2e9 + 60, stopped=2e9 + 61), second)
-        assert read(store, agent_runs.read, 1) == (second,)
+        write(store, records.put_agent_runs, [first])
+        write(store, records.put_agent_runs, [replace(first, last=2e9 + 60, stopped=2e9 + 61)])
+        write(store, records.put_agent_runs, [second])
+        assert read(store, records.read_agent_runs, 10) == (replace(first, last=2e9 + 60, stopped=2e9 + 61), second)
+        assert read(store, records.read_agent_runs, 1) == (second,)

@@ -19,7 +19,7 @@ from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.model.port_record import PortRecord
 from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.time_window import MAX_ENDED
-from gpumon.store import error_events, gpus, notified, ports, windows
+from gpumon.store import error_events, records
 from gpumon.store.error_events import EventQuery
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
@@ -103,15 +103,15 @@ def board(number: int, bus_id: str = BUS_ID, last: float = 0.0) -> StoredGpu:
 
 def test_gpus_are_stored_by_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first read time of a GPU remains, its address is updated, and the number of rows is bounded."""
-    monkeypatch.setattr(gpus, "MAX_GPUS", 3)
+    monkeypatch.setattr(records, "MAX_DEVICES", 3)
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, gpus.put, [board(1), board(2, last=1)])
-        write(store, gpus.put, [replace(board(1, OTHER, last=5), first_wall=WALL + 5)])
-        assert read(store, gpus.read) == (board(2, last=1), board(1, OTHER, last=5))
+        write(store, records.put_gpus, [board(1), board(2, last=1)])
+        write(store, records.put_gpus, [replace(board(1, OTHER, last=5), first_wall=WALL + 5)])
+        assert read(store, records.read_gpus) == (board(2, last=1), board(1, OTHER, last=5))
 
-        write(store, gpus.put, (board(number, last=10 + number) for number in range(3, 6)))
+        write(store, records.put_gpus, (board(number, last=10 + number) for number in range(3, 6)))
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert [gpu.uuid for gpu in read(store, gpus.read)] == ["GPU-3", "GPU-4", "GPU-5"]
+        assert [gpu.uuid for gpu in read(store, records.read_gpus)] == ["GPU-3", "GPU-4", "GPU-5"]
 
 
 def test_an_event_that_continues_is_stored_again_after_its_deletion(tmp_path: Path) -> None:
@@ -130,16 +130,16 @@ def test_all_fields_of_a_gpu_are_stored(tmp_path: Path) -> None:
     whole = replace(board(1), gpu=3, boot_id="b1", vbios="96.00", inforom="G520", gsp="580.1", nvlinks=18, energy=1.5e9)
     whole = replace(whole, lanes=16.0)
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, gpus.put, [whole, board(2)])
-        assert read(store, gpus.accepted_count) is None
-        write(store, gpus.accept, 1, ["GPU-2"])
-        write(store, gpus.accept_lanes, {"GPU-1": 8.0})
+        write(store, records.put_gpus, [whole, board(2)])
+        assert read(store, records.accepted_count) is None
+        write(store, records.accept_gpus, 1, ["GPU-2"])
+        write(store, records.accept_lanes, {"GPU-1": 8.0})
     whole = replace(whole, lanes=8.0, lanes_accepted=True)
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert read(store, gpus.accepted_count) == 1
-        assert set(read(store, gpus.read)) == {whole, replace(board(2), expected=False)}
-        write(store, gpus.put, [board(2, last=5)])
-        assert board(2, last=5) in read(store, gpus.read)
+        assert read(store, records.accepted_count) == 1
+        assert set(read(store, records.read_gpus)) == {whole, replace(board(2), expected=False)}
+        write(store, records.put_gpus, [board(2, last=5)])
+        assert board(2, last=5) in read(store, records.read_gpus)
 
 
 def test_windows_are_stored_by_id_and_the_oldest_ended_ones_deleted(tmp_path: Path) -> None:
@@ -150,14 +150,14 @@ def test_windows_are_stored_by_id_and_the_oldest_ended_ones_deleted(tmp_path: Pa
         for _ in range(MAX_ENDED + 5)
     ]
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, windows.put, [hold, *ended])
+        write(store, records.put_windows, [hold, *ended])
         rebooted = replace(
             hold,
             started=hold.started._replace(boot_id="boot-2", at=-5.0),
             deadline=hold.deadline._replace(boot_id="boot-2", at=4.0),
         )
-        write(store, windows.put, [rebooted])
-        assert read(store, windows.read) == (rebooted, *ended[5:])
+        write(store, records.put_windows, [rebooted])
+        assert read(store, records.read_windows) == (rebooted, *ended[5:])
 
 
 def test_an_invalid_stored_window_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,11 +167,11 @@ def test_an_invalid_stored_window_is_ignored(tmp_path: Path, caplog: pytest.LogC
     for column, value in damage.items():
         path = tmp_path / f"{column}.db"
         with Store.open(path) as store:
-            write(store, windows.put, [good, bad])
+            write(store, records.put_windows, [good, bad])
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(f"UPDATE windows SET {column} = ? WHERE owner = '2'", (value,))  # noqa: S608 - constant column names
         with Store.open(path) as store:
-            assert read(store, windows.read) == (good,), column
+            assert read(store, records.read_windows) == (good,), column
     assert {record.message for record in caplog.records} == {"left out an unreadable row of the store"}
 
 
@@ -196,27 +196,27 @@ def port_record(number: int, last: float = 0.0, *, expected: bool | None = True)
 
 def test_ports_are_stored_by_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last state of each port is read; expected ports are deleted last."""
-    monkeypatch.setattr(ports, "MAX_PORTS", 2)
+    monkeypatch.setattr(records, "MAX_DEVICES", 2)
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, ports.put, [port_record(1), port_record(2, last=1, expected=None)])
+        write(store, records.put_ports, [port_record(1), port_record(2, last=1, expected=None)])
         moved = replace(port_record(1, last=5), device="mlx5_7", bus_id=OTHER)
-        write(store, ports.put, [moved])
+        write(store, records.put_ports, [moved])
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert read(store, ports.read) == (port_record(2, last=1, expected=None), moved)
-        write(store, ports.put, [port_record(3, last=9, expected=None), port_record(4, last=2)])
-        assert read(store, ports.read) == (port_record(4, last=2), moved)
+        assert read(store, records.read_ports) == (port_record(2, last=1, expected=None), moved)
+        write(store, records.put_ports, [port_record(3, last=9, expected=None), port_record(4, last=2)])
+        assert read(store, records.read_ports) == (port_record(4, last=2), moved)
 
 
 def test_accepted_ports_are_stored(tmp_path: Path) -> None:
     """Accepted ports are stored as no longer expected or with a lower speed; other ports are unchanged."""
     with Store.open(tmp_path / "gpumon.db") as store:
-        write(store, ports.put, [port_record(1), port_record(2), port_record(3)])
-        write(store, gpus.accept, 8, ())
-        write(store, ports.accept, [port_record(1).identity], {port_record(2).identity: 25e9})
+        write(store, records.put_ports, [port_record(1), port_record(2), port_record(3)])
+        write(store, records.accept_gpus, 8, ())
+        write(store, records.accept_ports, [port_record(1).identity], {port_record(2).identity: 25e9})
     with Store.open(tmp_path / "gpumon.db") as store:
-        assert [port.expected for port in read(store, ports.read)] == [False, True, True]
-        assert [port.speed for port in read(store, ports.read)] == [50e9, 25e9, 50e9]
-        assert read(store, gpus.accepted_count) == 8
+        assert [port.expected for port in read(store, records.read_ports)] == [False, True, True]
+        assert [port.speed for port in read(store, records.read_ports)] == [50e9, 25e9, 50e9]
+        assert read(store, records.accepted_count) == 8
 
 
 def test_messages_that_wait_for_a_receiver_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -226,10 +226,10 @@ def test_messages_that_wait_for_a_receiver_are_read_as_they_were_written(tmp_pat
     ended, other = replace(fired, ended=WALL + 1, failing_since=WALL), NotifiedAlert("slack 2", alert)
     with Store.open(tmp_path / "gpumon.db") as store:
         for row in (fired, ended, other):
-            write(store, notified.put, row)
-        assert set(read(store, notified.read)) == {ended, other}
-        write(store, notified.remove, ended)
-        assert read(store, notified.read) == (other,)
-        write(store, notified.replace_all, "webhook 1", [ended])
-        write(store, notified.replace_all, "slack 2", [])
-        assert read(store, notified.read) == (ended,)
+            write(store, records.put_notified, row)
+        assert set(read(store, records.read_notified)) == {ended, other}
+        write(store, records.remove_notified, ended)
+        assert read(store, records.read_notified) == (other,)
+        write(store, records.replace_notified, "webhook 1", [ended])
+        write(store, records.replace_notified, "slack 2", [])
+        assert read(store, records.read_notified) == (ended,)

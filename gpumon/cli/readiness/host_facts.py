@@ -35,7 +35,7 @@ from gpumon.model.orders import HostOrders
 from gpumon.outputs import terminal
 from gpumon.outputs.responses.base import Document
 from gpumon.runner.shared_memory import FOLDER
-from gpumon.store.database_file import examine
+from gpumon.store.store import examine
 from gpumon.store.store_error import StoreError
 
 TORCH_SECONDS = 60.0
