@@ -72,6 +72,18 @@ def test_comparisons_are_sentences() -> None:
     ) in lines
 
 
+def test_another_quantity_is_shown_in_its_own_unit() -> None:
+    """Columns, sizes and comparisons have the units of the measurement."""
+    gemm = {"operation": "matmul", "quantity": "compute", "unit": "flops_per_second", "size_unit": "rows"}
+    measured = replace(OK.measurements[0], **gemm, size=8192, value=6.2e14, raw_value=None)  # type: ignore[arg-type]
+    compared = replace(OK.comparisons[0], **gemm, size=8192, value=6.2e14, baseline=6.4e14, expected=None)  # type: ignore[arg-type]
+    text = table(replace(OK, probe="gemm", measurements=(measured,), comparisons=(compared,)))
+    assert "(TFLOP/s)" in text
+    assert "(rows)" in text
+    assert " 620.00 " in text
+    assert "matmul, default at 8192 rows: 620 TFLOP/s, 97 % of 640 TFLOP/s" in text
+
+
 def test_location_is_shown_below_the_table() -> None:
     """It has what the hint lacks, and the bandwidth of each pair; wrong data is marked."""
     pairs = tuple(

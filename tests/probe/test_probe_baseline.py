@@ -107,6 +107,14 @@ def test_low_bandwidth_is_below_the_floor_and_beyond_the_spread() -> None:
     assert compare_with(scattered, 404e9, floors=Floors(spreads=1.0)).below_reference == "baseline"
 
 
+@pytest.mark.parametrize(("value", "low"), [(300.0, ""), (499.0, ""), (501.0, "baseline"), (900.0, "baseline")])
+def test_a_higher_value_is_worse_if_lower_is_better(value: float, low: str) -> None:
+    """Above the median divided by the limit, and outside the spread of earlier runs."""
+    steady = state_after(*(run(number, 450.0) for number in range(5)))
+    judge = replace(judge_with(steady), higher_is_better=False)
+    assert judge.compare(make_measurement(value), ranks=len(HERE.gpus), versions=VERSIONS).below_reference == low
+
+
 @each_case(
     ("conditions", "versions"),
     [
