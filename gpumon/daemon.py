@@ -18,7 +18,7 @@ from gpumon.config.component_settings import reducer_settings
 from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.effective_configuration import changes, merge_reloaded
 from gpumon.config.model import Configuration
-from gpumon.model.audit_entry import AuditEntry
+from gpumon.model.request import AuditEntry
 from gpumon.runner import shared_memory
 from gpumon.runner.containment import end_remains
 from gpumon.runner.process_marks import end_orphans

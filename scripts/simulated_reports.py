@@ -21,8 +21,8 @@ from gpumon.collectors.nvml.gpm import MIN_SECONDS
 from gpumon.collectors.nvml.library import Library
 from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.model import call_progress
+from gpumon.model.instant import Now
 from gpumon.model.node import Build
-from gpumon.model.now import Now
 from gpumon.model.orders import HostOrders
 from gpumon.model.reading import Table, rows
 from gpumon.model.snapshot import GpuReading, HostSnapshot, PciBus, Snapshot

@@ -13,8 +13,7 @@ from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, Verdict
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.instant import Instant
 from gpumon.model.node import Build, Driver, Node
-from gpumon.model.port_record import PortRecord
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest, new_window
 from gpumon.outputs.responses.base import HostTime
 from gpumon.probe.core.frames import Progress

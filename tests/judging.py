@@ -23,8 +23,7 @@ from gpumon.health.verdict import Clearance, Level, Verdict, VerdictChange, Verd
 from gpumon.model import time_window
 from gpumon.model.error_event import NVML, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.instant import Instant
-from gpumon.model.now import Now
+from gpumon.model.instant import Instant, Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Labels, Sample, Table, samples
 from gpumon.model.snapshot import StuckProcess

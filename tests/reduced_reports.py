@@ -9,8 +9,7 @@ from gpumon.health.verdict import Action, Level, Verdict
 from gpumon.health.xids import XIDS
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.instant import Instant
-from gpumon.model.now import Now
+from gpumon.model.instant import Instant, Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.state.messages import Message

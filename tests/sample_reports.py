@@ -17,9 +17,8 @@ from gpumon.model.error_event import OVERRUN, SXID, ErrorEvent
 from gpumon.model.fabric import CHECKS, Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
 from gpumon.model.node import Driver, Node
-from gpumon.model.now import Now
 from gpumon.model.nvlink import C2cLink, Nvlink
 from gpumon.model.snapshot import MigReading
 from gpumon.outputs.responses.base import Document, HostTime

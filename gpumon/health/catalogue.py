@@ -11,9 +11,8 @@ from gpumon.health import nvlink5, recovery, registers, xid_texts, xids
 from gpumon.health.sxids import LINK_DOWN, Scope, scope
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
-from gpumon.model.driver_errors import driver_error
+from gpumon.model.driver_errors import driver_error, nic_error
 from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, DRIVER, NIC, OVERRUN, SXID, ErrorEvent
-from gpumon.model.nic_errors import nic_error
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 

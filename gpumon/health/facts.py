@@ -23,10 +23,9 @@ from gpumon.health.sample_windows import (
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
 from gpumon.model.node import Node
-from gpumon.model.now import Now
-from gpumon.model.port_record import PortRecord
+from gpumon.model.records import PortRecord
 from gpumon.model.snapshot import PortReading, StuckProcess
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
 from gpumon.probe.core.state import ProbeState

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpumon.health.node_health import Health, Pending
 from gpumon.health.verdict import Key, Level
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

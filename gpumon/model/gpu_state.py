@@ -11,8 +11,8 @@ from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import C2cLink, ExpectedLinks, Nvlink, NvlinkPeer
 from gpumon.model.reading import Labels, Table
+from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import GpuReading, MigReading
-from gpumon.model.stored_gpu import StoredGpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

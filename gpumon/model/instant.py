@@ -1,8 +1,9 @@
-"""A point in time on the boot clock and on the wall clock."""
+"""Points in time on the clocks of the host."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpumon.clock import boot_clock
@@ -36,3 +37,15 @@ class Instant(NamedTuple):
     def at_or_boot(self, boot_id: str) -> float:
         """Return the boot clock of this instant in the boot `boot_id`; 0, its start, if it was in an earlier boot."""
         return self.at if self.boot_id == boot_id else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The current time on three clocks, read together and passed to pure functions."""
+
+    at: float
+    """Boot clock (CLOCK_BOOTTIME) in seconds, for deadlines and durations."""
+    wall: float
+    """Wall time in seconds since the epoch, for display."""
+    uptime: float
+    """Seconds that this daemon has run, without the time in which it was stopped (SIGSTOP, suspend)."""

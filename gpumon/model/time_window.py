@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpumon.model.durations import utc
-from gpumon.model.instant import Instant
-from gpumon.model.now import Now
+from gpumon.model.instant import Instant, Now
 from gpumon.model.str_enum import StrEnum
 
 NODE = ""

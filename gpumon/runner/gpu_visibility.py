@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpumon.clock import boot_clock
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.request_result import DeviceHolder
+from gpumon.model.request import DeviceHolder
 from gpumon.probe.core.preflight import idle_bytes
 from gpumon.runner.gather_facts import OwnProcesses
 from gpumon.state.report import Report

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpumon.clock import boot_clock
-from gpumon.model.request_result import DeviceHolder
+from gpumon.model.request import DeviceHolder
 from gpumon.probe.core.evidence import Observations
 from gpumon.probe.core.plan import Run, make_plans, memory_needed
 from gpumon.probe.core.preflight import Skip, algorithms, interruption, usable_gpus

@@ -13,7 +13,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpumon.model.audit_entry import AuditEntry
+from gpumon.model.request import AuditEntry
 from gpumon.server.connections import KEPT_PATHS, Peer
 from gpumon.server.credentials import is_token
 from gpumon.server.headers import secure

@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from gpumon.health.clear_request import ClearRequest, ClearResult
-from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.reading import Page
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import AuditEntry, RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition
 from gpumon.probe.core.result import ProbeRequest

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Request
 from pydantic import Field
 
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.time_window import (
     API,
     COMMAND,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from gpumon.model.bus_id import parse_bus_id
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.time_window import MARKER, WindowKind, WindowSelection, released_scopes
 from gpumon.outputs.responses.windows import (
     HoldChangeResponse,

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
 
-from gpumon.model.audit_entry import AuditEntry
+from gpumon.model.request import AuditEntry
 from gpumon.services.persistence import Persistence
 from gpumon.store import records
 

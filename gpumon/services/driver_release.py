@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from gpumon.clock import boot_clock
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.instant import Instant
-from gpumon.model.request_result import DeviceHolder, RequestResult
+from gpumon.model.request import DeviceHolder, RequestResult
 from gpumon.model.time_window import (
     DEADLINE,
     MARKER,

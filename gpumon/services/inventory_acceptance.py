@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state import acceptance
 from gpumon.state.report import Report

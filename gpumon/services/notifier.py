@@ -10,8 +10,8 @@ from gpumon import JOB
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.health.alert import FIRING, Alert
 from gpumon.health.alert_texts import runbook_url
-from gpumon.model.notified_alert import NotifiedAlert, SentAlert
 from gpumon.model.reading import Labels
+from gpumon.model.records import NotifiedAlert, SentAlert
 from gpumon.services.receivers import alertmanagers, message_receivers
 from gpumon.services.senders import AlertmanagerSender, Delays, MessageSender, Sender, Write
 from gpumon.state.report import Report

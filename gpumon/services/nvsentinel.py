@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gpumon.health.verdict import ACTIONS, Action
-from gpumon.model.notified_alert import SentAlert
+from gpumon.model.records import SentAlert
 
 NAME = "nvsentinel"
 METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"

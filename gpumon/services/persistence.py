@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gpumon.model.port_record import PortRecord
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.time_window import MARKER, TimeWindow
 from gpumon.services import stored_state
 from gpumon.services.write_behind import DurableMessage, WriteBehind

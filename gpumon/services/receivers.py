@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from gpumon.config.notifications_section import NotificationsSection
-from gpumon.model.notified_alert import SentAlert
+from gpumon.model.records import SentAlert
 from gpumon.outputs.formatting import rfc3339
 from gpumon.services.nvsentinel import METHOD, NAME, health_events
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.model import durations
-from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.instant import Instant
+from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MARKER, NODE, TimeWindow, WindowKind, WindowRequest, new_window
 
 log = logging.getLogger("gpumon.release")

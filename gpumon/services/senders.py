@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.check_row import Paging
-from gpumon.model.notified_alert import NotifiedAlert, SentAlert
+from gpumon.model.records import NotifiedAlert, SentAlert
 from gpumon.services.delivery_child import TIMEOUT_SECONDS, DeliveryChild, Outcome
 from gpumon.services.receivers import Alertmanager, MessageReceiver, Orders
 from gpumon.store import records

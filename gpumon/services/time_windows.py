@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gpumon.clock import boot_clock
 from gpumon.model.instant import Instant
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.time_window import (
     END_SOME,
     LOWER_DURATION,

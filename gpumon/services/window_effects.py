@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpumon.clock import boot_clock
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.time_window import TimeWindow
 from gpumon.runner.runs import ProbeRuns
 from gpumon.services.time_windows import Completion

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from gpumon.health.expectation import Basis
 from gpumon.model.bus_id import parse_bus_id
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance
 from gpumon.state.report import Report

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import GpuReading
-from gpumon.model.stored_gpu import StoredGpu
 
 DISPLACED = "taken-"
 """Prefix of the inventory key of a GPU whose PCI address another GPU uses now. The key consists of this prefix and the

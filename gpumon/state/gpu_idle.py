@@ -9,7 +9,7 @@ from typing import Any
 
 from gpumon.health.latched_utilization import is_utilization_latched, memory_in_use
 from gpumon.model.gpu import Gpu
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 from gpumon.model.reading import Integral, rows
 from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.preflight import IDLE_TRAFFIC, IDLE_UTILIZATION, idle_bytes

@@ -11,11 +11,11 @@ from gpumon.health.products import Neighbours, board_size
 from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Now
 from gpumon.model.node import Driver
-from gpumon.model.now import Now
-from gpumon.model.request_result import DeviceHolder
+from gpumon.model.records import StoredGpu
+from gpumon.model.request import DeviceHolder
 from gpumon.model.snapshot import CONTAINER, SANDBOX, DriverStatus, PciBus, Snapshot
-from gpumon.model.stored_gpu import StoredGpu
 from gpumon.model.str_enum import StrEnum
 from gpumon.state.gpu_identity import (
     DISPLACED,

@@ -10,11 +10,11 @@ from gpumon.health.products import Neighbours, expected_links, link_expectation
 from gpumon.model.counter import Count, Counts
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 from gpumon.model.nvlink import ExpectedLinks, Nvlink
 from gpumon.model.reading import rows
+from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import GpuReading
-from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.counters import (
     RESET_SHARE,
     advance,

@@ -14,8 +14,7 @@ from gpumon.health.free_node import free_since
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import Key, Level, VerdictChange
 from gpumon.model.error_event import ErrorEvent
-from gpumon.model.instant import Instant
-from gpumon.model.now import Now
+from gpumon.model.instant import Instant, Now
 from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind, in_force, of_kind
 from gpumon.state import port_inventory

@@ -11,10 +11,8 @@ from gpumon.health.verdict import Key, Verdict, VerdictTransition
 from gpumon.model.child_status import HostStatus, SamplerStatus
 from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition
 from gpumon.model.frame import Frame
-from gpumon.model.notified_alert import NotifiedAlert
-from gpumon.model.port_record import PortRecord
-from gpumon.model.request_result import DeviceHolder
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import NotifiedAlert, PortRecord, StoredGpu
+from gpumon.model.request import DeviceHolder
 from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from gpumon.clock import boot_clock
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 from gpumon.state.messages import Message
 from gpumon.state.reduce import reduce
 from gpumon.state.reducer_settings import ReducerSettings

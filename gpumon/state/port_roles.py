@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from gpumon.model.infiniband import APART, BOND, DPU, EFA, FABRIC, OTHER, SWITCH
-from gpumon.model.port_patterns import matches
+from gpumon.model.infiniband import APART, BOND, DPU, EFA, FABRIC, OTHER, SWITCH, matches
 from gpumon.model.snapshot import PortReading
 
 INFINIBAND = "InfiniBand"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpumon.health.alert import RESOLVED
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 from gpumon.state import health_section
 from gpumon.state.messages import ErrorChanges, Message, Tick
 from gpumon.state.reducer_settings import ReducerSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.policy import Policy
-from gpumon.model.port_patterns import PortPatterns
+from gpumon.model.infiniband import PortPatterns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

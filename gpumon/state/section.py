@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from gpumon.health.alert_texts import SEVERITIES
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 from gpumon.model.reading import Labels, Table
 from gpumon.state.messages import Message
 from gpumon.state.reducer_settings import ReducerSettings

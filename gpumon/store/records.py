@@ -9,11 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gpumon.health.agent_runs import AgentRun
-from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.durations import LATEST
-from gpumon.model.notified_alert import NotifiedAlert
-from gpumon.model.port_record import PortRecord
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import NotifiedAlert, PortRecord, StoredGpu
+from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, Windows
 from gpumon.store.stored_rows import (
     StoreTable,

@@ -15,7 +15,7 @@ from gpumon.model.child_status import SamplerStatus
 from gpumon.model.error_event import FIRMWARE_SILENT, ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.orders import INDEX_PREFIX, SamplerOrders
-from gpumon.model.request_result import DeviceHolder
+from gpumon.model.request import DeviceHolder
 from gpumon.model.snapshot import Snapshot
 from gpumon.model.time_window import NODE
 from gpumon.supervisor.child import Child, ChildProgram

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_windows import HOLD, MAINTENANCE, RELEASE, window
 
-from gpumon.model.instant import Instant
-from gpumon.model.now import Now
+from gpumon.model.instant import Instant, Now
 from gpumon.model.time_window import (
     DEADLINE,
     MARKER,

@@ -15,9 +15,8 @@ import sample_reports as samples
 from stores import read
 
 from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
-from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.reading import Page
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import AuditEntry, RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Exposition, Renderer

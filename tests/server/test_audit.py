@@ -15,7 +15,7 @@ from each_case import each_case
 from serving import BEARER, ServedNode, ask, is_problem, serving
 
 from gpumon.cli.client import Client
-from gpumon.model.audit_entry import AuditEntry
+from gpumon.model.request import AuditEntry
 from gpumon.store import records
 from gpumon.store.store import Store
 

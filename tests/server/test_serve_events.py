@@ -15,7 +15,7 @@ from serving import ServedNode, ask, is_problem
 from stores import write
 
 from gpumon.model.error_event import OVERRUN, SXID, ErrorChange, ErrorEvent
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import StoredGpu
 from gpumon.outputs.responses.events import EventsResponse
 from gpumon.server.events import PAGE_SIZE
 from gpumon.state.report import Report

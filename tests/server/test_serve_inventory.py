@@ -14,10 +14,9 @@ from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
 from gpumon.health.expectation import Basis, Expectation
-from gpumon.model.port_record import PortRecord
-from gpumon.model.request_result import RequestResult
+from gpumon.model.records import PortRecord, StoredGpu
+from gpumon.model.request import RequestResult
 from gpumon.model.snapshot import GUEST
-from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.inventory_table import GPU_COLUMNS, render_inventory
 from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.state.gpu_inventory import Removal, RemovedGpu

@@ -15,7 +15,7 @@ from sample_windows import MAINTENANCE, window
 from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
 from gpumon.outputs import terminal
 from gpumon.state.report import Report

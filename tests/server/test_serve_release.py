@@ -18,7 +18,7 @@ from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 from gpumon.cli.main import main
 from gpumon.model import time_window
 from gpumon.model.gpu import FAULTS, Gpu
-from gpumon.model.request_result import DeviceHolder, RequestResult
+from gpumon.model.request import DeviceHolder, RequestResult
 from gpumon.model.time_window import NODE, TimeWindow, WindowRequest, WindowSelection
 from gpumon.outputs import terminal
 from gpumon.server import window_requests

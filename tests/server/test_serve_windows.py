@@ -10,7 +10,7 @@ import sample_reports as samples
 from sample_windows import HOLD, MAINTENANCE, RELEASE, window
 from serving import BEARER, ServedNode, ask, is_problem
 
-from gpumon.model.request_result import DeviceHolder, RequestResult
+from gpumon.model.request import DeviceHolder, RequestResult
 from gpumon.model.time_window import API, MARKER, TimeWindow, WindowRequest, WindowSelection
 
 PATH = "/api/v1/windows"

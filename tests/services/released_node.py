@@ -20,7 +20,7 @@ from gpumon.clock import boot_clock, boot_id
 from gpumon.model.frame import Frame
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.orders import SamplerOrders, Simulation
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.snapshot import DriverStatus, PciBus, Snapshot
 from gpumon.model.time_window import NODE, TimeWindow, WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.probes import PROBES

@@ -22,11 +22,10 @@ from sample_windows import HOLD, MAINTENANCE, window
 from gpumon.health.agent_runs import AgentRun
 from gpumon.health.pending_verdicts import PendingVerdict
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
-from gpumon.model.audit_entry import AuditEntry
 from gpumon.model.error_event import SXID, LogPosition
 from gpumon.model.instant import Instant
-from gpumon.model.port_record import PortRecord
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import PortRecord, StoredGpu
+from gpumon.model.request import AuditEntry
 from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.outputs.responses.base import HostTime

@@ -28,7 +28,7 @@ from gpumon.clock import boot_clock
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.time_window import WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES

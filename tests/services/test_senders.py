@@ -19,7 +19,7 @@ from receivers import Inbox, http_inbox
 from unkillable import build, held
 
 from gpumon.config.notifications_section import NotificationsSection
-from gpumon.model.notified_alert import NotifiedAlert, SentAlert
+from gpumon.model.records import NotifiedAlert, SentAlert
 from gpumon.services import delivery
 from gpumon.services.delivery_child import DeliveryChild, Outcome, deliver_now
 from gpumon.services.receivers import alertmanagers, message_receivers

@@ -17,8 +17,7 @@ from gpumon.health.agent_runs import AgentRun
 from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
 from gpumon.model.instant import Instant
-from gpumon.model.port_record import PortRecord
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.services.persistence import Persistence
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings

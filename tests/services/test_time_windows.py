@@ -12,7 +12,7 @@ import pytest
 from loops import turn_until
 from stores import read
 
-from gpumon.model.request_result import RequestResult
+from gpumon.model.request import RequestResult
 from gpumon.model.time_window import MAX_REASON_LENGTH, WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.services.persistence import Persistence
 from gpumon.services.time_windows import TimeWindows

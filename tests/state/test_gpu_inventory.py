@@ -15,8 +15,8 @@ from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Instant
+from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
-from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.responses.links import NvlinksResponse
 from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu

@@ -12,8 +12,19 @@ from reader_turns import Turns, host_snapshot
 from reduced_reports import reduce_all
 
 from gpumon.collectors.host.infiniband import PortReader
-from gpumon.model.infiniband import APART, BOND, DPU, NUMA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
-from gpumon.model.port_patterns import PortPatterns, matches
+from gpumon.model.infiniband import (
+    APART,
+    BOND,
+    DPU,
+    NUMA,
+    OTHER,
+    SWITCH,
+    InfinibandLink,
+    InfinibandPort,
+    Placement,
+    PortPatterns,
+    matches,
+)
 from gpumon.model.snapshot import PortReading, PortReadings
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report

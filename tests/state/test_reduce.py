@@ -24,7 +24,7 @@ from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.frame import decode, encode
 from gpumon.model.gpu import Gpu
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.state.messages import ErrorChanges, Message, StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reduced_reports import TERMS, UP, gpu_reading, healthy, lost_reading, snapshot
 
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 from gpumon.state.messages import Tick
 from gpumon.state.reduce import reduce
 from gpumon.state.report import Report

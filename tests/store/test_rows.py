@@ -15,9 +15,7 @@ from sample_windows import HOLD, RELEASE, window
 from stores import read, write
 
 from gpumon.model.error_event import KINDS, OVERRUN, SOURCES, SXID, XID, ErrorChange, ErrorEvent
-from gpumon.model.notified_alert import NotifiedAlert, SentAlert
-from gpumon.model.port_record import PortRecord
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import NotifiedAlert, PortRecord, SentAlert, StoredGpu
 from gpumon.model.time_window import MAX_ENDED
 from gpumon.store import error_events, records
 from gpumon.store.error_events import EventQuery

@@ -22,8 +22,8 @@ from gpumon.model.infiniband import (
     InfinibandLink,
     InfinibandPort,
     Placement,
+    matches,
 )
-from gpumon.model.port_patterns import matches
 from gpumon.model.reading import SLOW
 from gpumon.model.series_limits import MAX_SERIES
 from gpumon.model.snapshot import PortReading, PortReadings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from gpumon.model.infiniband import matches
 from gpumon.model.orders import HostOrders
-from gpumon.model.port_patterns import matches
 
 log = logging.getLogger("gpumon.collectors.host")
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpumon.model.driver_errors import DRIVER_ERRORS
+from gpumon.model.driver_errors import DRIVER_ERRORS, NIC_ERRORS
 from gpumon.model.error_event import (
     AER,
     AER_FATAL,
@@ -21,7 +21,6 @@ from gpumon.model.error_event import (
     SXID,
     XID,
 )
-from gpumon.model.nic_errors import NIC_ERRORS
 
 MAX_TEXT = 300
 """Max characters of the text of a parsed line."""

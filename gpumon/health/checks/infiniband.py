@@ -11,9 +11,9 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Clearance, Finding, Level, clear, fail, warn
+from gpumon.model.driver_errors import nic_error
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import EFA
-from gpumon.model.nic_errors import nic_error
 
 DOWNS = SampleWindow("gpumon_infiniband_link_downs_total", DAY)
 UPS_HALF_DAY, UPS_DAY = (SampleWindow("gpumon_infiniband_port_up", seconds) for seconds in (DAY / 2, DAY))

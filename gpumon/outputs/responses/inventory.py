@@ -11,9 +11,8 @@ from gpumon.health.expectation import BASES, Basis
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import ROLES
-from gpumon.model.port_record import PortRecord
+from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.snapshot import PLACES
-from gpumon.model.stored_gpu import StoredGpu
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
 from gpumon.outputs.responses.gpus import GpuResponse

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from gpumon.model.request_result import DeviceHolder
+from gpumon.model.request import DeviceHolder
 from gpumon.model.time_window import REQUESTERS, TimeWindow, WindowKind, in_force
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import HostTime, ResponseModel, timestamp

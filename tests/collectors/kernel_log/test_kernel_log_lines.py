@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from gpumon.collectors.kernel_log.lines import MAX_TEXT, Line, parse, parse_quoted, without_processes
 from gpumon.collectors.kernel_log.reader import KernelLog, Record
-from gpumon.model.driver_errors import NVLINK_DISCOVERY
+from gpumon.model.driver_errors import NIC_ERRORS, NVLINK_DISCOVERY
 from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, DRIVER, NIC, SXID, XID
-from gpumon.model.nic_errors import NIC_ERRORS
 
 GPU = "00000000:1B:00.0"
 SWITCH = "00000000:C1:00.0"

@@ -15,7 +15,7 @@ from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, Verdict
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import EFA, OTHER, SWITCH, InfinibandLink, InfinibandPort, Placement
-from gpumon.model.port_record import PortRecord
+from gpumon.model.records import PortRecord
 from gpumon.state.port_inventory import MissingPort
 
 KINDS = (

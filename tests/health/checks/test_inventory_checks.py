@@ -13,8 +13,8 @@ from judging import Ward
 from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
 from gpumon.health.verdict import Action, Clearance, Level, Verdict
+from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import CONTAINER, GUEST, SANDBOX, PciBus
-from gpumon.model.stored_gpu import StoredGpu
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 
 DRIVER, VBIOS = "580.95.05", "96.00.89.00.01"

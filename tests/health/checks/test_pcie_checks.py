@@ -10,7 +10,7 @@ from judging import Ward
 
 from gpumon.health.verdict import Action, Level
 from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL
-from gpumon.model.stored_gpu import StoredGpu
+from gpumon.model.records import StoredGpu
 
 PORT = "00000000:15:01.0"
 STORED = StoredGpu(uuid="", bus_id="", serial="", name="", first_wall=0.0, last_wall=0.0)
