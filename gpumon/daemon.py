@@ -16,8 +16,8 @@ from gpumon.bootstrap import build, service_table
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import reducer_settings
 from gpumon.config.configuration_error import ConfigurationError
-from gpumon.config.effective_configuration import changes, merge_reloaded
 from gpumon.config.model import Configuration
+from gpumon.config.settings_table import changes, merge_reloaded
 from gpumon.model.request import AuditEntry
 from gpumon.runner import shared_memory
 from gpumon.runner.containment import end_remains

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from gpumon.cli.errors import USAGE_ERROR
-from gpumon.config.suggestion import did_you_mean
+from gpumon.config.configuration_error import did_you_mean
 
 WIDTH = 100
 """Width of help texts in columns. It is fixed, because reading the terminal's width takes 4 ms of every `gpumon check`.

@@ -12,9 +12,9 @@ from pathlib import Path
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_flags, configuration_to_start, web_problem
 from gpumon.cli.errors import UserError
-from gpumon.config.effective_configuration import show
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact
+from gpumon.config.settings_table import show
 
 
 def add(parser: CommandParser) -> None:

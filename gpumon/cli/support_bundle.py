@@ -18,8 +18,8 @@ from gpumon import __version__
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts
-from gpumon.config.effective_configuration import show
 from gpumon.config.redact import redact, redact_file, redact_text
+from gpumon.config.settings_table import show
 from gpumon.outputs import terminal
 from gpumon.store.error_events import read_recent
 from gpumon.store.store import examine

@@ -1,9 +1,16 @@
-"""The error for an invalid configuration. It contains all problems, each with its origin and its remedy."""
+"""The error for an invalid configuration, with all problems, and the texts of problems and remedies."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpumon.model.durations import seconds
+
+if TYPE_CHECKING:  # a child of the simulator does not load pydantic, to save memory
+    from pydantic_core import ErrorDetails
 
 MAX_SHOWN = 50
 """Maximum number of problems in the message of an error."""
@@ -37,3 +44,38 @@ def _position(problem: ConfigurationProblem) -> tuple[str, int]:
     """Return the source of the value and, for a file, its line."""
     path, _, line = problem.origin.rpartition(":")
     return (path, int(line)) if line.isdecimal() else (problem.origin, 0)
+
+
+def did_you_mean(name: str, valid: Collection[str]) -> str:
+    """Return a remedy for an unknown name, as text: the most similar valid name, or a list of all valid names."""
+    near = difflib.get_close_matches(name, valid, n=1)
+    return f"did you mean {near[0]}?" if near else f"valid names: {', '.join(sorted(valid))}"
+
+
+_WRONG = {
+    "value_error": "{error}",
+    "literal_error": "must be {expected}",
+    "bool": "must be true or false",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "finite_number": "must be a finite number",
+    "string": "must be text",
+    "path": "must be a path",
+    "tuple": "must be a list",
+    "model": "must be a mapping of keys to values",
+    "missing": "is missing",
+    "dict": "must be a mapping of keys to values",
+    "greater_than_equal": "must be {ge:.15g} or more",
+    "greater_than": "must be above {gt:.15g}",
+    "less_than_equal": "must be at most {le:.15g}",
+}
+"""Text by the beginning of the type of pydantic's error."""
+
+
+def describe_error(error: ErrorDetails) -> str:
+    """Return what is wrong with a value, in the words of YAML instead of those of Python and pydantic."""
+    duration = seconds(error["input"]) if error["type"] == "float_parsing" else None
+    if duration is not None:
+        return f"must be a number, such as {duration:.15g} (seconds)"
+    template = next((text for kind, text in _WRONG.items() if error["type"].startswith(kind)), error["msg"])
+    return template.format_map(error.get("ctx", {}))

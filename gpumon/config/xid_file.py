@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpumon.config import yaml_file
-from gpumon.config.configuration_error import ConfigurationProblem
-from gpumon.config.suggestion import did_you_mean
+from gpumon.config.configuration_error import ConfigurationProblem, did_you_mean
 from gpumon.config.yaml_file import Parsed
 from gpumon.health.xids import XIDS, Class, Severity, Xid, unknown
 

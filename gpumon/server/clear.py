@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from gpumon.config.suggestion import did_you_mean
+from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.health.table import BY_NAME
 from gpumon.outputs import verdict_text

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from gpumon.config.suggestion import did_you_mean
+from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.alert_texts import RUNBOOKS, alert_texts, runbook_url
 from gpumon.outputs.runbook import runbooks
 from gpumon.server.context import rendered_documents, sources

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from gpumon.config.validation_text import describe_error
+from gpumon.config.configuration_error import describe_error
 from gpumon.config.yaml_file import YamlError, parse
 
 _VERIFY = {

@@ -25,7 +25,7 @@ from gpumon.cli.client import Answer, Client, ClientError
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock
-from gpumon.config.suggestion import did_you_mean
+from gpumon.config.configuration_error import did_you_mean
 from gpumon.server.uvicorn_thread import KEEP_ALIVE, ListenError, listen
 from gpumon_sim.fleet_pages import AgentPage, NodeIdentities
 from gpumon_sim.profiles import PROFILES

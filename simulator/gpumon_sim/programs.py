@@ -21,7 +21,7 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import TRACE
-from gpumon.config.suggestion import did_you_mean
+from gpumon.config.configuration_error import did_you_mean
 from gpumon.model import durations
 from gpumon.model.orders import is_recording
 from gpumon_sim import guest

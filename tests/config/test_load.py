@@ -11,9 +11,8 @@ from each_case import each_case
 
 from gpumon.config.configuration_error import MAX_SHOWN, ConfigurationError
 from gpumon.config.default_paths import state_directory
-from gpumon.config.effective_configuration import changes, merge_reloaded, show
 from gpumon.config.load import configuration_file, load
-from gpumon.config.settings_table import FLAGS, settings
+from gpumon.config.settings_table import FLAGS, changes, merge_reloaded, settings, show
 from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.table import LIMITS
 from gpumon.model.input_file import MAX_BYTES
