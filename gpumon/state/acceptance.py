@@ -59,10 +59,6 @@ def refusal(report: Report, parts: Collection[str] = ()) -> RequestResult | None
 
 
 def _count_without(gone: Collection[str], present: int, report: Report) -> int:
-    """Return the number of GPUs to expect if the GPUs in `gone` are no longer expected.
-
-    `present`: number of GPUs that are visible or missing. A number of GPUs in the configuration is ignored.
-    """
     wanted = report.expectation
     return max(present, 0 if wanted.basis is Basis.CONFIGURED else wanted.count) - len(gone)
 
@@ -80,10 +76,6 @@ def _missing_gpus(report: Report) -> Iterator[tuple[str, Names]]:
 
 
 def _dead_ports(report: Report) -> Iterator[tuple[str, Names]]:
-    """Yield the identity of each expected port that is down or gone, and the names of the port.
-
-    A port whose state cannot be read now is left out.
-    """
     for gone in report.gone_ports:
         yield gone.identity, frozenset({gone.identity, f"{gone.port.device}/{gone.port.port}"})
     records = port_inventory.by_name(report.host.inventory)

@@ -34,7 +34,6 @@ def apply(agent: AgentState, step: Step) -> AgentState:
 
 
 def _count_poll(node: Node, snapshot: Snapshot, step: Step) -> Node:
-    """Return the metrics of the node with those about polls, such as `polls_total`, updated after a complete poll."""
     failed = {key.partition(",")[0] for key in snapshot.errors}
     faulty = any(gpu.fault is not None for gpu in step.report.inventory.gpus.values())
     success = {tier: float(tier not in failed and not faulty) for tier in snapshot.durations}
@@ -88,7 +87,6 @@ def _notices(before: Mapping[str, str], node: Node, step: Step) -> Mapping[str, 
 
 
 def _node(agent: AgentState, step: Step) -> Node:
-    """Return the metrics of the node, with those that other sections determine."""
     report, node = step.report, agent.node
     inventory, host, samplers = report.inventory, report.host, report.inventory.samplers
     bus = None if inventory.bus is None else inventory.bus.functions
@@ -165,12 +163,9 @@ def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
 
 
 def _denied_processes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line if the host child is denied to read the processes of other users, and was not denied it before.
-
-    The level is info, because the packaged systemd unit runs without that permission.
-    """
     was, now = (PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
         message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
         remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
+        # info, because the packaged systemd unit runs without that permission
         yield LogLine(logging.INFO, message, {"remedy": remedy})

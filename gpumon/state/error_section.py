@@ -33,7 +33,6 @@ def _add(errors: Errors, changes: Sequence[ErrorChange]) -> Errors:
 
 
 def _restore(errors: Errors, stored: StoredState) -> Errors:
-    """Return the errors with the stored counters and events added to those since the start of the agent."""
     counted = {XID: _copy(errors.xids), SXID: _copy(errors.sxids)}
     for row in stored.counters:
         device = row.device.lower() if row.device.startswith(UNNAMED) else row.device

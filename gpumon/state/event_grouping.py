@@ -114,7 +114,6 @@ def _latest(last: Instant, observation: ErrorObservation) -> Instant:
 
 
 def _instance(before: int | None, observed: int | None) -> int | None:
-    """Return the id of the event's MIG instance; None if the event has none, or if the observation names another."""
     return None if before is None else common((before, observed))
 
 

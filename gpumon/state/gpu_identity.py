@@ -74,7 +74,6 @@ def _assign_index(
 
 
 def _free_index(records: Records, index: int) -> int:
-    """Return the first unused index that is not below `index`."""
     used = {gpu.index for gpu in records.values()}
     while index in used:
         index += 1
@@ -128,7 +127,6 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
 
 
 def _with_first_time(gpu: GpuState, stored: StoredGpu | None) -> GpuState:
-    """Return the record with the time of the first reading replaced by the stored time, if that is earlier."""
     if stored is None or gpu.stored is None:
         return gpu
     return replace(gpu, stored=replace(gpu.stored, first_wall=min(gpu.stored.first_wall, stored.first_wall)))

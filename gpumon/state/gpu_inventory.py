@@ -171,11 +171,8 @@ def _location(gpu: GpuState, inventory: GpuInventory) -> str:
 
 
 def _with_released(records: Records, released: Collection[str], bus: Bus) -> Records:
-    """Return the records after adding a record for each GPU in `released` that is on the bus.
-
-    If such a GPU already has a record, it no longer counts as absent, although it is not read.
-    """
     after = records
+    # A GPU that already has a record no longer counts as absent, although it is not read.
     for bus_id in sorted(released):
         before = after.get(bus_id)
         if bus_id in bus and (before is None or before.absent):
@@ -247,7 +244,6 @@ def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
 
 
 def _accept_lanes(gpu: GpuState, acceptance: Acceptance) -> GpuState:
-    """Return the record with the number of PCIe lanes that the operator accepted for this GPU, if any."""
     lanes = acceptance.lanes.get(gpu.uuid)
     if lanes is None or gpu.stored is None:
         return gpu
@@ -346,7 +342,6 @@ def _replaced_gpus(records: Records, places: int) -> Collection[GpuState]:
 
 
 def _owned_records(records: Records, inventory: GpuInventory) -> Records:
-    """Return the records without GPUs that are passed through or that the configuration excludes."""
     bus, excluded = inventory.drivers, inventory.pci.excluded
     owned = {
         bus_id: gpu
@@ -387,10 +382,6 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuState], why: Removal) -> 
 
 
 def _usual_count(gpus: Iterable[GpuState], count: int) -> int | None:
-    """Return the usual number of GPUs, at least `count`, on hosts with the product of `gpus`.
-
-    Return None if the products differ, or if no such number is known.
-    """
     names = {gpu.identity.get("name") for gpu in gpus}
     return board_size(names.pop(), count) if len(names) == 1 else None
 

@@ -73,7 +73,6 @@ def read(
 
 
 def _answer_fields(gpu: GpuState, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
-    """Return the fields of GpuState that a reading without a fault changes."""
     which = link_expectation(
         values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around
     )
@@ -114,7 +113,6 @@ def _answer_fields(gpu: GpuState, reading: GpuReading, values: Gpu, around: Neig
 
 
 def _usage(before: GpuState, reading: GpuReading, values: Gpu, now: Now) -> dict[str, Any]:
-    """Return the fields of GpuState about the use of the GPU: `link_rates` and `idle_since`."""
     rates = link_rates(before.reading, reading, before.link_rates, before.own_at)
     moved = sum(rates.values()) if rates else None
     unread = None if before.read_at is None or before.fault is not None else now.uptime - before.read_at
@@ -185,10 +183,6 @@ def _was_reset(gpu: GpuState, counters: Counts, values: Gpu, now: Now) -> bool:
 def _read_links(
     gpu: GpuState, links: Mapping[str, Nvlink], which: ExpectedLinks, away: frozenset[str], now: Now
 ) -> dict[str, Any]:
-    """Return the fields of GpuState that a reading of the NVLinks changes.
-
-    `which`: rule for the links that should be up. `away`: links to GPUs that are passed through, which need not be up.
-    """
     before = gpu.link_counters
     counters = {
         link: advance(before.get(link, {}), raw_values(row), {}, now.uptime, Nvlink) for link, row in links.items()
@@ -261,7 +255,6 @@ def readings(
 
 
 def _link_counts(gpu: GpuState, reading: GpuReading) -> dict[str, Any]:
-    """Return the rows of Gpu with numbers and sums over all links of the GPU."""
     up = [link.up for link in gpu.links.values() if link.up is not None]
     c2c = [link.up for link in reading.c2c_links.values() if link.up is not None]
     return {

@@ -130,7 +130,6 @@ def _covered_bus_ids(released: frozenset[str], inventory: GpuInventory) -> set[s
 
 
 def _with_view(inventory: GpuInventory, step: Step) -> GpuInventory:
-    """Return the inventory with all attributes that are derived from the others."""
     settings, uptime = step.settings, step.now.uptime
     fresh = inventory.polled_at is not None and uptime - inventory.polled_at <= settings.stale_after
     unwatched = _unwatched_bus_ids(inventory, uptime)
@@ -158,10 +157,6 @@ def _is_same(value: object, other: object) -> bool:
 
 
 def _down_reason(inventory: GpuInventory, settings: ReducerSettings, *, fresh: bool) -> str | None:
-    """Return the reason why no GPU of the node can be read now; None if there is none.
-
-    `fresh`: whether the last poll is recent.
-    """
     status, samplers = inventory.status, inventory.samplers
     if status is not None and not status.up:
         return f"{status.error}: {status.remedy}"
@@ -207,10 +202,6 @@ def _fault_start(gpu: GpuState, fault: str | None, health: Health) -> float | No
 
 
 def _unread_fault(gpu: GpuState, down: str | None, step: Step) -> tuple[str | None, str]:
-    """Return the fault and its detail if the GPU cannot be read, or if its last reading is missing or too old.
-
-    Return (None, "") otherwise. `down`: why no GPU of the node can be read; None if GPUs can be read.
-    """
     stale_after = step.settings.stale_after
     if down is not None or gpu.read_at is None:
         return "unknown", down or NOT_READ
@@ -257,10 +248,7 @@ def _gpu(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:
 
 
 def _fault(state: GpuState | None) -> str | None:
-    """Return the fault of a GPU; None if it has no fault or is not in the Report.
-
-    Also return None for a GPU that has not been read yet, which is normal at every start of the agent.
-    """
+    # a GPU that has not been read yet is normal at every start of the agent
     return None if state is None or state.detail == NOT_READ else state.fault
 
 
@@ -273,7 +261,6 @@ _REMOVED = {
 
 
 def _gone_gpus(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each GPU that stopped being expected, or for which the reason for that changed."""
     for uuid, gone in after.inventory.removed.items():
         if before.inventory.removed.get(uuid) != gone:
             yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})

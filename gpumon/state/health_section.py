@@ -40,7 +40,6 @@ def apply(health: Health, step: Step) -> Health:
 
 
 def _restore(health: Health, stored: StoredState, step: Step) -> Health:
-    """Return the health with the stored verdicts, their transitions and the pending verdicts."""
     boot_id = step.report.boot_id
     verdicts = evaluation.restored_verdicts(stored.verdicts, boot_id)
     health = node_health.restore_health(health, verdicts, stored.transitions, stored.cleared)
@@ -106,7 +105,6 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
 
 
 def _on_clock(event: ErrorEvent, now: Instant) -> ErrorEvent:
-    """Return the event with its wall times converted to the current setting of the wall clock."""
     last = event.last.on_clock(now)
     if abs(last - event.last.wall) < CLOCK_NOISE:
         return event
@@ -134,7 +132,6 @@ _VERDICT_LEVELS = {Level.FAIL: logging.ERROR, Level.WARN: logging.WARNING}
 
 
 def _transitions(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each new transition of a verdict."""
     logged = set(map(id, before.health.history))
     for transition in after.health.history:
         if id(transition) not in logged:
@@ -157,7 +154,6 @@ def _prefix(words: Mapping[str, object]) -> str:
 
 
 def _broken_checks(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each check that began to raise an exception on a device, and for each that works again."""
     failed, failing = before.health.failing_checks, after.health.failing_checks
     for key in failing.keys() - failed.keys():
         words = _device_words(key, after) | {"error": failing[key]}
@@ -167,7 +163,6 @@ def _broken_checks(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _device_words(key: Key, report: Report) -> dict[str, object]:
-    """Return the log fields that name a check and the device of its verdict, with the index if that is a GPU."""
     check, device = key
     words: dict[str, object] = {"check": check}
     if gpu := next((state for state in report.gpus if state.uuid == device), None):
@@ -176,7 +171,6 @@ def _device_words(key: Key, report: Report) -> dict[str, object]:
 
 
 def _alerts(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a line for each alert that began to fire, and for each that ended."""
     fired, firing = (
         {each.identity: each for each in report.alerts if each.state == FIRING} for report in (before, after)
     )

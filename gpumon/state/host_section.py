@@ -74,7 +74,6 @@ def _running(host: HostState) -> Mapping[str, bool]:
 
 
 def _service_stops(host: HostState) -> dict[str, float] | None:
-    """Return how often each installed service has stopped, by service name; None if no service is in a snapshot."""
     if host.snapshot is None:
         return None
     names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
@@ -117,7 +116,6 @@ def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Itera
 
 
 def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
-    """Yield a line for each port that was expected in `before` and is no longer expected."""
     for name, port in after.items():
         if port.expected is False and name in before and before[name].expected:
             words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}

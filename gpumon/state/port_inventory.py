@@ -123,7 +123,6 @@ def _with_roles(
 
 
 def _exclude(records: Records, patterns: Collection[str]) -> Records:
-    """Return the records, with the ports of adapters that match `patterns` no longer expected."""
     if not patterns:
         return records
     return {
@@ -212,10 +211,6 @@ def _identity(port: PortReading, records: Records, *, unique: bool) -> str:
 
 
 def _with_ports(records: Records, ports: Iterable[PortReading], named: Mapping[Place, str], wall: float) -> Records:
-    """Return the records updated with these readings. A new port gets a new record.
-
-    `named`: identity of each port. `wall`: Unix time of the readings.
-    """
     after = dict(records)
     for port in ports:
         identity = named[port.device, port.port]
@@ -274,7 +269,6 @@ def _limit(records: dict[str, PortRecord]) -> Records:
 
 
 def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
-    """Return the record of a port merged with its stored record, if there is one."""
     if stored is None:
         return record
     return replace(
@@ -335,7 +329,6 @@ def _without_readings(record: PortRecord, name: str, last: PortReading | None) -
 
 
 def _absent_ports(records: Records, here: Collection[str]) -> list[PortRecord]:
-    """Return the expected ports that are not present, the most recently read port first."""
     gone = (record for identity, record in records.items() if record.expected and identity not in here)
     return sorted(gone, key=lambda record: (-record.last_wall, record.identity))
 
@@ -368,7 +361,6 @@ def _replace_missing(records: Records, here: Collection[str], long_missing: Coll
 
 
 def _newer_ports(records: Records, here: Collection[str], old: PortRecord) -> Iterator[PortRecord]:
-    """Yield the present ports that have the link layer of `old` and appeared after the last reading of `old`."""
     for identity in here:
         record = records.get(identity)
         if record is not None and record.first_wall > old.last_wall and record.link_layer == old.link_layer:

@@ -39,7 +39,6 @@ def _without_kind(port: PortReading) -> PortReading:
 
 
 def _roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> list[tuple[str, str]]:
-    """Return, for each port, its role and the reason for that role."""
     fabric_speed = _fabric_speed(ports, speeds)
     infiniband = any(
         not port.restricted
@@ -61,10 +60,6 @@ def _is_slow_and_apart(port: PortReading, speed: float | None, fabric_speed: flo
 def _role(
     port: PortReading, speed: float | None, fabric_speed: float | None, fabric: Collection[str], *, infiniband: bool
 ) -> tuple[str, str]:
-    """Return the role of a port, and the reason.
-
-    `infiniband` is True if an InfiniBand port of the fabric was ever up.
-    """
     if port.restricted:
         return OTHER, RESTRICTED
     if fabric:
