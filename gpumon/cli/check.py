@@ -9,10 +9,8 @@ import os
 import sys
 
 from gpumon.cli import job_gpus
-from gpumon.cli.check_result import CheckResult, check_result, unknown
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.device_taint import device_taint_rules
-from gpumon.cli.duration_arguments import duration
+from gpumon.cli.check_result import CheckResult, check_result, device_taint_rules, unknown
+from gpumon.cli.command_parser import CommandParser, duration
 from gpumon.cli.health_file import MAX_AGE_SECONDS, CheckError, read_health
 from gpumon.config import default_paths
 from gpumon.health.verdict import UNKNOWN
@@ -123,7 +121,6 @@ def _result(path: str, args: argparse.Namespace) -> tuple[CheckResult, str]:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise CheckError if a name given with --ignore is not the name of a check."""
     if names:
         from gpumon.health.table import BY_NAME  # noqa: PLC0415 - takes 0.2 s, and is needed only with --ignore
 

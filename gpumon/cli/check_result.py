@@ -1,7 +1,8 @@
-"""Computes the exit code and the line of `gpumon check` from the content of the health file."""
+"""Computes what `gpumon check` reports from the content of the health file: exit code, line, JSON, DeviceTaintRules."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -129,10 +130,7 @@ def _words(
 
 
 def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
-    """Return why the state of GPUs is unknown; an empty string if it is known.
-
-    It is unknown if no GPU is detected, a GPU is not read, or the driver does not count an expected GPU.
-    """
+    """Return why the state of GPUs is unknown: none is detected, one is not read or not counted; "" if it is known."""
     if not health.gpus:
         return "the agent detects no GPU: check that the driver is loaded."
     blind = next((gpu for gpu in gpus if gpu.unwatched), None)
@@ -161,7 +159,6 @@ def _more(count: int) -> str:
 
 
 def _action(verdict: Document) -> str:
-    """Return a text with the action of a verdict, or "" if it is none. A reboot or reset already made is mentioned."""
     if repaired := REPAIRED.get(verdict.get("repair")):
         return f" {repaired} since: {verdict['action_text']}."
     return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."
@@ -178,3 +175,51 @@ def _maintenance(health: NodeHealth) -> str:
 def _one_line(text: str) -> str:
     """Return the text as one line without control characters and `|`, after which Nagios expects performance data."""
     return "".join(char for char in " ".join(text.replace("|", "/").split()) if char.isprintable())
+
+
+DRIVER = "gpu.nvidia.com"
+"""Name of the DRA driver whose devices are tainted. It names each pool after its node, and a GPU `gpu-<minor>`."""
+MAX_LABEL = 63
+RULE = """\
+apiVersion: resource.k8s.io/v1
+kind: DeviceTaintRule
+metadata:
+  name: {name}
+  labels: {{app.kubernetes.io/managed-by: gpumon, gpumon.io/node: {label}}}
+  annotations: {{gpumon.io/reason: {reason}}}
+spec:
+  deviceSelector: {selector}
+  taint: {{key: gpumon.io/unhealthy, value: {check}, effect: NoSchedule}}
+"""
+
+
+def device_taint_rules(result: CheckResult, node: str) -> str:
+    """Return, as YAML, a DeviceTaintRule for each failed GPU. `node` is the name of the node in Kubernetes.
+
+    If the node or a port has failed, return one rule for all GPUs of the node; if nothing has failed, an empty string.
+    """
+    failed = [verdict for verdict in result.verdicts if LEVELS[verdict["level"]] is FAIL]
+    uuids = {gpu.uuid for gpu in result.health.gpus}
+    whole = next((verdict for verdict in failed if verdict["device"] not in uuids), None)
+    return "---\n".join(_gpu_rules(result, failed, node) if whole is None else [_rule(whole, node, None)])
+
+
+def _gpu_rules(result: CheckResult, failed: list[Document], node: str) -> Iterator[str]:
+    first = {verdict["device"]: verdict for verdict in reversed(failed)}
+    for gpu in result.health.gpus:
+        if gpu.uuid in first and gpu.minor is None:
+            yield f"# {gpu.name} ({gpu.uuid}) has failed. It has no rule, because its device number was never read.\n"
+        elif gpu.uuid in first:
+            yield _rule(first[gpu.uuid], node, f"gpu-{gpu.minor}")
+
+
+def _rule(verdict: Document, node: str, device: str | None) -> str:
+    selector = {"driver": DRIVER, "pool": node} | ({} if device is None else {"device": device})
+    values = {
+        "name": "-".join(filter(None, ("gpumon", node, device))),
+        "label": node[:MAX_LABEL].rstrip("-."),
+        "reason": verdict["reason"],
+        "selector": selector,
+        "check": verdict["check"],
+    }
+    return RULE.format_map({name: json.dumps(value) for name, value in values.items()})  # JSON is valid YAML

@@ -9,9 +9,8 @@ import sys
 from typing import Any
 
 from gpumon.cli.client import STORED_LATER, RefusedError
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_client_flags, client
-from gpumon.cli.errors import UserError
 from gpumon.outputs.verdict_text import name
 
 PATH, MEMBERS = "/api/v1/clear", ("cleared", "refused", "stored")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode, urlsplit
 
 from gpumon import __version__
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import UserError
 from gpumon.server.token import TokenError, read
 
 TIMEOUT_SECONDS = 10.0
@@ -51,8 +51,6 @@ class NoAgentError(ClientError):
 
 
 class _LocalConnection(http.client.HTTPConnection):
-    """An HTTP connection to the agent of this host over its unix socket."""
-
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
@@ -110,10 +108,7 @@ class Client:
             raise ClientError(f"no response from {self._shown_address} to GET {path}: {error}") from error
 
     def change(self, method: str, path: str, members: Collection[str], **query: object) -> Any:
-        """Send a request that changes the agent's state and return the JSON object of the response, as `get` does.
-
-        Raise ClientError if the request fails, the object lacks one of `members`, or a URL is asked without a token.
-        """
+        """Send a request that changes the agent's state, as `get` does. A URL needs a token: else ClientError."""
         if not isinstance(self.address, Path) and self.token_file is None:
             raise ClientError(f"a change at {self._shown_address} needs a token: give its file with --token-file.")
         return self._ask(method, path, members, query)
@@ -171,10 +166,7 @@ class Client:
         return Answer(answer.status, answer.headers.get("Content-Type", ""), body)
 
     def _authorization(self) -> Mapping[str, str]:
-        """Return the Authorization header with the token or, without a token file, the URL's user and password.
-
-        Return {} if there is neither. Raise ClientError if the token cannot be read.
-        """
+        """Return the Authorization header with the token, else with the URL's user and password; {} without either."""
         url = urlsplit("" if isinstance(self.address, Path) else self.address)
         try:
             if self.token_file is not None:
@@ -188,7 +180,6 @@ class Client:
 
     @property
     def _shown_address(self) -> str:
-        """Return the address without the user and password of a URL."""
         scheme, slashes, rest = str(self.address).rpartition("//")
         return str(self.address) if isinstance(self.address, Path) else f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
@@ -223,10 +214,7 @@ def _printable(value: Any) -> Any:
 
 
 def _document(status: int, body: bytes, members: Collection[str]) -> Any:
-    """Return the JSON object of a response. Raise RefusedError if the status is an error.
-
-    Raise _NotGpumonError if the body is not a JSON object or lacks one of `members`.
-    """
+    """Return the JSON object of a response; raise _NotGpumonError if it is another one, RefusedError for a refusal."""
     try:
         document = _printable(json.loads(body))
     except (ValueError, RecursionError) as error:

@@ -1,15 +1,16 @@
-"""The argument parser of commands. Its help has examples; its errors suggest the most similar command."""
+"""The argument parser of commands, types of their arguments, and their errors and exit codes."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from gpumon.cli.errors import USAGE_ERROR
 from gpumon.config.configuration_error import did_you_mean
+from gpumon.model import durations
 
 WIDTH = 100
 """Width of help texts in columns. It is fixed, because reading the terminal's width takes 4 ms of every `gpumon check`.
@@ -83,3 +84,43 @@ class CommandParser(argparse.ArgumentParser):
             names = list(action.choices)
             raise argparse.ArgumentError(None, f"there is no command {value!r}; {did_you_mean(value, names)}")
         super()._check_value(action, value)
+
+
+USAGE_ERROR = 2
+
+
+class UserError(Exception):
+    """Raised for an error that the user can correct. The message states what is wrong and what to do."""
+
+
+def exit_code(program: str, run: Callable[[], int]) -> int:
+    """Run a command and return its exit code: USAGE_ERROR after a UserError, which is printed, and 130 after ^C."""
+    try:
+        return int(run())
+    except UserError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except BrokenPipeError:  # the reader has ended, as in `gpumon metrics | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def duration(text: str) -> float:
+    """Return a duration, such as 5m, in seconds. This is a function for `type=` of argparse.
+
+    Raise argparse.ArgumentTypeError if the duration is invalid or 0.
+    """
+    seconds = durations.seconds(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 90s, 5m or 1h30m")
+    return seconds
+
+
+def for_seconds(text: str) -> float:
+    """Return the value of the flag --for, such as 1h30m, in seconds. Raise UserError if it is invalid or 0."""
+    seconds = durations.seconds(text)
+    if not seconds:
+        raise UserError(f"--for {text!r} is not a duration: write 90s, 5m or 1h30m")
+    return seconds

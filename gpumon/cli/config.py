@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_flags, configuration_to_start, web_problem
-from gpumon.cli.errors import UserError
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact
 from gpumon.config.settings_table import show
@@ -36,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _missing(settings: Configuration) -> Iterator[str]:
-    """Yield a sentence for each file or package that the configuration needs and that this user cannot find here."""
     files = (name for name in type(settings.notifications).model_fields if name.endswith(("_file", "_socket")))
     others = ("probe.python", "probe.scheduler_gate", "kernel_log.path")
     named = [(name, settings.value(name)) for name in (*others, *(f"notifications.{name}" for name in files))]

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.client import TIMEOUT_SECONDS, Client
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import UserError
 from gpumon.collectors.node_source import NodeSource, node_source
 from gpumon.config import default_paths
 from gpumon.config.configuration_error import ConfigurationError

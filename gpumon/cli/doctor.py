@@ -17,12 +17,10 @@ from typing import Any
 
 from gpumon import __version__
 from gpumon.cli.check_result import EXIT_CODES
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.cli.errors import UserError
 from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
-from gpumon.cli.readiness.host_facts import HostFacts, gather, read_units
-from gpumon.cli.readiness.readiness_check import Readiness, ReadinessCheck
+from gpumon.cli.readiness.host_facts import HostFacts, Readiness, ReadinessCheck, gather, read_units
 from gpumon.cli.support_bundle import fill, new_bundle
 from gpumon.config.load import configuration_file, load
 from gpumon.config.settings_table import CONFIG_FILE

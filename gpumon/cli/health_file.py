@@ -165,10 +165,7 @@ def _stale(document: Any, max_age: float) -> str:
 
 
 def _maintenance(window: Document | None, *, this_boot: bool) -> str | None:
-    """Return the maintenance window as text; None if there is no window or it is over.
-
-    In the boot in which the file was written, its end is compared with the boot clock, otherwise with the wall clock.
-    """
+    """Return the maintenance window as text; None if it is over: by the boot clock if the file is of this boot."""
     if window is None:
         return None
     until = str(window["until"])

@@ -103,11 +103,7 @@ def _candidates(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable
 
 
 def _gpus_with_index(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
-    """Return the GPU with this NVML index.
-
-    If there is no such GPU and the driver has not renumbered GPUs since boot, return the GPU for which the agent shows
-    this index.
-    """
+    """Return the GPU with this NVML index; by the agent's index if the driver has not renumbered GPUs since boot."""
     matching = [gpu for gpu in gpus if gpu.nvml_index == number]
     if matching or any(gpu.moved for gpu in gpus):
         return matching
@@ -126,5 +122,4 @@ def _matches(name: str, gpu: GpuHealth) -> bool:
 
 
 def _list_names(gpus: Iterable[GpuHealth]) -> str:
-    """Return a text with the index and the uuid of each GPU, for an error message."""
     return ", ".join(gpu.uuid if gpu.number is None else f"{gpu.number} ({gpu.uuid})" for gpu in gpus)

@@ -14,8 +14,7 @@ import tty
 from collections.abc import Callable, Iterator
 
 from gpumon.cli.client import ClientError
-from gpumon.cli.duration_arguments import duration
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import UserError, duration
 
 SECONDS = 2.0
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import UserError, exit_code
+from gpumon.cli.command_parser import CommandParser, UserError, exit_code
 
 FOREIGN_ANSWER = (
     "the answer is not that of this version of gpumon: restart the agent, or name another one with --socket or --url"

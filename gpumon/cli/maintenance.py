@@ -7,10 +7,8 @@ import json
 from typing import Any
 
 from gpumon.cli.client import STORED_LATER, Client
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
-from gpumon.cli.duration_arguments import for_seconds
-from gpumon.cli.errors import UserError
 from gpumon.model.time_window import reason_problem
 from gpumon.outputs import window_sentences
 

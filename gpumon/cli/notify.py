@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_flags, configuration
-from gpumon.cli.errors import UserError
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.services.delivery_child import deliver_now

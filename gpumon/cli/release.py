@@ -9,10 +9,8 @@ import sys
 from typing import Any
 
 from gpumon.cli.client import Client, RefusedError
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
-from gpumon.cli.duration_arguments import for_seconds
-from gpumon.cli.errors import UserError
 from gpumon.outputs.window_sentences import releases
 
 PATH, MEMBERS = "/api/v1/release", ("windows",)

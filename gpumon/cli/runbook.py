@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.alert_texts import alert_texts
 from gpumon.outputs.runbook import Runbook, runbooks

@@ -9,9 +9,8 @@ import sys
 from subprocess import DEVNULL
 
 from gpumon import log
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_flags, configuration_to_start, profile_names, reader
-from gpumon.cli.errors import UserError
 from gpumon.config.configuration_error import ConfigurationError
 
 FALLBACK = "--simulate.fallback"
@@ -34,7 +33,6 @@ def add(parser: CommandParser) -> None:
 
 
 def _profile(name: str) -> str:
-    """Return the name of a profile, for `type=` of argparse. Raise ArgumentTypeError if it cannot be simulated."""
     try:
         names = profile_names()
     except UserError as error:

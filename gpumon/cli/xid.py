@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_flags, configuration
-from gpumon.cli.errors import UserError
 from gpumon.collectors.kernel_log.lines import parse_quoted, without_processes
 from gpumon.config.component_settings import xid_catalogue
 from gpumon.config.settings_table import CONFIG_FILE
@@ -53,10 +52,7 @@ def _explain_arguments(xids: Catalogue, code: str | None, text: str | None) -> D
 
 
 def _explain(xids: Catalogue, kind: str, code: int, text: str = "", *, fatal: bool | None = None) -> Document:
-    """Return the explanation of an Xid or SXid as the JSON object that --json prints.
-
-    `text`: its text in the kernel log; empty if no text was given.
-    """
+    """Return the JSON object that --json prints. `text`: the text in the kernel log; empty if none was given."""
     means = xids.read(kind, code, (text,), fatal=fatal)
     row = xids.xid(code) if kind == XID else None
     return {

@@ -41,7 +41,6 @@ class ConfigurationError(Exception):
 
 
 def _position(problem: ConfigurationProblem) -> tuple[str, int]:
-    """Return the source of the value and, for a file, its line."""
     path, _, line = problem.origin.rpartition(":")
     return (path, int(line)) if line.isdecimal() else (problem.origin, 0)
 

@@ -89,11 +89,7 @@ class ConfigurationSources:
         self.origins[section, key] = origin
 
     def _put_text(self, section: str, key: str, text: str, origin: str) -> None:
-        """Set a value from the text of a variable or flag.
-
-        Text in brackets or braces is parsed as YAML if the setting is a list or a mapping. The model parses any other
-        text.
-        """
+        """Set a value from the text of a variable or flag. A list or mapping in brackets or braces is YAML."""
         row = settings().get(f"{section}.{key}")
         try:
             structured = row is not None and isinstance(row.example, list | dict) and re.match(r"\s*[\[{]", text)

@@ -82,7 +82,6 @@ def _validate(sources: ConfigurationSources) -> Configuration:
 
 
 def _problem(error: ErrorDetails, sources: ConfigurationSources) -> ConfigurationProblem:
-    """Convert an error that pydantic reports to a problem with origin, setting and remedy."""
     key = tuple(str(part) for part in error["loc"] if part != "[key]")
     origin, name = sources.origin(key), redact_text(".".join(key))
     if error["type"] == "extra_forbidden":
@@ -152,7 +151,6 @@ def _check_ranges(sources: ConfigurationSources) -> None:
 
 
 def _number(value: object) -> float | None:
-    """Return the value as a number, as the model parses it; None if it is not a number."""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         with contextlib.suppress(ValueError, OverflowError):
             return float(value)

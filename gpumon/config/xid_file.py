@@ -54,7 +54,6 @@ def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
 
 
 def _problem(key: str, value: Any) -> tuple[str, str] | None:
-    """Return the problem of a key or its value as (problem, remedy); None if both are valid."""
     if key not in KEYS:
         return "unknown key", did_you_mean(key, KEYS)
     if not isinstance(value, str) or not value.strip():

@@ -15,7 +15,7 @@ from gpumon.cli.client import Client
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import url
 from gpumon.cli.live_view import add_watch_flag, in_color, watch
-from gpumon.cli.readiness.readiness_check import count
+from gpumon.cli.readiness.host_facts import count
 from gpumon.fleet.host_list import ALL, read_hosts
 from gpumon.fleet.sd import ADDRESS, with_port
 from gpumon.fleet.sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import UserError
 
 MAX_HOSTS = 100_000
 """Maximum number of hosts that one expression may name."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.duration_arguments import duration
+from gpumon.cli.command_parser import CommandParser, duration
 from gpumon.fleet.alert_rules import STALE_SECONDS, rules
 from gpumon.fleet.recording_rules import KEEP_SECONDS
 from gpumon.fleet.rule_file import KINDS, render

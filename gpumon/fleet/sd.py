@@ -10,8 +10,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from gpumon import DEFAULT_PORT
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.fleet.host_list import ALL, expand, read_hosts
 
 ADDRESS = "ansible_host"

@@ -145,7 +145,6 @@ def _with_changes(before: Any, changes: dict[str, Any]) -> Any:
 
 
 def _build(kind: Callable[..., T], values: dict[str, Any]) -> T:
-    """Return the dataclass of this kind with attributes from JSON."""
     return kind(**_arguments(kind, values))
 
 

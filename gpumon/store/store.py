@@ -175,10 +175,7 @@ def _ownership_error(path: Path) -> StoreError | None:
 
 
 def _copy(path: Path, refusal: StoreError) -> sqlite3.Connection:
-    """Return a copy of the file in memory. Raise `refusal` if there is no file, or if it cannot be read.
-
-    A copy is used because SQLite cannot read a WAL in a directory that it cannot write.
-    """
+    """Return a copy in memory: SQLite cannot read a WAL in a directory that it cannot write. Else raise `refusal`."""
     if not path.exists():
         raise refusal
     try:
@@ -241,10 +238,7 @@ def _lock_path(path: Path) -> Path:
 
 
 def _open_or_replace(path: Path, *, intact: bool) -> tuple[sqlite3.Connection, Path | None]:
-    """Open the database file. If it is damaged, rename it and create a new one; return also the new path of the old.
-
-    `intact`: False if its header is damaged.
-    """
+    """Open the file; if it is damaged, create a new one, and return also the new path of the old one."""
     if intact:
         try:
             return _connect(path), None

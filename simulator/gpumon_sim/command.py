@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import exit_code
+from gpumon.cli.command_parser import CommandParser, exit_code
 
 SEPARATOR = "--"
 COMMANDS = {"fleet": "gpumon_sim.fleet", "record": "gpumon_sim.recording.command"}

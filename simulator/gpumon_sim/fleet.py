@@ -22,8 +22,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from gpumon.cli.client import Answer, Client, ClientError
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.clock import boot_clock
 from gpumon.config.configuration_error import did_you_mean
 from gpumon.server.uvicorn_thread import KEEP_ALIVE, ListenError, listen

@@ -17,8 +17,7 @@ import yaml
 
 import gpumon
 import gpumon_sim
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import TRACE
 from gpumon.config.configuration_error import did_you_mean

@@ -15,7 +15,7 @@ from agents import eventually, free_port
 from each_case import each_case
 from gpumon_sim.command import main
 
-from gpumon.cli.errors import USAGE_ERROR
+from gpumon.cli.command_parser import USAGE_ERROR
 
 NODES, BROKEN = 4, 1
 

@@ -108,7 +108,7 @@ def test_no_token_is_sent_to_a_port_of_this_host(
         monkeypatch.setenv("GPUMON_WEB__TOKEN_FILE", str(token))
         monkeypatch.setenv("GPUMON_STORE__PATH", str(tmp_path / "gpumon.db"))
         monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
-        monkeypatch.setattr("gpumon.cli.probe_hold.PATIENCE_SECONDS", 0)
+        monkeypatch.setattr("gpumon.cli.probe.PATIENCE_SECONDS", 0)
         for command in (["status"], ["clear", "--all"], ["release", "--for", "5m"], ["maintenance", "end"]):
             assert main(command) == 2
             assert f"no agent answers at {tmp_path}/gpumon.db.sock" in capsys.readouterr().err

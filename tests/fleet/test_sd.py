@@ -15,7 +15,7 @@ import pytest
 from agents import eventually, running
 from each_case import each_case
 
-from gpumon.cli.errors import UserError
+from gpumon.cli.command_parser import UserError
 from gpumon.cli.main import main
 from gpumon.fleet.host_list import expand
 

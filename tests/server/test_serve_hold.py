@@ -143,7 +143,7 @@ def test_an_agent_that_does_not_respond_is_an_error(
     node: ServedNode, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command fails because a running agent may still use the GPUs."""
-    monkeypatch.setattr("gpumon.cli.probe_hold.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("gpumon.cli.probe.PATIENCE_SECONDS", 0.3)
     node.let_go = None
     assert main(["probe", "hold", *flags]) == 1
     assert "timed out" in capsys.readouterr().err

@@ -6,8 +6,8 @@ import re
 import shlex
 
 from gpumon import __version__
-from gpumon.cli.readiness.host_facts import SOCKET_UNIT, UNIT, UNREADABLE, HostFacts
-from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, UNKNOWN, WARN, Readiness, ReadinessCheck
+from gpumon.cli.readiness.host_facts import ABSENT, SOCKET_UNIT, UNIT, UNREADABLE, HostFacts, Readiness, ReadinessCheck
+from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN
 
 AS_ROOT = "sudo gpumon doctor"
 DROP_INS = f"/etc/systemd/system/{UNIT}.d"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpumon.cli.readiness.host_facts import HostFacts
-from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, UNKNOWN, WARN, Readiness, ReadinessCheck, count
+from gpumon.cli.readiness.host_facts import ABSENT, HostFacts, Readiness, ReadinessCheck, count
+from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN
 
 GIB = 1 << 30
 MIN_SHARED_MEMORY, MIN_FREE_SHARED_MEMORY = GIB, GIB >> 2

@@ -14,7 +14,7 @@ import resource
 import shlex
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.config.component_settings import kernel_log_path, probe_settings
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact_text
+from gpumon.health.verdict import Level
 from gpumon.model.orders import HostOrders
 from gpumon.outputs import terminal
 from gpumon.outputs.responses.base import Document
@@ -218,7 +219,6 @@ def _user(unit: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def _port_error(address: tuple[str, int]) -> str:
-    """Return why no socket can be bound to the address; an empty string if one can."""
     try:
         socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET).close()
     except OSError as error:
@@ -239,3 +239,32 @@ def _store_error(path: Path) -> str:
 def _clock_error() -> float | None:
     timex = (ctypes.c_long * 64)()  # larger than C's struct timex, whose member modes is 0, so that nothing is changed
     return float(timex[3]) / 1e6 if ctypes.CDLL(None).adjtimex(timex) >= 0 else None
+
+
+ABSENT = None
+"""Value of `Readiness.level` if the question does not apply to this host."""
+
+
+class Readiness(NamedTuple):
+    """The answer to one question about this host."""
+
+    level: Level | None
+    detail: str
+    remedy: str = ""
+    """Commands to paste into a shell; empty if nothing is to be done."""
+
+    @property
+    def word(self) -> str:
+        return "absent" if self.level is None else self.level.word
+
+
+class ReadinessCheck(NamedTuple):
+    """A row of the table of checks, from which docs/doctor.md is generated."""
+
+    name: str
+    question: str
+    answer: Callable[[HostFacts], Readiness]
+
+
+def count(number: float, noun: str = "GPU") -> str:
+    return f"{number:.0f} {noun}{'s' * (number != 1)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 
-from gpumon.cli.readiness.host_facts import RELEASED, HostFacts
-from gpumon.cli.readiness.readiness_check import ABSENT, FAIL, OK, WARN, Readiness, ReadinessCheck, count
+from gpumon.cli.readiness.host_facts import ABSENT, RELEASED, HostFacts, Readiness, ReadinessCheck, count
+from gpumon.health.verdict import FAIL, OK, WARN
 from gpumon.probe.core.remedies import TORCH, numbers, remedy, torch_installation
 
 MIN_DRIVERS = {11: 450, 12: 525, 13: 580}

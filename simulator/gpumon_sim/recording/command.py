@@ -12,10 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpumon import __version__, log
-from gpumon.cli.command_parser import CommandParser
+from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.cli.duration_arguments import for_seconds
-from gpumon.cli.errors import UserError
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
