@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from benchmarks.truth.children import MAINS
 from benchmarks.truth.host import VirtualHost, VirtualProcess
-from gpumon.bootstrap import Services
+from gpumon.bootstrap import Services, service_table
 from gpumon.clock import BOOT_ID, SIMULATED, boot_clock
 from gpumon.config.component_settings import timetables
 from gpumon.config.configuration_error import ConfigurationError, ConfigurationProblem
@@ -80,6 +80,7 @@ class VirtualAgent(Daemon):
             schedule=_Schedule(self.services, timetables(configuration)),
             http_endpoint=_SilentEndpoint(configuration.web, Path("/unused"), FastAPI),
         )
+        self._table = service_table(self.services)
 
     def advance(self, seconds: float) -> None:
         """Let this time pass."""
