@@ -108,7 +108,7 @@ class Soak:
     def calm(self, after: str) -> None:
         """Remove all faults; all GPUs must recover in time and remain healthy."""
         self.stage.heal(everything=True)
-        self.agent.post("/api/v1/release", method="DELETE")
+        self.agent.post("/api/v1/windows?kind=release", method="DELETE")
         began, wrong = boot_clock(), ["not polled yet"]
         while wrong and boot_clock() < began + RECOVERY_SECONDS:
             self.watch(1.0)
@@ -215,11 +215,11 @@ class Soak:
         gpu = self.chance.choice(("", f"&gpu={self.chance.randrange(GPUS)}"))
         seconds = self.chance.randint(3, 12)
         self.stage.unsettle(seconds + HEALED_SECONDS)
-        status, _ = self.agent.post(f"/api/v1/release?for_seconds={seconds}{gpu}")
+        status, _ = self.agent.post(f"/api/v1/windows?kind=release&for_seconds={seconds}{gpu}")
         self.note(f"release of {gpu or 'the node'} for {seconds} s: {status}")
         if self.chance.random() < 0.5:
             self.watch(self.chance.uniform(0, 5))
-            self.agent.post("/api/v1/release", method="DELETE")
+            self.agent.post("/api/v1/windows?kind=release", method="DELETE")
         self.stage.unsettle(HEALED_SECONDS)
 
     def probe(self) -> None:

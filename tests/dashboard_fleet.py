@@ -143,7 +143,7 @@ class DashboardFleet:
         self._simulate("faulty", FAULTS)
         self._simulate("driverless", {"driver": "not_loaded"})
         self._simulate("rack", RACK)
-        self.agents["rack"].post(f"/api/v1/maintenance?for_seconds={HOUR}&reason=new+cables")
+        self.agents["rack"].post(f"/api/v1/windows?kind=maintenance&for_seconds={HOUR}&reason=new+cables")
         self._publish_results(runs=1)
         self.agents["silent"].kill()
         with self._kernel_log.open("a", encoding="utf-8") as log:

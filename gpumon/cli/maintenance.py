@@ -12,7 +12,7 @@ from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, clien
 from gpumon.model.time_window import reason_problem
 from gpumon.outputs import window_sentences
 
-PATH, MEMBERS = "/api/v1/maintenance", ("maintenance",)
+PATH, MEMBERS, KIND = "/api/v1/windows", ("windows",), "maintenance"
 CHANGED = (*MEMBERS, "stored")
 EXAMPLE = 'gpumon maintenance start --for 2h --reason "new power supply"'
 NONE = "The node is not in maintenance."
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(response, indent=2))
     else:
-        print(*window_sentences.maintenance(response["maintenance"]) or [NONE], sep="\n")
+        last = max(response["windows"], key=lambda window: str(window["until"]), default=None)
+        print(*window_sentences.maintenance(last) or [NONE], sep="\n")
         if not response.get("stored", True):
             print(STORED_LATER)
     return 0
@@ -53,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _send(agent: Client, args: argparse.Namespace) -> Any:
     if args.action == "show":
-        return agent.get(PATH, MEMBERS)
+        return agent.get(PATH, MEMBERS, kind=KIND)
     if args.action == "end":
-        return agent.change("DELETE", PATH, CHANGED, reason=args.reason)
+        return agent.change("DELETE", PATH, CHANGED, kind=KIND, reason=args.reason)
     seconds = for_seconds(args.duration)
     if problem := reason_problem(args.reason, required=True):
         raise UserError(f'{problem} Give it as a short text: --reason "new power supply".')
-    return agent.change("POST", PATH, CHANGED, for_seconds=seconds, reason=args.reason)
+    return agent.change("POST", PATH, CHANGED, kind=KIND, for_seconds=seconds, reason=args.reason)

@@ -146,7 +146,7 @@ def _stored_runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
         until = page[-1]["started"]
 
 
-HOLD_PATH, CHANGED = "/api/v1/probes/hold", ("hold", "stored")
+HOLD_PATH, CHANGED = "/api/v1/windows", ("windows", "stored")
 DURATION = "15m"
 PATIENCE_SECONDS = 5.0
 """Maximum seconds to wait for a response, and to retry while no agent listens. The agent answers a request for a hold
@@ -205,7 +205,7 @@ def _send_hold(args: argparse.Namespace, method: str, query: Mapping[str, object
         absent = isinstance(error, NoAgentError)
         print(f"gpumon: {error}{f' {NOT_HELD}' if absent else ''}", file=sys.stderr)
         return UNCERTAIN
-    held = holds(response["hold"])
+    held = holds(response["windows"])
     if success and not held:
         print(f"gpumon: the agent answered, and no hold is in force: {NOT_CERTAIN}", file=sys.stderr)
         return UNCERTAIN
@@ -225,7 +225,7 @@ def _retry(agent: Client, method: str, query: Mapping[str, object]) -> Any:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return agent.change(method, HOLD_PATH, CHANGED, **query)
+            return agent.change(method, HOLD_PATH, CHANGED, kind="hold", **query)
         except NoAgentError:
             if time.monotonic() > deadline:
                 raise

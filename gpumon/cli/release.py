@@ -13,7 +13,7 @@ from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.outputs.window_sentences import releases
 
-PATH, MEMBERS = "/api/v1/release", ("windows",)
+PATH, MEMBERS, KIND = "/api/v1/windows", ("windows",), "release"
 WAIT_SECONDS = 30.0
 """Seconds to wait for the agent's response. The agent's own timeout for closing the GPUs is shorter."""
 STILL_OPEN = 1
@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         response, code = _send(agent, args), 0
     except RefusedError as refusal:
-        if refusal.status != http.client.CONFLICT or "release" not in refusal.problem:
+        if refusal.status != http.client.CONFLICT or "windows" not in refusal.problem:
             raise
         print(f"gpumon: {refusal}", file=sys.stderr)
-        response, code = refusal.problem["release"], STILL_OPEN
+        response, code = {"windows": refusal.problem["windows"]}, STILL_OPEN
     if args.json:
         print(json.dumps(response, indent=2))
     else:
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _send(agent: Client, args: argparse.Namespace) -> Any:
     if args.end:
-        return agent.change("DELETE", PATH, MEMBERS, gpu=args.gpu, reason=args.reason)
+        return agent.change("DELETE", PATH, MEMBERS, kind=KIND, gpu=args.gpu, reason=args.reason)
     if args.duration is None:
-        return agent.get(PATH, MEMBERS)
+        return agent.get(PATH, MEMBERS, kind=KIND)
     seconds = for_seconds(args.duration)
-    return agent.change("POST", PATH, MEMBERS, for_seconds=seconds, gpu=args.gpu, reason=args.reason)
+    return agent.change("POST", PATH, MEMBERS, kind=KIND, for_seconds=seconds, gpu=args.gpu, reason=args.reason)

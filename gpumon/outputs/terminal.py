@@ -266,7 +266,8 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
 
 
 def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
-    for sentence in window_sentences.holds(probe["hold"], now):
+    holds = probe["hold"]["holders"] if probe["hold"] else []
+    for sentence in window_sentences.holds(holds, now):
         yield paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
     if probe["running"]:

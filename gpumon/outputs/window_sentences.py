@@ -27,18 +27,18 @@ def maintenance(window: Document | None, now: str | None = None) -> list[str]:
     return [f"In maintenance until {end}, by {window['by']}: {window['reason'].rstrip('.')}. No alert pages."]
 
 
-def holds(hold: Document | None, now: str | None = None) -> list[str]:
-    """Return a list with one sentence about the holds on probes; an empty list if there are no holds.
+def holds(windows: list[Document], now: str | None = None) -> list[str]:
+    """Return a list with one sentence about these windows, which hold probes; an empty list if there are none.
 
     If `now`, the time of the response, is given, the sentence includes the remaining time.
     """
-    if hold is None:
+    if not windows:
         return []
-    last = max(hold["holders"], key=lambda holder: str(holder["until"]))
-    named = [_hold(holder) for holder in hold["holders"][:MAX_HOLDS]]
-    more = len(hold["holders"]) - len(named)
+    last = max(windows, key=lambda window: str(window["until"]))
+    named = [_hold(window) for window in windows[:MAX_HOLDS]]
+    more = len(windows) - len(named)
     others = f"; and {more} more" if more else ""
-    return [f"No probe runs until {_end(hold['until'])}{_remaining_time(last, now)}: held {'; '.join(named)}{others}."]
+    return [f"No probe runs until {_end(last['until'])}{_remaining_time(last, now)}: held {'; '.join(named)}{others}."]
 
 
 def _release(window: Document) -> str:
@@ -48,10 +48,10 @@ def _release(window: Document) -> str:
     return f"{subject} is released until {until} UTC, for {remaining} more, by {window['by']}."
 
 
-def _hold(holder: Document) -> str:
-    owner = f" for {holder['owner']}" if holder["owner"] else ""
-    reason = f" ({holder['reason']})" if holder["reason"] else ""
-    return f"by {holder['by']}{owner}{reason}"
+def _hold(window: Document) -> str:
+    owner = f" for {window['owner']}" if window["owner"] else ""
+    reason = f" ({window['reason']})" if window["reason"] else ""
+    return f"by {window['by']}{owner}{reason}"
 
 
 def _end(until: str) -> str:

@@ -19,7 +19,6 @@ from gpumon.server import (
     runbooks,
     scrape,
     windows,
-    windows_by_kind,
 )
 from gpumon.server.context import IndentedJson, RenderedDocuments
 from gpumon.server.guard import Guard
@@ -43,7 +42,6 @@ def create_app(sources: Sources) -> FastAPI:
         scrape,
         probe,
         windows,
-        windows_by_kind,
         probe_history,
         report,
         clear,

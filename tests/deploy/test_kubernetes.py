@@ -167,7 +167,7 @@ def test_exit_codes_are_those_of_a_custom_plugin(agent: AgentProcess) -> None:
     eventually(lambda: agent.get("/api/v1/health")["level"] == "warn")
     eventually(lambda: codes() == {"fail": OK, "ready": PROBLEM, "warn": PROBLEM, "unknown": OK})
     assert host.run(SCRIPT, "warn", store=store).output.startswith("GPU WARN: The configuration is not reloaded")
-    agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
+    agent.post("/api/v1/windows?kind=maintenance&for_seconds=600&reason=DIMMs")
     eventually(lambda: codes() == {"fail": OK, "ready": PROBLEM, "warn": OK, "unknown": OK})
 
     agent.simulate({"gpus": {3: {"lost": True}}})

@@ -186,7 +186,7 @@ def test_a_drained_node_is_not_changed(host: SlurmHost, agents: Agents) -> None:
 
 def test_maintenance_drains_and_resumes_nothing(host: SlurmHost, agents: Agents) -> None:
     """During maintenance the script neither drains nor resumes the node."""
-    status, _ = agents.failed.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
+    status, _ = agents.failed.post("/api/v1/windows?kind=maintenance&for_seconds=600&reason=DIMMs")
     assert status == 200
     try:
         eventually(lambda: json.loads((agents.failed.folder / "gpumon.db.health.json").read_text())["maintenance"])
@@ -199,7 +199,7 @@ def test_maintenance_drains_and_resumes_nothing(host: SlurmHost, agents: Agents)
         assert host.run(HEALTHCHECK, store=agents.stores["failed"], environment={**RESUME, **healthy}).code == 0
         assert host.calls("scontrol") == [], "healthy GPUs do not mean that the work on the node is done"
     finally:
-        agents.failed.post("/api/v1/maintenance", method="DELETE")
+        agents.failed.post("/api/v1/windows?kind=maintenance", method="DELETE")
 
 
 def test_an_unknown_health_drains_nothing(host: SlurmHost, agents: Agents) -> None:
@@ -326,8 +326,7 @@ def test_probes_are_held_from_prolog_to_epilog(host: SlurmHost, agents: Agents) 
     def run(script: Path, job: str, gpus: str = "3", **settings: str) -> list[str]:
         environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": job, **settings}
         assert host.run(script, store=agents.stores["failed"], environment=environment).code == 0
-        held = agents.failed.get("/api/v1/probes/hold")["hold"]
-        return [each["owner"] for each in held["holders"]] if held else []
+        return [each["owner"] for each in agents.failed.get("/api/v1/windows?kind=hold")["windows"]]
 
     assert run(PROLOG, "7") == ["7"]
     assert run(PROLOG, "8", GPUMON_SLURM_HOLD="15m") == ["7", "8"]

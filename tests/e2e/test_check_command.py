@@ -142,8 +142,8 @@ def test_a_maintenance_is_in_the_health_file_when_its_command_returns(tmp_path: 
         agent = AgentProcess(tmp_path, profile="t4x1", environment={"RUNTIME_DIRECTORY": runtime})
         try:
             agent.start()
-            for method, query in (("POST", "?for_seconds=600&reason=DIMMs"), ("DELETE", "")):
-                agent.post(f"/api/v1/maintenance{query}", method=method)
+            for method, query in (("POST", "&for_seconds=600&reason=DIMMs"), ("DELETE", "")):
+                agent.post(f"/api/v1/windows?kind=maintenance{query}", method=method)
                 document = json.loads((Path(runtime) / "health.json").read_text(encoding="utf-8"))
                 assert bool(document["maintenance"]) == (method == "POST")
         finally:

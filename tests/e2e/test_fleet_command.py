@@ -53,7 +53,7 @@ def test_a_bad_node_is_listed_by_its_agent(agents: dict[str, AgentProcess], tmp_
     assert problem["reason"].startswith("It fell off the bus")
     assert problem["since"] > 1.7e9
     assert (problem["owner"], problem["drained"]) == ("", None)
-    agents["broken"].post("/api/v1/maintenance?for_seconds=300&reason=riser%20ordered")
+    agents["broken"].post("/api/v1/windows?kind=maintenance&for_seconds=300&reason=riser%20ordered")
     assert listed_problems()[0]["owner"].endswith(": riser ordered")
     agents["good"].stop()
     assert [(each["node"], each["level"]) for each in listed_problems()] == [("broken", "fail"), ("good", "no answer")]

@@ -47,7 +47,7 @@ def test_a_hold_outlives_its_agent(tmp_path: Path) -> None:
         agent.start()
         assert agent.post("/probe/allreduce")[1]["reason"] == "held"
         assert gpumon(agent, "probe", "unhold", "--owner", "4711").returncode == 0
-        assert agent.get("/api/v1/probes/hold") == {"hold": None}
+        assert agent.get("/api/v1/probes/hold")["windows"] == []
         assert agent.post("/probe/allreduce")[0] == 202
         log = agent.log.read_text(encoding="utf-8")
         assert log.count("hold started: no probe runs") == 1
@@ -64,7 +64,7 @@ def test_a_job_that_begins_while_the_agent_starts_is_held(tmp_path: Path) -> Non
         try:
             agent.start()
             assert began.result().returncode == 0, began.result()
-            assert agent.get("/api/v1/probes/hold")["hold"]["holders"][0]["owner"] == "4711"
+            assert agent.get("/api/v1/probes/hold")["windows"][0]["owner"] == "4711"
         finally:
             agent.stop()
 

@@ -118,7 +118,7 @@ def test_a_released_node_is_reopened_when_the_release_ends(agent: AgentProcess) 
         configure(agent, max_seconds=60)
         agent.process.send_signal(signal.SIGHUP)
         eventually(lambda: "key=release.max_seconds" in agent.log.read_text())
-        assert agent.post("/api/v1/release?for_seconds=61")[0] == 400
+        assert agent.post("/api/v1/windows?kind=release&for_seconds=61")[0] == 400
         assert agent.children(SAMPLER) == set()
         agent.kill()
         configure(agent)
@@ -170,9 +170,9 @@ def test_a_release_ends_while_no_agent_runs(agent: AgentProcess) -> None:
     """A stored release ends at its deadline, and no request without a token starts or ends one."""
     start_agent(agent)
     eventually(lambda: all_up(agent))
-    assert agent.ask("/api/v1/release?for_seconds=5", method="POST")[0] == 401
-    assert agent.post("/api/v1/release?for_seconds=300&gpu=3")[0] == 200
-    assert agent.ask("/api/v1/release", method="DELETE")[0] == 401
+    assert agent.ask("/api/v1/windows?kind=release&for_seconds=5", method="POST")[0] == 401
+    assert agent.post("/api/v1/windows?kind=release&for_seconds=300&gpu=3")[0] == 200
+    assert agent.ask("/api/v1/windows?kind=release", method="DELETE")[0] == 401
     agent.kill()
     let_pass(agent.folder / "gpumon.db", 301.0)
     start_agent(agent)

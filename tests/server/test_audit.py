@@ -36,10 +36,13 @@ def test_writes_over_tcp_are_recorded_with_their_answer(node: ServedNode, port: 
     refused = ask(port, "/api/v1/audit")
     assert (refused.status, json.loads(refused.body)["detail"]) == (401, "This request needs the token.")
     ask(port, "/api/v1/node")
-    assert ask(port, "/api/v1/maintenance?for_seconds=60", "POST", {"Authorization": "Bearer wrong"}).status == 401
-    answer = ask(port, "/api/v1/maintenance?for_seconds=60&reason=new+fan", "POST", BEARER)
+    assert (
+        ask(port, "/api/v1/windows?kind=maintenance&for_seconds=60", "POST", {"Authorization": "Bearer wrong"}).status
+        == 401
+    )
+    answer = ask(port, "/api/v1/windows?kind=maintenance&for_seconds=60&reason=new+fan", "POST", BEARER)
     [entry] = ask(port, "/api/v1/audit", headers=BEARER).document["entries"]
-    assert entry["request"] == "POST /api/v1/maintenance?for_seconds=60&reason=new+fan"
+    assert entry["request"] == "POST /api/v1/windows?kind=maintenance&for_seconds=60&reason=new+fan"
     assert (entry["reason"], entry["client"], entry["uid"]) == ("new fan", "127.0.0.1", None)
     assert entry["status"] == answer.status
     assert node.refusals.counts["token"] == 1
@@ -48,9 +51,9 @@ def test_writes_over_tcp_are_recorded_with_their_answer(node: ServedNode, port: 
 @each_case(
     ("method", "path"),
     [
-        ("POST", "/api/v1/release?for_seconds=60&reason=why"),
-        ("DELETE", "/api/v1/release?reason=why"),
-        ("DELETE", "/api/v1/maintenance?reason=why"),
+        ("POST", "/api/v1/windows?kind=release&for_seconds=60&reason=why"),
+        ("DELETE", "/api/v1/windows?kind=release&reason=why"),
+        ("DELETE", "/api/v1/windows/1?reason=why"),
         ("POST", "/api/v1/probes/hold?for_seconds=60&reason=why"),
         ("DELETE", "/api/v1/probes/hold?reason=why"),
         ("POST", "/api/v1/inventory/accept?reason=why"),
@@ -66,7 +69,7 @@ def test_every_change_takes_a_reason(node: ServedNode, port: int, method: str, p
 
 def test_a_long_reason_is_cut(node: ServedNode, port: int) -> None:
     """The store keeps thousands of entries, so that none may be large."""
-    ask(port, f"/api/v1/maintenance?for_seconds=60&reason={'x' * 20_000}", "POST", BEARER)
+    ask(port, f"/api/v1/windows?kind=maintenance&for_seconds=60&reason={'x' * 20_000}", "POST", BEARER)
     assert [len(entry.reason) for entry in node.changes] == [500]
 
 
@@ -84,7 +87,7 @@ def test_local_writes_have_the_user_and_the_reason(tmp_path: Path) -> None:
     ).start()
     try:
         client = Client(tmp_path / "gpumon.db.sock")
-        client.change("POST", "/api/v1/maintenance?for_seconds=60&reason=new+fan", ("maintenance",))
+        client.change("POST", "/api/v1/windows?kind=maintenance&for_seconds=60&reason=new+fan", ("windows",))
         agent.process.send_signal(1)
         (tmp_path / "marker").write_text("for=1m")
         eventually(lambda: len(client.get("/api/v1/audit", ("entries",))["entries"]) == 3)
@@ -149,4 +152,4 @@ def test_a_long_path_is_not_repeated() -> None:
 @pytest.mark.parametrize("seconds", ["0", "5e-324", "0.5"])
 def test_a_window_lasts_at_least_a_second(port: int, seconds: str) -> None:
     """A shorter one would end before the processes have closed the GPUs."""
-    assert ask(port, f"/api/v1/release?for_seconds={seconds}", "POST", BEARER).status == 422
+    assert ask(port, f"/api/v1/windows?kind=release&for_seconds={seconds}", "POST", BEARER).status == 422

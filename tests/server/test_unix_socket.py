@@ -67,7 +67,7 @@ def test_the_agents_user_needs_no_token(path: Path) -> None:
     node = ServedNode(token=None)
     with serve(path, node):
         assert Client(path).get("/api/v1/health", ("level",))
-        assert Client(path).change("POST", "/api/v1/maintenance?for_seconds=60&reason=test", ("maintenance",))
+        assert Client(path).change("POST", "/api/v1/windows?kind=maintenance&for_seconds=60&reason=test", ("windows",))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")

@@ -152,9 +152,9 @@ def test_a_maintenance_makes_no_gpu_healthy(socket: Path, tmp_path: Path) -> Non
             agent.start(f"--config.file={configuration}")
             agent.simulate({"gpus": {3: {"lost": True}}})
             connector.wait_for(1)
-            agent.post("/api/v1/maintenance?for_seconds=600&reason=DIMMs")
+            agent.post("/api/v1/windows?kind=maintenance&for_seconds=600&reason=DIMMs")
             eventually(lambda: [each["state"] for each in agent.get("/api/v1/alerts")["alerts"]] == [])
-            agent.post("/api/v1/maintenance", method="DELETE")
+            agent.post("/api/v1/windows?kind=maintenance", method="DELETE")
             agent.simulate({"gpus": {3: {"lost": True}, 4: {"lost": True}}})
             connector.wait_for(2)
         finally:

@@ -8,10 +8,11 @@ from pydantic import Field
 
 from gpumon.health.alert_texts import SEVERITIES
 from gpumon.model import node
+from gpumon.model.time_window import WindowKind, in_force
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import problems, worst
 from gpumon.outputs.responses.base import HostTime, ResponseModel, Timestamp, metric_rows, row_values, timestamp
-from gpumon.outputs.responses.windows import MaintenanceResponse, ReleaseResponse, ReleaseWindowResponse
+from gpumon.outputs.responses.windows import MaintenanceResponse, ReleaseWindowResponse
 from gpumon.state.report import Report
 
 NODE_STATES = ("ok", "unknown", "warning", "critical")
@@ -71,6 +72,7 @@ class NodeResponse(ResponseModel):
     @classmethod
     def from_report(cls, report: Report, now: HostTime) -> NodeResponse:
         node_problems = problems(report)
+        releases = in_force(report.windows, WindowKind.RELEASE)
         return cls(
             host=now.host,
             time=rfc3339(now.wall),
@@ -79,7 +81,7 @@ class NodeResponse(ResponseModel):
             notices=[NoticeResponse(subject=subject, message=text) for subject, text in report.notices.items()],
             simulated_profile=report.simulated,
             excluded=list(report.excluded),
-            releases=ReleaseResponse.from_report(report, now).windows,
+            releases=[ReleaseWindowResponse.from_window(window, report, now) for window in releases],
             maintenance=MaintenanceResponse.from_report(report),
             started=rfc3339(report.started),
             booted=rfc3339(round(now.wall - now.boot)),

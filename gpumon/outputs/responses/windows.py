@@ -1,16 +1,11 @@
-"""Responses about time windows. WindowResponse describes a window of any kind, for /api/v1/windows.
-
-The routes for windows of only one kind (release, maintenance or hold) have their own models.
-"""
+"""Responses about time windows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field
 
-from gpumon.model.request import DeviceHolder
 from gpumon.model.time_window import REQUESTERS, TimeWindow, WindowKind, in_force
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import HostTime, ResponseModel, timestamp
@@ -29,7 +24,9 @@ class HolderResponse(ResponseModel):
     """A process of the agent that has, or may have, a GPU open."""
 
     pid: int
-    message: str = Field(description="The process, and the call on the GPU that it is in.")
+    message: str = Field(
+        validation_alias="description", description="The process, and the call on the GPU that it is in."
+    )
     stuck: bool = Field(description="Whether SIGKILL does not end the process.")
 
 
@@ -69,36 +66,23 @@ class WindowResponse(ReleaseWindowResponse):
 
 
 class WindowsResponse(ResponseModel):
-    """The time windows in force."""
+    """The time windows in force, or those of one kind."""
 
     windows: list[WindowResponse] = Field(description="Time windows in force, in the order in which they started.")
 
-    @classmethod
-    def from_report(cls, report: Report, now: HostTime, kind: WindowKind | None = None) -> WindowsResponse:
-        windows = in_force(report.windows, kind)
-        return cls(windows=[WindowResponse.from_window(window, report, now) for window in windows])
 
+class ListedWindowsResponse(WindowsResponse):
+    """The time windows in force and, for a client with the token, what still has a released GPU open."""
 
-class WindowsChangeResponse(WindowsResponse):
-    """The time windows in force after a request changed them."""
-
-    stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
-
-
-class ReleaseResponse(ResponseModel):
-    """The releases in force."""
-
-    released: bool
-    windows: list[ReleaseWindowResponse]
-    holders: list[str] | None = Field(
+    holders: list[HolderResponse] | None = Field(
         default=None, description="Only with the token: processes of the agent that still have a released GPU open."
     )
 
-    @classmethod
-    def from_report(cls, report: Report, now: HostTime) -> ReleaseResponse:
-        releases = in_force(report.windows, WindowKind.RELEASE)
-        windows = [ReleaseWindowResponse.from_window(window, report, now) for window in releases]
-        return cls(released=bool(windows), windows=windows)
+
+class WindowsChangeResponse(WindowsResponse):
+    """The time windows of a kind that are in force after a request changed them."""
+
+    stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
 
 class MaintenanceResponse(RequestedResponse):
@@ -111,18 +95,6 @@ class MaintenanceResponse(RequestedResponse):
         """Return the response of the maintenance in force that ends last; None if no maintenance is in force."""
         window = report.maintenance
         return None if window is None else cls(**_request_values(window), reason=window.reason)
-
-
-class MaintenanceStateResponse(ResponseModel):
-    """The maintenance of the node, if one is in force."""
-
-    maintenance: MaintenanceResponse | None = Field(description="The window in force; null if there is none.")
-
-
-class MaintenanceChangeResponse(MaintenanceStateResponse):
-    """The maintenance of the node after a request changed it."""
-
-    stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
 
 
 class OwnerHoldResponse(RequestedResponse):
@@ -149,22 +121,8 @@ class HoldResponse(ResponseModel):
         return cls(until=rfc3339(last), holders=holders)
 
 
-class HoldStateResponse(ResponseModel):
-    """The holds of probes, if any are in force."""
-
-    hold: HoldResponse | None = Field(description="The holds in force; null if there are none.")
-
-
-class HoldChangeResponse(HoldStateResponse):
-    """The holds of probes after a request changed them."""
-
-    stored: bool = Field(description="False: the store failed; the change is written when the store recovers.")
-
-
-def holder_documents(holders: Iterable[DeviceHolder]) -> list[dict[str, Any]]:
-    return [
-        HolderResponse(pid=holder.pid, message=holder.description, stuck=holder.stuck).document() for holder in holders
-    ]
+def windows(report: Report, now: HostTime, kind: WindowKind | None = None) -> list[WindowResponse]:
+    return [WindowResponse.from_window(window, report, now) for window in in_force(report.windows, kind)]
 
 
 def _request_values(window: TimeWindow) -> dict[str, Any]:
