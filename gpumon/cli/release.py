@@ -10,7 +10,7 @@ from typing import Any
 
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
-from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
+from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.outputs.window_sentences import releases
 
 PATH, MEMBERS, KIND = "/api/v1/windows", ("windows",), "release"
@@ -37,7 +37,7 @@ def add(parser: CommandParser) -> None:
     )
     group.add_argument("--end", action="store_true", help="end the release now")
     parser.add_argument("--gpu", action=_Once, metavar="GPU", help="only this GPU: uuid, index or PCI address")
-    add_reason_flag(parser)
+    parser.add_argument("--reason", metavar="TEXT", help="why; every user can read it")
     add_client_flags(parser)
 
 
