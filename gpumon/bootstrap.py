@@ -34,10 +34,9 @@ from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Renderer
 from gpumon.probe.core.probes import PROBES
-from gpumon.runner.killed_ranks import KilledRanks
 from gpumon.runner.probe_host import ProbeHost
-from gpumon.runner.run_record import RunRecord
-from gpumon.runner.runs import ProbeRuns
+from gpumon.runner.rank_process import KilledRanks
+from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.server.app import create_app
 from gpumon.server.hosts import ANY, is_loopback, own_names

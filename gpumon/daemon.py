@@ -19,9 +19,8 @@ from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import changes, merge_reloaded
 from gpumon.model.request import AuditEntry
-from gpumon.runner import shared_memory
-from gpumon.runner.containment import end_remains
-from gpumon.runner.process_marks import end_orphans
+from gpumon.runner.containment import end_orphans, end_remains
+from gpumon.runner.host_memory import sweep
 from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
 from gpumon.supervisor import capabilities
@@ -197,7 +196,7 @@ def _clean_up_after_previous_agent() -> None:
     """
     end_orphans()
     end_remains()
-    shared_memory.sweep()
+    sweep()
 
 
 def _raise_descriptor_limit() -> None:

@@ -19,13 +19,11 @@ from gpumon.probe.core.frames import Account, Progress, Sized
 from gpumon.probe.core.next_step import next_step
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Measure, Pairs, Plan, Run, Step, make_plans
-from gpumon.probe.core.preflight import Skip, algorithms, may_run, usable_gpus
-from gpumon.probe.core.preflight_facts import PreflightFacts
+from gpumon.probe.core.preflight import PreflightFacts, Skip, algorithms, may_run, usable_gpus
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import Measurement, ProbeResult
-from gpumon.runner.assessment import make_judge
+from gpumon.runner.assessment import TelemetryRecorder, make_judge
 from gpumon.runner.gather_facts import gather_facts
-from gpumon.runner.telemetry import TelemetryRecorder
 from gpumon.state.messages import ProbeStarted
 
 RUN_SECONDS = 20.0

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpumon.outputs.formatting import columns, participants, quantity, share
 from gpumon.outputs.responses.base import Document
-from gpumon.probe.core.current_result import current_result, newest_result
-from gpumon.probe.core.result import DECISIVE, to_document
+from gpumon.probe.core.result import DECISIVE, current_result, newest_result, to_document
 from gpumon.probe.core.state import ProbeState
 
 NO_RUNS = "No run is stored."

@@ -18,9 +18,8 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import sentence
 from gpumon.outputs.probe_history import partial_run_note
 from gpumon.outputs.verdict_text import clearing_conditions, current_reason, is_unobserved, title
-from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import SCHEDULED, Probe
-from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.result import ProbeResult, current_result
 from gpumon.state.report import Report
 
 DRIVER = "driver"

@@ -10,9 +10,9 @@ from gpumon.health.products import is_coherent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import ProcessReadings, SchedulerReadings
 from gpumon.model.time_window import WindowKind, hold_hint, in_force
-from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
+from gpumon.probe.core.preflight import GpuUse, PreflightFacts
 from gpumon.runner import host_memory
-from gpumon.runner.process_marks import process_names
+from gpumon.runner.containment import process_names
 from gpumon.state.report import Report
 
 

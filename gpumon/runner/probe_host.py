@@ -11,16 +11,14 @@ from gpumon.clock import boot_clock
 from gpumon.model.request import DeviceHolder
 from gpumon.probe.core.evidence import Observations
 from gpumon.probe.core.plan import Run, make_plans, memory_needed
-from gpumon.probe.core.preflight import Skip, algorithms, interruption, usable_gpus
-from gpumon.probe.core.preflight_facts import PreflightFacts
+from gpumon.probe.core.preflight import PreflightFacts, Skip, algorithms, interruption, usable_gpus
 from gpumon.probe.core.probes import Probe
 from gpumon.probe.core.settings import ProbeSettings
-from gpumon.runner.assessment import make_judge
+from gpumon.runner.assessment import TelemetryRecorder, make_judge
 from gpumon.runner.gather_facts import free_memory, gather_facts
 from gpumon.runner.gpu_visibility import GpuVisibility, ReadClosely
 from gpumon.runner.ranks import Ranks
 from gpumon.runner.run import Prepared, ProbeRun
-from gpumon.runner.telemetry import TelemetryRecorder
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 

@@ -17,9 +17,8 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Plan, Step, encode
 from gpumon.probe.core.preflight import Skip
 from gpumon.runner.containment import make_containment
-from gpumon.runner.killed_ranks import KilledRanks
-from gpumon.runner.rank_process import RankProcess
-from gpumon.runner.shared_memory import sweep
+from gpumon.runner.host_memory import sweep
+from gpumon.runner.rank_process import KilledRanks, RankProcess
 from gpumon.supervisor import child_process
 from gpumon.supervisor.loop import Loop
 

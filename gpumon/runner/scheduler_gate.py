@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from gpumon.probe.core.preflight import REFUSED, Skip
-from gpumon.runner.process_marks import environment as marked_environment
+from gpumon.runner.containment import environment as marked_environment
 from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess
 from gpumon.supervisor.loop import Loop
 

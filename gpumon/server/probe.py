@@ -12,9 +12,8 @@ from gpumon.outputs.formatting import duration
 from gpumon.outputs.probe_history import partial_run_note
 from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.probes import ProbeRequestResponse, ProbeResponse, age_seconds
-from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.result import ProbeResult, current_result
 from gpumon.probe.core.state import ProbeState
 from gpumon.server import parameters
 from gpumon.server.context import AuditedFilter, Filter, host_time, main_loop_answer, sources

@@ -20,8 +20,7 @@ from rank_runs import PREAMBLE, STARTED
 from unkillable import build, held
 
 import gpumon
-from gpumon.runner.containment import MOUNTS, CgroupContainment, end_remains, make_containment
-from gpumon.runner.process_marks import own_mark, start_time
+from gpumon.runner.containment import MOUNTS, CgroupContainment, end_remains, make_containment, own_mark, start_time
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from gpumon.model.error_event import NVML, XID, ErrorObservation
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import Plan
 from gpumon.probe.core.preflight import Skip
-from gpumon.runner.killed_ranks import KilledRanks
+from gpumon.runner.rank_process import KilledRanks
 
 GPUS = ("GPU-0", "GPU-1")
 PID = 4711

@@ -12,7 +12,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Instant
 from gpumon.model.node import Node
-from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
+from gpumon.probe.core.preflight import GpuUse, PreflightFacts
 from gpumon.probe.core.state import ProbeState
 from gpumon.runner.scheduler import (
     IDLE_INTERVAL,

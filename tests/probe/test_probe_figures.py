@@ -9,10 +9,9 @@ from each_case import each_case
 from gpumon_sim.profiles import PROFILES
 
 from gpumon.probe.core.baseline import Floors, Judge
-from gpumon.probe.core.nvlink_sharp import LOST, compare_algorithms, missing_gain
 from gpumon.probe.core.plan import make_plans
 from gpumon.probe.core.probes import GIB, MIB, PROBES
-from gpumon.probe.core.published_figures import NEAR, TABLE, figure, gain
+from gpumon.probe.core.published_figures import LOST, NEAR, TABLE, compare_algorithms, figure, gain, missing_gain
 from gpumon.probe.core.result import Measurement
 
 H200 = "NVIDIA H200"

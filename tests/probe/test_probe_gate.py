@@ -17,7 +17,7 @@ from loops import turn_until
 
 import gpumon
 from gpumon.probe.core.preflight import Skip
-from gpumon.runner.process_marks import AGENT, end_orphans, environment
+from gpumon.runner.containment import AGENT, end_orphans, environment
 from gpumon.runner.scheduler_gate import Question
 from gpumon.supervisor.loop import Loop
 

@@ -11,12 +11,13 @@ from gpumon.probe.core.preflight import (
     IDLE_BYTES,
     POLL_SECONDS,
     UNSEEN_SECONDS,
+    GpuUse,
+    PreflightFacts,
     algorithms,
     interruption,
     may_run,
     usable_gpus,
 )
-from gpumon.probe.core.preflight_facts import GpuUse, PreflightFacts
 from gpumon.probe.core.result import SKIP_REASONS
 
 

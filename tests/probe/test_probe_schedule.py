@@ -11,8 +11,8 @@ from datetime import datetime
 
 import pytest
 
-from gpumon.probe.core.schedule import Schedule
 from gpumon.probe.core.timetable import Timetable, check_schedule, parse_schedule
+from gpumon.runner.scheduler import Schedule
 
 
 @contextmanager

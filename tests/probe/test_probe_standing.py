@@ -8,9 +8,8 @@ import example_node as example
 import pytest
 from each_case import each_case
 
-from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probe_metrics import INITIAL
-from gpumon.probe.core.result import ProbeResult
+from gpumon.probe.core.result import ProbeResult, current_result
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, ProbeState, end_run, restore
 from gpumon.probe.core.wording import index_ranges
 

@@ -34,8 +34,7 @@ from gpumon.probe.core.state import ProbeState
 from gpumon.probe.core.timetable import Timetable
 from gpumon.runner import gpu_visibility, scheduler
 from gpumon.runner.probe_host import ProbeHost
-from gpumon.runner.run_record import RunRecord
-from gpumon.runner.runs import WATCH_SECONDS, ProbeRuns
+from gpumon.runner.runs import WATCH_SECONDS, ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.messages import ProbeProgressed, ProbeStarted

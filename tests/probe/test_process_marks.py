@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.runner import process_marks
-from gpumon.runner.process_marks import AGENT, is_other_agent_alive
+from gpumon.runner import containment
+from gpumon.runner.containment import AGENT, is_other_agent_alive
 
 RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 
@@ -16,7 +16,7 @@ RANK_PID, AGENT_PID, OWN_CLOCK, OTHER_CLOCK = 50, 7, 1, 2
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a /proc with a rank of an agent that started at 100, and this add_process in the same namespaces."""
-    monkeypatch.setattr(process_marks, "PROC", tmp_path)
+    monkeypatch.setattr(containment, "PROC", tmp_path)
     for name in ("pid", str(OWN_CLOCK), str(OTHER_CLOCK)):
         (tmp_path / name).touch()
     for pid in ("self", str(RANK_PID)):
@@ -42,5 +42,5 @@ def test_an_agent_in_another_time_namespace_counts_as_alive(
     """The start time of an agent in another time namespace is not compared, so its ranks are not killed."""
     if began is not None:
         add_process(proc, str(AGENT_PID), began, clock)
-    assert process_marks._is_orphan(proc / str(RANK_PID)) == (not alive)
+    assert containment._is_orphan(proc / str(RANK_PID)) == (not alive)
     assert is_other_agent_alive(f"{AGENT_PID}-100") == alive

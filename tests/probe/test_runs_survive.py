@@ -25,10 +25,10 @@ from gpumon.probe.core.frames import SETUP_STAGES, Progress
 from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
+from gpumon.runner.containment import environment
+from gpumon.runner.host_memory import sweep
 from gpumon.runner.probe_host import read_nccl_conf
-from gpumon.runner.process_marks import environment
 from gpumon.runner.ranks import Ranks
-from gpumon.runner.shared_memory import sweep
 from gpumon.supervisor.loop import Loop
 
 pytestmark = pytest.mark.slow

@@ -27,8 +27,7 @@ from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.runner.probe_host import ProbeHost
-from gpumon.runner.run_record import RunRecord
-from gpumon.runner.runs import ProbeRuns
+from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.services.driver_release import DriverRelease
 from gpumon.services.persistence import Persistence
 from gpumon.services.release_marker import MarkerWatch

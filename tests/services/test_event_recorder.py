@@ -15,7 +15,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
-from gpumon.runner.killed_ranks import KilledRanks
+from gpumon.runner.rank_process import KilledRanks
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.persistence import Persistence
 from gpumon.services.write_behind import PATIENCE_SECONDS

@@ -36,8 +36,7 @@ from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.timetable import Timetable
 from gpumon.runner import gpu_visibility, ranks
 from gpumon.runner.probe_host import ProbeHost
-from gpumon.runner.run_record import RunRecord
-from gpumon.runner.runs import ProbeRuns
+from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.services import time_windows, window_effects
 from gpumon.services.persistence import Persistence

@@ -35,7 +35,7 @@ from gpumon.health.verdict import Level
 from gpumon.model.orders import HostOrders
 from gpumon.outputs import terminal
 from gpumon.outputs.responses.base import Document
-from gpumon.runner.shared_memory import FOLDER
+from gpumon.runner.host_memory import FOLDER
 from gpumon.store.store import examine
 from gpumon.store.store_error import StoreError
 

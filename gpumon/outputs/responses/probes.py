@@ -10,9 +10,8 @@ from gpumon.outputs.formatting import rfc3339, stage
 from gpumon.outputs.probe_history import partial_run_note
 from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, Timestamp, row_values, timestamp
 from gpumon.outputs.responses.windows import HoldResponse
-from gpumon.probe.core.current_result import current_result
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
-from gpumon.probe.core.result import OUTCOMES, Conditions, Location, ProbeResult
+from gpumon.probe.core.result import OUTCOMES, Conditions, Location, ProbeResult, current_result
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.report import Report
 

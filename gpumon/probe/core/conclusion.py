@@ -11,11 +11,11 @@ from gpumon.probe.core.evidence import NO_OBSERVATIONS, Observations, finding_se
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.locate import locate
 from gpumon.probe.core.next_step import comparisons
-from gpumon.probe.core.nvlink_sharp import compare_algorithms, missing_gain
 from gpumon.probe.core.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.core.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import ALL_REDUCE, MIB, Probe
+from gpumon.probe.core.published_figures import compare_algorithms, missing_gain
 from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_hint, remedy, torch_installation
 from gpumon.probe.core.result import DECISIVE, LIMIT, SUCCESSES, Comparison, Location, ProbeResult
 from gpumon.probe.core.wording import in_words, size_in_words

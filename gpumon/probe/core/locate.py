@@ -7,9 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gpumon.probe.core.evidence import NO_OBSERVATIONS, Observations, finding_sentences, findings, name
+from gpumon.probe.core.evidence import (
+    NO_OBSERVATIONS,
+    OK,
+    Ends,
+    Observations,
+    finding_sentences,
+    findings,
+    missing_access,
+    name,
+)
 from gpumon.probe.core.passes import Pass, measurements, pairs
-from gpumon.probe.core.peer_access import OK, Ends, missing_access
 from gpumon.probe.core.plan import Measure
 from gpumon.probe.core.result import Location, Pair
 

@@ -7,9 +7,16 @@ from dataclasses import Field, make_dataclass, replace
 from typing import Any, ClassVar, cast
 
 from gpumon.model.reading import KEY_SEPARATOR, agent
-from gpumon.probe.core.current_result import checked_result
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES, SCHEDULED, Probe
-from gpumon.probe.core.result import OUTCOMES, SKIP_REASONS, SUCCESSES, Comparison, Measurement, ProbeResult
+from gpumon.probe.core.result import (
+    OUTCOMES,
+    SKIP_REASONS,
+    SUCCESSES,
+    Comparison,
+    Measurement,
+    ProbeResult,
+    checked_result,
+)
 
 _TITLES = {"busbw": "Bus bandwidth", "algbw": "Algorithm bandwidth"}
 _LAST = "of the last successful run on all GPUs"

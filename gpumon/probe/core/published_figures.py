@@ -1,17 +1,14 @@
-"""Table of published all-reduce bandwidths by GPU model, number of ranks and algorithm.
-
-Sizes are written in MiB and GiB (2^20, 2^30 bytes), bandwidths in GB/s (1e9 bytes per second).
-"""
+"""Published all-reduce bandwidths, and the comparison of NCCL's default with its ring that shows lost NVLink SHARP."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpumon.probe.core.baseline import SourcedFigure
 from gpumon.probe.core.probes import GIB, MIB
-from gpumon.probe.core.result import Measurement
+from gpumon.probe.core.result import Comparison, Measurement
 
 NEAR = 4
 """Max ratio of a published size to the measured size that it is used for. Bandwidth grows little with larger sizes
@@ -117,3 +114,73 @@ def _rows(model: str, ranks: int, algorithm: str) -> Iterator[Published]:
     for row in TABLE:
         if (row.ranks, row.algorithm) == (ranks, algorithm) and re.fullmatch(row.names, model):
             yield row
+
+
+LEVEL = 1.1
+"""Max ratio of default to ring bandwidth with which the default algorithm counts as no faster than the ring. With
+NVLink SHARP it is about a third faster.
+"""
+
+LOST = (
+    "That is the ring's level, and the ring is as usual: NVLink SHARP is lost, and the links are ok. Check the fabric "
+    "manager, and NCCL's log of NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
+)
+MAYBE_LOST = "That is the ring's level, which has no usual figure yet: NVLink SHARP may be lost."
+NOT_LINKS = "The ring is as usual, so the links are ok."
+LINKS = "The ring, without NVLink SHARP, is low too: links or clocks are to blame."
+LEVELLED = (
+    "The default is {measured:.2f} times the ring; by published figures, this hardware reaches at least "
+    "{expected:.2f} times with NVLink SHARP: it may be lost or disabled. Check the fabric manager, and NCCL's log of "
+    "NVLS with NCCL_DEBUG=INFO in probe.nccl_environment."
+)
+HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links alone, is low."
+
+
+def compare_algorithms(compared: Sequence[Comparison]) -> str:
+    """Return a sentence on the cause of a low bandwidth, from a comparison of NCCL's default and ring algorithms.
+
+    Each algorithm is represented by its largest float32 size. Return "" if one of them was not measured, or if the
+    bandwidth of neither is too low.
+    """
+    default, ring = _largest_comparisons(compared)
+    if default is None or ring is None or not (default.below_reference or ring.below_reference):
+        return ""
+    if ring.below_reference:
+        return LINKS if default.below_reference else HIDDEN
+    if default.value > LEVEL * ring.value:
+        return NOT_LINKS
+    usual, usual_ring = _usual_bandwidth(default), _usual_bandwidth(ring)
+    if usual_ring is None:
+        return MAYBE_LOST
+    return LOST if usual is not None and usual > LEVEL * usual_ring else NOT_LINKS
+
+
+def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
+    """Return a sentence if NVLink SHARP seems to be missing according to published figures, otherwise "".
+
+    `gain` returns the published ratio of default to ring bandwidth at a size in bytes, or None. A loss is reported if
+    at most half of the published gain is measured, because hosts differ by a few percent.
+    """
+    default, ring = _largest_comparisons(compared)
+    if default is None or ring is None or default.size != ring.size:
+        return ""
+    expected, measured = gain(default.size), default.value / ring.value
+    return (
+        ""
+        if expected is None or measured > (1 + expected) / 2
+        else LEVELLED.format(measured=measured, expected=expected)
+    )
+
+
+def _largest_comparisons(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
+    """Return the float32 comparisons of default and ring, each at its largest size; None if not measured."""
+    largest = {
+        comparison.algorithm: comparison
+        for comparison in sorted(compared, key=lambda comparison: comparison.size)
+        if comparison.dtype == "float32"
+    }
+    return largest.get("default"), largest.get("ring")
+
+
+def _usual_bandwidth(comparison: Comparison) -> float | None:
+    return comparison.expected if comparison.baseline is None else comparison.baseline

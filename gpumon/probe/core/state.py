@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpumon.probe.core.baseline import good_runs
-from gpumon.probe.core.current_result import checked_result, current_result, newest_result
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probe_metrics import ProbeMetrics, fold_result, with_running
 from gpumon.probe.core.probes import ALL_REDUCE
-from gpumon.probe.core.result import ProbeCounters, ProbeResult
+from gpumon.probe.core.result import ProbeCounters, ProbeResult, checked_result, current_result, newest_result
 
 _NONE = ProbeCounters()
 MAX_RESULTS = 200

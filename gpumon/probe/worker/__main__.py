@@ -21,10 +21,9 @@ import threading
 import traceback
 from typing import Any
 
+from gpumon_rank.channel import STOPPED, Reporter, StopRequest
 from gpumon_rank.faults import Fault
 from gpumon_rank.rank import Rank
-from gpumon_rank.reporter import Reporter
-from gpumon_rank.stop import STOPPED, StopRequest
 
 PR_SET_PDEATHSIG = 1
 INPUT = io.FileIO(0, closefd=False)  # a buffer has a lock, which aborts the end of the interpreter while a thread reads

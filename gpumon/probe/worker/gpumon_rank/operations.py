@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from gpumon_rank.channel import StopRequest
 from gpumon_rank.faults import Fault
 from gpumon_rank.pattern import LARGEST, Pattern
-from gpumon_rank.stop import StopRequest
 
 
 @dataclass(frozen=True)

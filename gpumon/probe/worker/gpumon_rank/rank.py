@@ -5,15 +5,35 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Optional
 
+from gpumon_rank.channel import STOPPED, Reporter, StopRequest
 from gpumon_rank.faults import Fault
 from gpumon_rank.operations import TABLE, Operation, RankContext, exchange
 from gpumon_rank.pattern import Pattern
-from gpumon_rank.reporter import Reporter
-from gpumon_rank.stop import STOPPED, StopRequest
-from gpumon_rank.stopwatch import Stopwatch
+
+
+class Stopwatch:
+    """Times operations. On a GPU it times the work on the current stream, without the time to queue it."""
+
+    def __init__(self, torch: Any, *, on_gpu: bool) -> None:
+        self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else None
+
+    def time(self, operation: Callable[[], None]) -> float:
+        """Run the operation and return its duration in seconds."""
+        if self._events is None:
+            begun = time.monotonic()
+            operation()
+            return time.monotonic() - begun
+        start, stop = self._events
+        start.record()
+        operation()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3
 
 
 class Rank:
