@@ -130,10 +130,7 @@ def sample(state: GpuState, at: float) -> GpuSample:
 
 
 def _bytes_by_peer(state: GpuState) -> dict[str, dict[str, float]]:
-    """Return the total bytes moved by each NVLink of the GPU, keyed by the peer at its other end and by link number.
-
-    The peer is a PCI address if it is a GPU, else its type, such as switch. Links with an unknown peer are left out.
-    """
+    """Return the total bytes of each NVLink by its peer, a PCI address or a type such as switch, and by link number."""
     by_end: dict[str, dict[str, float]] = {}
     for link, moved in state.link_bytes.items():
         peer = state.peers.get(link)

@@ -89,7 +89,6 @@ def _kill_orphan(process: Path) -> bool:
 
 
 def _orphans() -> Iterator[Path]:
-    """Yield the /proc folders of orphans (marked processes whose agent has ended) of this user."""
     for process in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if process.stat().st_uid == os.geteuid() and _is_orphan(process):
@@ -115,7 +114,6 @@ def _is_alive(agent: str, start: str) -> bool:
 
 
 def _variable(process: Path, variable: str) -> str:
-    """Return the value of a variable in the process's environment; empty if it is missing or cannot be read."""
     words = _read_bytes(process / "environ").split(b"\0")
     name = f"{variable}=".encode()
     return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
@@ -260,7 +258,6 @@ Containment = CgroupContainment | SubreaperContainment
 
 
 def _make_cgroup(root: Path) -> CgroupContainment | None:
-    """Return the agent's cgroup for ranks; None if no cgroup is delegated to the agent, or if it cannot be created."""
     end_remains(root)
     parent = _delegated_cgroup(root)
     if parent is None:
@@ -280,10 +277,6 @@ def _delegated_cgroup(root: Path) -> Path | None:
 
 
 def _own_cgroup(root: Path) -> Path | None:
-    """Return the folder of this process's cgroup (v2).
-
-    Return None if cgroup v2 is not mounted, or if the folder does not list this process.
-    """
     lines = _read(root / "proc/self/cgroup").splitlines()
     place = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
     if place is None:

@@ -162,10 +162,7 @@ class ProbeRun:
         self._ranks.start(plan, self._next_step, self._report_progress, self._end_pass, within=left)
 
     def _next_step(self, current: Pass) -> Step | None:
-        """Return the next step of the pass; None if it is complete.
-
-        An error in judging ends the pass, but not the agent.
-        """
+        """Return the next step of the pass. An error in judging ends the pass, but not the agent."""
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         try:
             return next_step(current, self._prepared.judge)

@@ -232,10 +232,6 @@ class ProbeRuns:
 
 
 def _join(current: ProbeRun, probe: Probe) -> ProbeRequest:
-    """Return the answer to a client that requests a run of `probe` while another run is in progress.
-
-    If the run in progress is of the same probe, the answer has its id. Otherwise the request is refused as busy.
-    """
     if probe.name == current.probe.name:
         return ProbeRequest(id=current.run.id, accepted=False)
     hint = f"Run {current.run.id} of {current.probe.name} is in progress. Try again when it has ended."

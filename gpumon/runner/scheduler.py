@@ -237,7 +237,6 @@ def _is_read(report: Report) -> bool:
 
 
 def _is_repaired(probe: str, report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:
-    """Return whether a GPU that a run would use was repaired since the last run of the probe."""
     runs = [run for run in report.probe.ran if run.probe == probe]
     repairs = repairs_since_run(
         runs,

@@ -105,10 +105,6 @@ class Question:
             self._answer(None if code == 0 else self._refusal(code))
 
     def _refusal(self, code: int) -> Skip:
-        """Return the Skip for a nonzero exit code of the command.
-
-        Code NO is a refusal by the scheduler. Any other code is a failure of the gate.
-        """
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line.strip()]
         words = "".join(each if each.isprintable() else " " for each in lines[-1].strip()[:LINE]) if lines else ""
         if code == NO:

@@ -194,11 +194,7 @@ def own_settings(settings: Mapping[str, str], algorithm: str) -> Mapping[str, st
 
 
 def _with_indexes(key: Mapping[str, object], here: Conditions) -> Mapping[str, object]:
-    """Return the conditions of a run for a message: the condition "on" names the GPUs by index instead of by UUID.
-
-    `key`: the conditions by name, from `_key`. `here`: the Conditions of the same run. Return `key` unchanged if the
-    run used all GPUs, or if its GPU indexes are unknown.
-    """
+    """Name the GPUs of a partial run by index instead of by UUID, for a message."""
     return {**key, "on": f"GPUs {index_ranges(here.indexes)}"} if here.indexes and key["on"] != ALL else key
 
 

@@ -74,10 +74,7 @@ def conclude(
 
 
 def _location(passes: Sequence[Pass], observations: Observations) -> Location | None:
-    """Return the location of the fault from the first pass whose location blames a rank.
-
-    If no pass blames a rank, return the location from the first pass that has one; None if no pass has one.
-    """
+    """Return the location from the first pass that blames a rank, else from the first pass that has one."""
     locations = list(filter(None, (locate(run_pass, observations) for run_pass in passes)))
     return next((location for location in locations if location.ranks), locations[0] if locations else None)
 
@@ -95,10 +92,6 @@ def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Ju
 def _hint(
     verdict: _Verdict, plan: Plan, algorithm_hint: str, location: Location | None, observations: Observations
 ) -> str:
-    """Return the hint of the result for the operator.
-
-    The hint ends with findings about the GPUs for the outcomes failed and timeout, else with `verdict.remedy`.
-    """
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *finding_sentences(observations)))
     where = location.message if location is not None else ""
@@ -107,7 +100,6 @@ def _hint(
 
 
 def _unmeasured_sizes(plan: Plan) -> str:
-    """Return a sentence about sizes that were not measured for lack of memory; empty if there are none."""
     if not plan.left_out or plan.free is None:
         return ""
     probe, smallest = plan.probe, min(plan.left_out)
@@ -251,7 +243,6 @@ def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
 
 
 def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
-    """Return a sentence that explains why there is no median of this host's earlier runs yet; empty if there is one."""
     first = passes[0]
     without = [comparison for comparison in comparisons(first, judge) if comparison.baseline is None]
     if not without:
@@ -276,7 +267,6 @@ def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
 
 
 def _below_limit(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
-    """Return the outcome degraded if an algorithm's best bandwidth is below the configured limit; else None."""
     limit = judge.floors.limit
     if limit is None or judge.probe != ALL_REDUCE:
         return None
@@ -320,7 +310,6 @@ def _describe_exit(status: int | None) -> str:
 
 
 def _log(passes: Sequence[Pass]) -> str:
-    """Return the printable output of the ranks of the last pass, one section per rank."""
     accounts = passes[-1].accounts
     share = LOG_LIMIT // max(1, len(accounts))
     parts = ((account.rank, _printable_text(account.output).strip()) for account in accounts)

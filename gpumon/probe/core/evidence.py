@@ -225,10 +225,7 @@ def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
 
 
 def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
-    """Yield a finding if a GPU moved clearly fewer NVLink bytes than the other GPUs.
-
-    In the timed collectives all GPUs move the same amount.
-    """
+    """Yield a finding if a GPU moved clearly fewer NVLink bytes than the others: in collectives all move the same."""
     moved, usual = _link_bytes_moved(gpu), _usual_value([_link_bytes_moved(other) for other in others])
     if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"

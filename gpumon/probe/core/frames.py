@@ -194,10 +194,7 @@ def _fold_step_end(account: Account, frame: Mapping[str, Any], steps: Sequence[S
 
 
 def _expected_places(rank: int, step: Step) -> Collection[int]:
-    """Return the sizes (Measure step) or the peer ranks (Pairs step) for which a rank must report times.
-
-    Return an empty collection for another step.
-    """
+    """Return the sizes (Measure step) or the peer ranks (Pairs step) for which a rank must report times."""
     if isinstance(step, Pairs):
         return {a + b - rank for together in step.rounds for a, b in together if rank in {a, b}}
     return step.sizes if isinstance(step, Measure) else ()

@@ -133,7 +133,6 @@ def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -
 
 
 def _faster_measurement(before: Measurement | None, after: Measurement) -> Measurement:
-    """Return the faster of two measurements of one size, with the sum of their wrong elements."""
     if before is None:
         return after
     faster = min(before, after, key=lambda measurement: measurement.latency_seconds["p50"])

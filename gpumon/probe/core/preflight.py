@@ -353,10 +353,7 @@ def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> 
 
 
 def _check_observed(facts: PreflightFacts) -> Skip | None:
-    """Return a Skip that ends the run if the processes on its GPUs were not read recently; None if they were.
-
-    Without these readings a new job would not be noticed.
-    """
+    """Return a Skip if the processes on the run's GPUs were not read recently: a new job would not be noticed."""
     patience = UNSEEN_SECONDS + min(facts.poll_seconds, POLL_SECONDS)
     late = {uuid: seconds for uuid, seconds in facts.unobserved.items() if seconds > patience}
     if not late:

@@ -173,7 +173,6 @@ def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | N
 
 
 def _largest_comparisons(compared: Sequence[Comparison]) -> tuple[Comparison | None, Comparison | None]:
-    """Return the float32 comparisons of default and ring, each at its largest size; None if not measured."""
     largest = {
         comparison.algorithm: comparison
         for comparison in sorted(compared, key=lambda comparison: comparison.size)

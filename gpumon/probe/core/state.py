@@ -140,7 +140,6 @@ def _sum(stored: Mapping[str, int], since: Mapping[str, float] | None) -> dict[s
 
 
 def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
-    """Return the state with this result added as the newest."""
     return replace(
         state,
         history=_newest_results(state.history, result, MAX_RESULTS),
@@ -152,7 +151,6 @@ def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
 
 
 def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
-    """Return the ids of the runs that determine the current state of this result's probe."""
     runs = (*state.ran, result)
     current = current_result(runs, result.probe), checked_result(runs, result.probe)
     return {run.id for run in current if run is not None}
