@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from gpumon.health import nvlink5, recovery, registers, xid_texts, xids
-from gpumon.health.sxids import LINK_DOWN, Scope, scope
+from gpumon.health import nvlink5, xid_texts, xids
 from gpumon.health.verdict import ACTIONS, Action
+from gpumon.health.xid_texts import LINK_DOWN, RECOVERY, Scope, recovery_of, scope
 from gpumon.health.xids import NOTHING, REBOOT, SUPPORT, XIDS, Severity, Xid, unknown
 from gpumon.model.driver_errors import driver_error, nic_error
 from gpumon.model.error_event import AER, AER_FATAL, CANCELLED_BY, DRIVER, NIC, OVERRUN, SXID, ErrorEvent
@@ -88,7 +88,7 @@ SHIPPED = Catalogue(XIDS)
 _TEXTS: Mapping[Action, tuple[str, ...]] = {
     Action.NONE: (
         NOTHING,
-        registers.THRESHOLD.action,
+        xid_texts.THRESHOLD.action,
         "monitor ECC counters and row remapping",
         "wait for Xid 162, which clears it",
         "update the vGPU software",
@@ -100,7 +100,7 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
         SUPPORT,
         xids.DECODE,
         nvlink5.READ_IT,
-        *(bit.action for bit in registers.WORST_FIRST if bit not in {registers.THRESHOLD, registers.HARMLESS}),
+        *(bit.action for bit in xid_texts.WORST_FIRST if bit not in {xid_texts.THRESHOLD, xid_texts.HARMLESS}),
         "check power cables and seating",
         "check the peer GPU for a fault first",
         "compare its memory size with that of the other GPUs",
@@ -116,12 +116,11 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
     Action.REPLACE: (xids.REPLACE, xids.REPLACE_SOON),
 }
 XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
-"""Verdict action by the text of an Xid's first action. Contains the texts of all shipped rows, and of the decoders
-registers.py and nvlink5.py.
+"""Verdict action by the text of an Xid's first action. Contains the texts of all shipped rows, and of the decoders.
 """
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
-"""Xids whose log text is decoded, in addition to those of nvlink5.CODES and xid_texts.TABLE."""
+"""Xids whose log text is decoded, in addition to those of nvlink5.CODES and xid_texts.VARIANTS."""
 
 
 @lru_cache(1024)
@@ -141,7 +140,7 @@ def explain(row: Xid, text: str) -> Explanation:
     read = plain
     if row.code == RECOVERY_ACTION:
         read = _recovery(plain, text)
-    elif row.code == NVLINK and (bits := registers.decode(text)) is not None:
+    elif row.code == NVLINK and (bits := xid_texts.decode_registers(text)) is not None:
         read = replace(plain, detail=bits.words, action=bits.action, verdict_action=XID_ACTIONS[bits.action])
     elif row.code in nvlink5.CODES and (link := nvlink5.decode(row.code, text)) is not None:
         read = replace(
@@ -174,8 +173,8 @@ def _recovery(plain: Explanation, text: str) -> Explanation:
     if match is None:
         return plain
     number, words = int(match[1], 16), match[2] or "without a name"
-    requested = recovery.recovery_of(number)
-    action = requested.next_step if number in recovery.RECOVERY else f"{requested.next_step}: {words}"
+    requested = recovery_of(number)
+    action = requested.next_step if number in RECOVERY else f"{requested.next_step}: {words}"
     return replace(
         plain,
         severity=Severity.INFO if requested.of_node else requested.severity,

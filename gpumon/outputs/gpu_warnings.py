@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpumon.health import recovery
+from gpumon.health.xid_texts import recovery_of
 from gpumon.outputs.formatting import count
 from gpumon.outputs.link_text import fabric_fault
 from gpumon.outputs.responses.base import Document
@@ -19,7 +19,7 @@ def gpu_warnings(gpu: Document) -> list[str]:
 
 def _recovery_action(gpu: Document) -> str:
     action = gpu["recovery_action"]
-    return f"the driver requests {recovery.recovery_of(action).words}" if action else ""
+    return f"the driver requests {recovery_of(action).words}" if action else ""
 
 
 def _c2c_links(gpu: Document) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from gpumon.config.xid_file import KEYS
-from gpumon.health import nvlink5, registers
+from gpumon.health import nvlink5, xid_texts
 from gpumon.health.xids import SUPPORT, TABLE
 from gpumon.state.event_grouping import PAUSE
 
@@ -134,8 +134,8 @@ def _registers() -> Iterator[str]:
     yield "Hopper. The worst bit decides. Unlisted bits are unexpected: open a case with the vendor.\n"
     yield "| register: bits | meaning | action |"
     yield "| --- | --- | --- |"
-    cells: dict[registers.BitFinding, list[str]] = {}
-    for register, bits in registers.TABLE.items():
+    cells: dict[xid_texts.BitFinding, list[str]] = {}
+    for register, bits in xid_texts.REGISTERS.items():
         for finding in dict.fromkeys(bits.values()):
             numbers = _ranges(sorted(bit for bit in bits if bits[bit] == finding))
             cells.setdefault(finding, []).append(f"{register}: {numbers}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from gpumon.health.checks.gpu import FAULTS
-from gpumon.health.recovery import RECOVERY
 from gpumon.health.table import CHECKS
 from gpumon.health.verdict import ACTIONS
+from gpumon.health.xid_texts import RECOVERY
 from gpumon.health.xids import TABLE
 
 REPAIR = re.compile(r"(?:^|[.:;,] |then |and |\d\. |the GPU or )(?:reset|reboot|power-cycle)\b", re.IGNORECASE)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_events import error_event
 
-from gpumon.health import nvlink5, registers
+from gpumon.health import nvlink5, xid_texts
 from gpumon.health.catalogue import SHIPPED, Explanation, explain
 from gpumon.health.xids import ACTIVATE_REPAIR, NOTHING, REBOOT, REPLACE_SOON, RESET, RESTART, XIDS, Severity
 from gpumon.model.driver_errors import DRIVER_ERRORS
@@ -65,19 +65,19 @@ def nvlink(*values: int) -> str:
 @each_case(
     ("values", "finding"),
     [
-        ((1 << 8, 0, 0, 0, 0, 0, 0), registers.CONNECTION),
-        ((1 << 4, 0, 0, 0, 0, 0, 0), registers.PARITY),
-        ((1 << 21, 0, 0, 0, 0, 0, 0), registers.SIGNAL),
-        ((1 << 30, 0, 0, 0, 0, 0, 0), registers.HARMLESS),
-        ((0, 0, 1 << 16, 0, 0, 0, 0), registers.DIAGNOSE),
-        ((0, 0, 1 << 13, 0, 0, 0, 0), registers.UNEXPECTED),
-        ((0, 0, 0, 1 << 18, 0, 0, 0), registers.FABRIC),
-        ((0, 0, 0, 0, 1 << 20, 0, 0), registers.THRESHOLD),
-        ((0, 0x1, 0, 0, 0, 0, 0), registers.UNEXPECTED),
-        ((1 << 30 | 1 << 20, 0, 0, 1 << 16, 1 << 27, 0, 0), registers.PARITY),
+        ((1 << 8, 0, 0, 0, 0, 0, 0), xid_texts.CONNECTION),
+        ((1 << 4, 0, 0, 0, 0, 0, 0), xid_texts.PARITY),
+        ((1 << 21, 0, 0, 0, 0, 0, 0), xid_texts.SIGNAL),
+        ((1 << 30, 0, 0, 0, 0, 0, 0), xid_texts.HARMLESS),
+        ((0, 0, 1 << 16, 0, 0, 0, 0), xid_texts.DIAGNOSE),
+        ((0, 0, 1 << 13, 0, 0, 0, 0), xid_texts.UNEXPECTED),
+        ((0, 0, 0, 1 << 18, 0, 0, 0), xid_texts.FABRIC),
+        ((0, 0, 0, 0, 1 << 20, 0, 0), xid_texts.THRESHOLD),
+        ((0, 0x1, 0, 0, 0, 0, 0), xid_texts.UNEXPECTED),
+        ((1 << 30 | 1 << 20, 0, 0, 1 << 16, 1 << 27, 0, 0), xid_texts.PARITY),
     ],
 )
-def test_nvlink_registers_select_the_action(values: tuple[int, ...], finding: registers.BitFinding) -> None:
+def test_nvlink_registers_select_the_action(values: tuple[int, ...], finding: xid_texts.BitFinding) -> None:
     """The most severe bit selects the action, and the reason names each link, register and meaning."""
     means = read(74, nvlink(*values))
 
@@ -88,9 +88,9 @@ def test_nvlink_registers_select_the_action(values: tuple[int, ...], finding: re
 
 def test_every_bit_has_one_finding_and_every_finding_a_rank() -> None:
     """No bit has two findings, and each finding has a rank."""
-    used = {finding for bits in registers.TABLE.values() for finding in bits.values()}
-    assert used | {registers.UNEXPECTED} == set(registers.WORST_FIRST)
-    assert all(0 <= bit < 32 for bits in registers.TABLE.values() for bit in bits)
+    used = {finding for bits in xid_texts.REGISTERS.values() for finding in bits.values()}
+    assert used | {xid_texts.UNEXPECTED} == set(xid_texts.WORST_FIRST)
+    assert all(0 <= bit < 32 for bits in xid_texts.REGISTERS.values() for bit in bits)
 
 
 @each_case(

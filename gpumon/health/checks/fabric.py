@@ -6,9 +6,9 @@ from gpumon.health.check_row import MINUTE, Check, Paging, XidCause
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.recovery import recovery_of, request_finding
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import NODE, PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.xid_texts import recovery_of, request_finding
 from gpumon.model.fabric import COMPLETED, HEALTHY, LIMITED, STATES, SUMMARIES, Fabric
 from gpumon.model.nvlink import PEERS
 from gpumon.model.snapshot import GUEST

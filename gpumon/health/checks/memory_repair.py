@@ -6,8 +6,8 @@ from gpumon.health.check_row import MINUTE, Check, covers_same_time, flag_check,
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.device_case import GpuCase
-from gpumon.health.recovery import recovery_of, request_finding
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, Verdict, warn
+from gpumon.health.xid_texts import recovery_of, request_finding
 
 _PARTS = {"channel": "a memory channel", "tpc": "a TPC (processors)", "bank": "a memory bank"}
 

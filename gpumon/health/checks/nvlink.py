@@ -12,8 +12,8 @@ from gpumon.health.facts import Facts
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
-from gpumon.health.sxids import LINK_DOWN, Scope
 from gpumon.health.verdict import PASSED, Action, Finding, Level, clear, fail, warn
+from gpumon.health.xid_texts import LINK_DOWN, Scope
 
 _ELSEWHERE = frozenset({108, 121, 137, 159, 173})
 """Link Xids that point to the GPU at the other end of the link, and Xids of chip-to-chip links."""

@@ -12,7 +12,6 @@ from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, began
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.sxids import Scope, scope
 from gpumon.health.verdict import (
     ACTIONS,
     FAIL,
@@ -28,6 +27,7 @@ from gpumon.health.verdict import (
     fail,
     warn,
 )
+from gpumon.health.xid_texts import Scope, scope
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import FALLEN_OFF, SXID, ErrorEvent
 

@@ -10,12 +10,12 @@ from changed_report import changed
 from each_case import each_case
 from judging import Ward, clear
 
-from gpumon.health import nvlink5, registers, xids
+from gpumon.health import nvlink5, xid_texts, xids
 from gpumon.health.catalogue import SHIPPED, XID_ACTIONS
 from gpumon.health.expectation import Expectation
 from gpumon.health.policy import Policy
-from gpumon.health.sxids import Scope, scope
 from gpumon.health.verdict import Action, Clearance, Level
+from gpumon.health.xid_texts import Scope, scope
 from gpumon.health.xids import Class, Severity
 from gpumon.model.error_event import SXID, XID
 from gpumon.model.instant import Instant
@@ -169,7 +169,7 @@ def test_the_operators_catalogue_decides() -> None:
 def test_each_action_text_has_a_verdict_action() -> None:
     """Every text that a shipped row or a decoded text can have is in the table, and every text of the table is used."""
     texts = {row.action for row in xids.TABLE} | {xids.unknown(1).action, nvlink5.READ_IT}
-    texts |= {bit.action for bit in registers.WORST_FIRST}
+    texts |= {bit.action for bit in xid_texts.WORST_FIRST}
     for unit in nvlink5.TABLE:
         texts |= {action for action, _ in (*unit.by_status.values(), *(unit.by_reason or {}).values())}
     assert texts <= XID_ACTIONS.keys()
