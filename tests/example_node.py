@@ -7,8 +7,8 @@ from dataclasses import replace
 from changed_report import changed, new_report
 from example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
 
-from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
+from gpumon.health.products import Expectation
 from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.instant import Instant

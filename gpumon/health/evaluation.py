@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpumon.health import clearing, inhibition, remediation, score
+from gpumon.health import clearing, inhibition, remediation
 from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
 from gpumon.health.device_case import DeviceCases, device_cases
 from gpumon.health.facts import Facts, ThresholdOffError
-from gpumon.health.node_health import Health, Pending
+from gpumon.health.node_health import Health, Pending, node_score
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import (
     NODE,
@@ -71,7 +71,7 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
         pending=pending,
         failing_checks=failing_checks,
         due=tuple(inhibition.transitions_with_causes(due, verdicts, facts)),
-        score=score.score(health.history, verdicts, facts),
+        score=node_score(health.history, verdicts, facts),
         evaluated=True,
         evaluated_wall=facts.now.wall,
         evaluated_at=facts.now.at,

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpumon.health.agent_runs import AgentRun
 from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
-from gpumon.health.expectation import Expectation
-from gpumon.health.planned_work import PlannedWork
+from gpumon.health.planned_work import AgentRun, PlannedWork
 from gpumon.health.policy import Limit, Policy
+from gpumon.health.products import Expectation
 from gpumon.health.sample_windows import (
     STEP,
     CounterGrowth,

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpumon.health.check_row import DAY, Paging
+from gpumon.health.facts import Facts
+from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import (
     FAIL,
     OK,
     UNKNOWN,
+    WARN,
     Key,
     Level,
     Verdict,
     VerdictChange,
     VerdictTransition,
 )
+from gpumon.model.now import Now
 
 MAX_TRANSITIONS = 500
 """Maximum number of recent transitions in memory. The store has more."""
@@ -65,7 +70,7 @@ class Health:
     failing_checks: Mapping[Key, str] = field(default_factory=dict)
     """Text of the exception by (check, device), for checks that raised one in the last evaluation."""
     score: float | None = None
-    """Score of the node from 0 to 100, as defined in score.py; None before the first evaluation."""
+    """Score of the node from 0 to 100, as `node_score` defines it; None before the first evaluation."""
     evaluated: bool = False
     """Whether the checks have been evaluated since the start. Until then the health is unknown."""
     evaluated_wall: float | None = None
@@ -194,3 +199,88 @@ def _without_missing_causes(verdicts: Mapping[Key, Verdict]) -> dict[Key, Verdic
         if verdict.inhibited_by and verdict.inhibited_by not in verdicts
     }
     return {**verdicts, **primary}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingVerdict:
+    """A Pending as it is stored. Its time is on the boot clock, which a restart of the agent does not reset."""
+
+    check: str
+    device: str
+    level: Level
+    lasted: Mapping[Level, float]
+    patience: float
+    seen_at: float
+    """Boot clock time of the last of the pending findings."""
+    boot_id: str
+
+
+def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
+    """Yield the pending findings as rows for the store; none before the first evaluation."""
+    if health.evaluated_at is None or health.evaluated_uptime is None:
+        return
+    offset = health.evaluated_at - health.evaluated_uptime
+    for (check, device), pending in health.pending.items():
+        yield PendingVerdict(
+            check=check,
+            device=device,
+            level=pending.level,
+            lasted=pending.lasted,
+            patience=pending.patience,
+            seen_at=pending.seen + offset,
+            boot_id=boot_id,
+        )
+
+
+def restore_pending(stored: Iterable[PendingVerdict], now: Now, boot_id: str) -> dict[Key, Pending]:
+    """Return the stored pending findings of this boot that are still valid, by key.
+
+    The time in which no agent ran is not added to the time that the findings have lasted.
+    """
+    valid = {}
+    for row in stored:
+        last_seen = now.uptime - (now.at - row.seen_at)
+        pending = Pending(row.level, row.lasted, last_seen, row.patience)
+        if row.boot_id == boot_id and pending.is_valid(now.uptime):
+            valid[row.check, row.device] = pending
+    return valid
+
+
+BEST = 100.0
+SCORED_SECONDS = 30 * DAY
+COSTS: Mapping[Level, float] = {FAIL: 20.0, WARN: 4.0}
+
+
+def node_score(transitions: Iterable[VerdictTransition], open_: Mapping[Key, Verdict], facts: Facts) -> float:
+    """Return the score of the node, rounded to a tenth. `open_`: the open verdicts.
+
+        score = 100 - sum over raised verdicts of cost x (1 - age / 30 days), never below 0
+
+    Verdicts of one check, device and level cost once per day. The age of an open verdict is 0. Verdicts that were
+    raised in maintenance cost nothing, unless they are still open after the maintenance.
+    """
+    ages: dict[tuple[Key, Level, int], float] = {}
+    for transition in transitions:
+        age = facts.age(transition)
+        here = open_.get(transition.verdict.key)
+        lasts = here is not None and here.episode == transition.verdict.episode
+        planned = transition.muted and not (lasts and facts.maintenance is None)
+        if _counts(transition) and not planned and age < SCORED_SECONDS:
+            slot = (transition.verdict.key, transition.verdict.level, int(transition.verdict.raised.wall // DAY))
+            ages[slot] = min(0.0 if lasts else age, ages.get(slot, SCORED_SECONDS))
+    lost = sum(COSTS[level] * (1 - age / SCORED_SECONDS) for (_, level, _), age in ages.items())
+    return round(max(0.0, BEST - lost), 1)
+
+
+def _counts(transition: VerdictTransition) -> bool:
+    """Return whether a transition raised a primary verdict whose alert is not only information."""
+    verdict = transition.verdict
+    check = BY_NAME.get(verdict.check)
+    informs = verdict.level is WARN and check is not None and check.pages is Paging.NEVER
+    # When a GPU reports its uuid, its verdict is raised again under the uuid: that is not a new fault.
+    again = transition.change is VerdictChange.RAISED and verdict.raised.wall < transition.time.wall
+    return (
+        transition.change in {VerdictChange.RAISED, VerdictChange.CHANGED}
+        and verdict.level in COSTS
+        and not (informs or again or verdict.inhibited_by)
+    )

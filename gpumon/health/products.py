@@ -1,16 +1,29 @@
-"""PRODUCTS: the NVLinks that each GPU product uses.
-
-A link that is down is a fault only if the product uses it.
-"""
+"""GPU products: the NVLinks and the number of GPUs that a host with them should have, and their peculiarities."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import ExpectedLinks
+from gpumon.model.snapshot import HOST
+from gpumon.model.str_enum import StrEnum
+from gpumon.probe.core.preflight import IDLE_UTILIZATION, idle_bytes
+
+RANKS: Mapping[str, int] = {
+    "Kepler": 2,
+    "Maxwell": 3,
+    "Pascal": 4,
+    "Volta": 5,
+    "Turing": 6,
+    "Ampere": 7,
+    "Ada": 9,  # the catalogue has no column for Ada, which can report the codes of Ampere and of Hopper
+    "Hopper": 9,
+    "Blackwell": 10,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +168,98 @@ def _product(name: str) -> Product | None:
 def is_coherent(name: str) -> bool:
     """Return whether the GPU shares its memory with a Grace CPU. Such memory may be in use without a GPU process."""
     return re.fullmatch(COHERENT, name) is not None
+
+
+LATCHED = 0.99
+"""Minimum utilization that may be latched."""
+
+
+def memory_in_use(gpu: Gpu) -> float | None:
+    """Return the bytes of GPU memory in use; None on Grace hosts, whose kernel also keeps other pages in GPU memory."""
+    return None if is_coherent(gpu.name or "") else gpu.memory_used_bytes
+
+
+def is_utilization_latched(gpu: Gpu) -> bool:
+    """Return True if the GPU reports full utilization, but no process, and neither memory nor engines are in use.
+
+    False before Blackwell, and if neither memory in use nor activity of the engines (GPM) is reported. Without the
+    memory no engine may show any activity: in a container the agent may not see the processes of a job.
+    """
+    memory, engines = memory_in_use(gpu), gpu.sm_active_ratio
+    return (
+        RANKS.get(gpu.architecture or "Kepler", RANKS["Blackwell"]) >= RANKS["Blackwell"]
+        and gpu.processes == 0
+        and (gpu.utilization_ratio or 0.0) >= LATCHED
+        and (memory is not None or engines is not None)
+        and (memory or 0.0) <= idle_bytes(exact=gpu.memory_reserved_bytes is not None)
+        and max(engines or 0.0, gpu.memory_utilization_ratio or 0.0)
+        <= (IDLE_UTILIZATION if memory is not None else 0.0)
+    )
+
+
+class Basis(StrEnum):
+    """Where the expected number of GPUs comes from."""
+
+    CONFIGURED = "configured"
+    ACCEPTED = "accepted"
+    PRODUCT = "product"
+    LEARNED = "learned"
+    BUS = "bus"
+
+
+BASES = {
+    Basis.CONFIGURED: "as configured",
+    Basis.ACCEPTED: "as accepted by an operator",
+    Basis.PRODUCT: "as on other hosts with this product",
+    Basis.LEARNED: "as read before on this host",
+    Basis.BUS: "as found on the PCI bus",
+}
+"""Text of each basis in the reason of a verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """The number of GPUs that this host should have. Fewer GPUs are a fault."""
+
+    count: int = 0
+    basis: Basis = Basis.LEARNED
+    may: int | None = None
+    """Number of GPUs, higher than `count`, that the physical host may have; None if no source has a higher number. How
+    many of them this guest or container was given is unknown.
+    """
+    may_basis: Basis = Basis.BUS
+    place: str = HOST
+    """Where the agent runs: host, guest, container or sandbox."""
+    unlisted: tuple[str, ...] = ()
+    """PCI addresses of GPUs that the driver does not list."""
+
+
+def expectation(
+    *,
+    configured: int | None,
+    accepted: bool,
+    learned: int,
+    product: int | None,
+    on_bus: int,
+    place: str,
+    unlisted: tuple[str, ...] = (),
+) -> Expectation:
+    """Return the expected number of GPUs, chosen from the numbers of several sources. None: the source has no number.
+
+    `configured`: number in the configuration, which takes precedence. `accepted`: whether an operator accepted
+    `learned`, the highest number that was ever present; it is then chosen. `product`: number on hosts with this
+    product. `on_bus`: number on the PCI bus. Else, on a host, the highest of `learned`, `product` and `on_bus` is
+    chosen. In a guest or container `learned` is chosen, and a higher number becomes `may`: it may be that of the
+    physical host, which gives the guest or container fewer GPUs. `place`, `unlisted`: attributes of the result.
+    """
+    if configured is not None:
+        return Expectation(count=configured, basis=Basis.CONFIGURED, place=place, unlisted=unlisted)
+    if accepted:
+        return Expectation(count=learned, basis=Basis.ACCEPTED, place=place, unlisted=unlisted)
+    more = [(count, basis) for count, basis in ((product or 0, Basis.PRODUCT), (on_bus, Basis.BUS)) if count > learned]
+    if not more:
+        return Expectation(count=learned, place=place, unlisted=unlisted)
+    count, basis = max(more, key=lambda pair: pair[0])
+    if place == HOST:
+        return Expectation(count=count, basis=basis, place=place, unlisted=unlisted)
+    return Expectation(count=learned, may=count, may_basis=basis, place=place, unlisted=unlisted)

@@ -1,7 +1,7 @@
 """What the log text of an error adds to its code: variants and registers of Xids, recovery actions, scopes of SXids.
 
 Sources: NVIDIA/open-gpu-kernel-modules 595.45.04, and its files under src/nvidia/src/kernel/events of driver 615; for
-SXids its files under src/common/nvswitch, NVIDIA's Fabric Manager user guide, SXid errors (v1.3), and NVIDIA/NVSentinel.
+SXids its files under src/common/nvswitch, NVIDIA's Fabric Manager user guide (v1.3), and NVIDIA/NVSentinel.
 """
 
 from __future__ import annotations
@@ -16,19 +16,11 @@ from gpumon.health.verdict import Action, Finding, fail, warn
 from gpumon.health.xids import NOTHING, REBOOT, RESET, SUPPORT, XIDS, Severity, Xid
 from gpumon.model.str_enum import StrEnum
 
-
-class Variant(NamedTuple):
-    """The row that applies to an Xid instead of its own if its log text contains a match of the pattern."""
-
-    pattern: re.Pattern[str]
-    row: Xid
-
-
 _PENDING = r"already pending remapping|due to pending (?:row remap|bank remap|LTS swap)"
 _RESET_FLAG = r"\bRST: Yes"
 """The driver requires a GPU reset, at once (RST) or when its jobs are drained (D-RST): kern_gpu_error_cont_ga100.c."""
-VARIANTS: tuple[Variant, ...] = tuple(
-    Variant(re.compile(pattern, re.IGNORECASE), row)
+VARIANTS = tuple(
+    (re.compile(pattern, re.IGNORECASE), row)
     for pattern, row in (
         (_PENDING, replace(XIDS[63], code=64, name="Memory is already marked for repair")),
         (r"failed to train link \d+ to remote", replace(XIDS[136], code=74)),
@@ -49,13 +41,14 @@ VARIANTS: tuple[Variant, ...] = tuple(
         (r"\bNon-?fatal\b", replace(XIDS[155], severity=Severity.WARNING, action=FOLLOW_154)),
     )
 )
+"""The row that applies to an Xid instead of its own, after a pattern that its log text must contain."""
 
 
 def row_for(row: Xid, text: str) -> Xid:
     """Return the row that applies to this log text. Fields that the operator set in `row` keep their values."""
-    for variant in VARIANTS:
-        if variant.row.code == row.code and variant.pattern.search(text):
-            return replace(variant.row, ordered=row.ordered, **{name: getattr(row, name) for name in row.ordered})
+    for pattern, variant in VARIANTS:
+        if variant.code == row.code and pattern.search(text):
+            return replace(variant, ordered=row.ordered, **{name: getattr(row, name) for name in row.ordered})
     return row
 
 

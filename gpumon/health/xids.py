@@ -7,9 +7,10 @@ info only if it needs no action of its own. All others are warnings, and so are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpumon.health.products import RANKS
 from gpumon.health.verdict import ACTIONS, Action
 from gpumon.model.str_enum import StrEnum
 
@@ -273,3 +274,37 @@ def unknown(code: int) -> Xid:
     return Xid(
         code, "Not in the table of this version", WARNING, OTHER, "look it up in NVIDIA's Xid catalogue", SUPPORT
     )
+
+
+_TURING, _AMPERE, _HOPPER, _BLACKWELL = 6, 7, 9, 10
+
+SINCE: Mapping[int, int] = {
+    **dict.fromkeys((119, 120), _TURING),
+    95: _AMPERE,
+    **dict.fromkeys((110, 136, 143, 151, 156, 167, 169), _HOPPER),
+    **dict.fromkeys((150, 155), _BLACKWELL),
+}
+"""Lowest rank (RANKS) of an architecture that can report the Xid, by Xid. An unlisted Xid has no lowest rank."""
+UNTIL: Mapping[int, int] = {57: _TURING, 58: _TURING, 74: _HOPPER, 136: _HOPPER}
+"""Highest rank (RANKS) of an architecture that can report the Xid, by Xid. An unlisted Xid has no highest rank."""
+CHIP_TO_CHIP = frozenset({173})
+"""Xids that only GPUs with a chip-to-chip link to a Grace CPU can report."""
+
+
+def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
+    """Yield those of `xids` that a GPU of this architecture can report.
+
+    SINCE and UNTIL do not restrict an architecture that is not in RANKS. `architecture` is None until the GPU has been
+    opened: then only the Xids that every architecture can report are yielded. `chip_to_chip`: whether the GPU has links
+    to a Grace CPU. Without them it cannot report the Xids of CHIP_TO_CHIP.
+    """
+    rank = RANKS.get(architecture or "")
+    for xid in xids:
+        if xid in CHIP_TO_CHIP:
+            can = chip_to_chip
+        elif architecture is None:
+            can = xid not in SINCE and xid not in UNTIL
+        else:
+            can = rank is None or SINCE.get(xid, rank) <= rank <= UNTIL.get(xid, rank)
+        if can:
+            yield xid

@@ -10,7 +10,7 @@ from gpumon.health.check_row import MINUTE, Check, alert_name
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.checks.probe import is_about
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
-from gpumon.health.expectation import BASES
+from gpumon.health.products import BASES
 from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import UNKNOWN, Clearance, Verdict

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumon.health.latched_utilization import is_utilization_latched, memory_in_use
-from gpumon.health.products import is_coherent
+from gpumon.health.products import is_coherent, is_utilization_latched, memory_in_use
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import ProcessReadings, SchedulerReadings
 from gpumon.model.time_window import WindowKind, hold_hint, in_force

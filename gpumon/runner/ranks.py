@@ -25,7 +25,7 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.probe")
 
 TERM_PATIENCE = 2.5
-"""Seconds between SIGTERM, on which a rank ends between two operations (see latched_utilization.py), and SIGKILL. On an
+"""Seconds between SIGTERM, on which a rank ends between two operations (see health/products.py), and SIGKILL. On an
 H100 a rank takes up to 1.6 s, most of it to close its CUDA context.
 """
 KILL_PATIENCE = 30.0

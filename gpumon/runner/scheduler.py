@@ -16,7 +16,7 @@ from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_J
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from gpumon.clock import boot_clock
-from gpumon.health.repairs_since_run import repairs_since_run
+from gpumon.health.run_conditions import repairs_since_run
 from gpumon.model.instant import Instant
 from gpumon.probe.core.preflight import PreflightFacts, is_partial, may_run, usable_gpus
 from gpumon.probe.core.timetable import Timetable

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
-from gpumon.health.pending_verdicts import pending_to_store
+from gpumon.health.node_health import pending_to_store
 from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.services.write_behind import WriteBehind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from gpumon.health.expectation import Basis
+from gpumon.health.products import Basis
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.request import RequestResult
 from gpumon.state import port_inventory

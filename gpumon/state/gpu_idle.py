@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from gpumon.health.latched_utilization import is_utilization_latched, memory_in_use
+from gpumon.health.products import is_utilization_latched, memory_in_use
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Now
 from gpumon.model.reading import Integral, rows

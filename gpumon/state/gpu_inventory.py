@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpumon.health.expectation import Expectation, expectation
-from gpumon.health.products import Neighbours, board_size
+from gpumon.health.products import Expectation, Neighbours, board_size, expectation
 from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState

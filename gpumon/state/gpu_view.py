@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpumon.health.architectures import possible_xids
 from gpumon.health.catalogue import Catalogue
+from gpumon.health.xids import possible_xids
 from gpumon.model.gpu_state import GpuState
 from gpumon.state.gpu_record import readings
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpumon.health import evaluation, node_health, pending_verdicts
+from gpumon.health import evaluation, node_health
 from gpumon.health.alert import FIRING, Alert
 from gpumon.health.alert_texts import PAGING
 from gpumon.health.facts import Facts
-from gpumon.health.free_node import free_since
 from gpumon.health.node_health import Health
+from gpumon.health.run_conditions import free_since
 from gpumon.health.verdict import Key, Level, VerdictChange
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.instant import Instant, Now
@@ -43,7 +43,7 @@ def _restore(health: Health, stored: StoredState, step: Step) -> Health:
     boot_id = step.report.boot_id
     verdicts = evaluation.restored_verdicts(stored.verdicts, boot_id)
     health = node_health.restore_health(health, verdicts, stored.transitions, stored.cleared)
-    pending = pending_verdicts.restore_pending(stored.pending, step.now, boot_id)
+    pending = node_health.restore_pending(stored.pending, step.now, boot_id)
     return replace(health, pending={**pending, **health.pending})
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpumon.health.agent_runs import AgentRun
-from gpumon.health.pending_verdicts import PendingVerdict
+from gpumon.health.node_health import PendingVerdict
+from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
 from gpumon.model.child_status import HostStatus, SamplerStatus
 from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpumon.health.agent_runs import AgentRun
 from gpumon.health.alert import Alert, alerts_of
 from gpumon.health.catalogue import SHIPPED, Catalogue
-from gpumon.health.expectation import Expectation
 from gpumon.health.node_health import Health
+from gpumon.health.planned_work import AgentRun
+from gpumon.health.products import Expectation
 from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows

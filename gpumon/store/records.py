@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpumon.health.agent_runs import AgentRun
+from gpumon.health.planned_work import AgentRun
 from gpumon.model.durations import LATEST
 from gpumon.model.records import NotifiedAlert, PortRecord, StoredGpu
 from gpumon.model.request import AuditEntry

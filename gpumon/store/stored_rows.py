@@ -19,7 +19,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from gpumon.health.agent_runs import AgentRun
+from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.time_window import TimeWindow

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpumon.health.pending_verdicts import PendingVerdict
+from gpumon.health.node_health import PendingVerdict
 from gpumon.health.verdict import (
     FAIL,
     REPAIRS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpumon.collectors.nvml.table_reader import ARCHITECTURES
-from gpumon.health.architectures import RANKS, possible_xids
-from gpumon.health.xids import CRITICAL_XIDS
+from gpumon.health.products import RANKS
+from gpumon.health.xids import CRITICAL_XIDS, possible_xids
 
 
 def of(architecture: str | None, *, chip_to_chip: bool = False) -> set[int]:

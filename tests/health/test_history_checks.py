@@ -8,9 +8,9 @@ import pytest
 from changed_report import changed, with_transitions
 from judging import Ward
 
-from gpumon.health.agent_runs import AgentRun
 from gpumon.health.check_row import DAY, HOUR, MINUTE
 from gpumon.health.checks.history import repairs
+from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.state.health_section import facts

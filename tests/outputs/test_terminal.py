@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_reports import report_document
 
-from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.node_health import Health
+from gpumon.health.products import Basis, Expectation
 from gpumon.model.error_event import SXID
 from gpumon.model.gpu import Gpu
 from gpumon.outputs import terminal

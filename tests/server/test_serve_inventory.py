@@ -13,7 +13,7 @@ from changed_report import changed
 from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
 from gpumon.cli.main import main
-from gpumon.health.expectation import Basis, Expectation
+from gpumon.health.products import Basis, Expectation
 from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.request import RequestResult
 from gpumon.model.snapshot import GUEST

@@ -19,8 +19,8 @@ from reduced_reports import UP, gpu_reading, reduce_all, snapshot
 from sample_events import WALL, change
 from sample_windows import HOLD, MAINTENANCE, window
 
-from gpumon.health.agent_runs import AgentRun
-from gpumon.health.pending_verdicts import PendingVerdict
+from gpumon.health.node_health import PendingVerdict
+from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import SXID, LogPosition
 from gpumon.model.instant import Instant

@@ -13,7 +13,7 @@ from sample_events import change
 from sample_windows import MAINTENANCE, window
 from stores import read, write
 
-from gpumon.health.agent_runs import AgentRun
+from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
 from gpumon.model.instant import Instant

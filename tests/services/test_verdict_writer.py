@@ -14,9 +14,9 @@ from loops import turn_until
 from stores import read, write
 
 from gpumon.clock import boot_clock
-from gpumon.health.agent_runs import AgentRun
 from gpumon.health.clear_request import ClearRequest
 from gpumon.health.node_health import Pending
+from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.services.persistence import Persistence

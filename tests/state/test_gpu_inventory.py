@@ -9,7 +9,7 @@ import pytest
 from each_case import each_case
 from reduced_reports import UP, gpu_state, log_lines, reduce_all, xid79_verdict
 
-from gpumon.health.expectation import Basis, Expectation
+from gpumon.health.products import Basis, Expectation
 from gpumon.health.verdict import Level, Verdict
 from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import XID, ErrorCounter

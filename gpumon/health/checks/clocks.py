@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gpumon.health.check_row import MINUTE, Check, same
 from gpumon.health.device_case import GpuCase
-from gpumon.health.latched_utilization import is_utilization_latched
 from gpumon.health.policy import SHARE, Limit, Range
+from gpumon.health.products import is_utilization_latched
 from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels
 from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging, any_device
 from gpumon.health.device_case import GpuCase
-from gpumon.health.expectation import BASES, Basis, Expectation
 from gpumon.health.facts import Facts
+from gpumon.health.products import BASES, Basis, Expectation
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, clear, fail, unknown
 from gpumon.model.driver_errors import NVLINK_DISCOVERY
 from gpumon.model.error_event import DRIVER, FIRMWARE_SILENT, INIT_FAILED, XID

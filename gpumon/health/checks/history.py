@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
-from gpumon.health import agent_runs
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
@@ -123,7 +123,9 @@ def _finding(reason: str, action: Action, own: list[Repair], facts: Facts, **evi
 def unexpected_reboot(facts: Facts) -> Finding | None:
     """Return a warning if the agent was not stopped regularly before this boot and the node was not in maintenance."""
     booted = facts.wall(0.0)
-    last = agent_runs.last_before_boot(facts.agent_runs, facts.boot_id)
+    runs = facts.agent_runs
+    first = next((place for place, run in enumerate(runs) if run.began.boot_id == facts.boot_id), len(runs))
+    last = runs[first - 1] if first else None
     if last is None or last.stopped is not None or last.planned:
         return PASSED
     if booted <= facts.cleared.get(("node_unexpected_reboot", NODE), 0.0):
@@ -148,13 +150,23 @@ def _downtime_text(down: float) -> str:
 
 def agent_restarting(facts: Facts) -> Finding | None:
     limit = facts.threshold(STARTS)
-    crashed = list(agent_runs.restarts(facts.agent_runs, facts.boot_id))
+    crashed = list(_starts_after_crashes(facts))
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.wall(in_a_row[-1]) if in_a_row else 0.0
     if len(in_a_row) < limit or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
         return PASSED
     reason = f"The agent was started {len(in_a_row)} times in ten minutes, each time after a crash or a kill."
     return warn(reason, Action.FIX, at=last, starts=float(len(in_a_row)))
+
+
+def _starts_after_crashes(facts: Facts) -> Iterator[float]:
+    """Yield the boot clock time of each start of the agent in this boot that followed a crash or kill.
+
+    Runs that ended in maintenance, or before another version was started, do not count.
+    """
+    for before, after in pairwise(run for run in facts.agent_runs if run.began.boot_id == facts.boot_id):
+        if before.stopped is None and not before.planned and before.version == after.version:
+            yield after.began.at
 
 
 CHECKS: tuple[Check, ...] = (

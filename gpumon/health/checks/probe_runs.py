@@ -9,9 +9,8 @@ from itertools import takewhile
 from gpumon.health.check_row import MINUTE, Check, Latch, any_device
 from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, runs_of
 from gpumon.health.facts import Facts
-from gpumon.health.free_node import is_free
 from gpumon.health.policy import COUNT, Limit
-from gpumon.health.repairs_since_run import RepairSinceRun, repairs_since_run
+from gpumon.health.run_conditions import RepairSinceRun, is_free, repairs_since_run
 from gpumon.health.verdict import (
     FAIL,
     NODE,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from gpumon.health.check_row import HOUR, MINUTE, Check, Paging
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
-from gpumon.health.latched_utilization import is_utilization_latched
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
-from gpumon.health.products import is_coherent
+from gpumon.health.products import is_coherent, is_utilization_latched
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpumon.health.expectation import BASES, Basis
+from gpumon.health.products import BASES, Basis
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import ROLES

@@ -10,8 +10,8 @@ from changed_report import changed
 from each_case import each_case
 from judging import Ward
 
-from gpumon.health.expectation import Basis, Expectation
 from gpumon.health.policy import Policy
+from gpumon.health.products import Basis, Expectation
 from gpumon.health.verdict import Action, Clearance, Level, Verdict
 from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import CONTAINER, GUEST, SANDBOX, PciBus

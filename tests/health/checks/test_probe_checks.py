@@ -11,7 +11,7 @@ from sample_windows import HOLD, window
 
 from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.policy import Policy
-from gpumon.health.repairs_since_run import repairs_since_run
+from gpumon.health.run_conditions import repairs_since_run
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.probe.core.preflight import REFUSED

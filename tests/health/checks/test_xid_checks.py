@@ -12,8 +12,8 @@ from judging import Ward, clear
 
 from gpumon.health import nvlink5, xid_texts, xids
 from gpumon.health.catalogue import SHIPPED, XID_ACTIONS
-from gpumon.health.expectation import Expectation
 from gpumon.health.policy import Policy
+from gpumon.health.products import Expectation
 from gpumon.health.verdict import Action, Clearance, Level
 from gpumon.health.xid_texts import Scope, scope
 from gpumon.health.xids import Class, Severity
