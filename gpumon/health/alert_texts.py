@@ -13,7 +13,7 @@ from functools import cache
 from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check, Paging, first_step
 from gpumon.health.policy import BOOT_GRACE
-from gpumon.health.table import SUBJECTS, class_of
+from gpumon.health.table import AREA_OF, SUBJECTS
 from gpumon.health.verdict import UNKNOWN, Level
 
 WARNING = "Warning"
@@ -223,7 +223,7 @@ def text_of(check: str, level: Level) -> AlertText | None:
 
 @cache
 def _by_key() -> Mapping[tuple[str, Level], AlertText]:
-    checks = ((subject, check) for subject, module in SUBJECTS.items() for check in module.CHECKS)
+    checks = ((subject.heading, check) for subject in SUBJECTS for check in subject.checks)
     return {(check.name, level): text for subject, check in checks for level, text in _of_check(check, subject)}
 
 
@@ -238,7 +238,7 @@ def _of_check(check: Check, subject: str) -> Iterator[tuple[Level, AlertText]]:
                 name=name,
                 severity=severity,
                 page=check.paging(level),
-                area=class_of(check.name),
+                area=AREA_OF[check.name],
                 summary=f"{device}{fault}.",
                 description=f"{fault}: check {{check}} {_VERBS[severity]}. `gpumon status` on the node shows why.",
                 steps=check.steps,

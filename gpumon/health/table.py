@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import ModuleType
+from typing import NamedTuple
 
 from gpumon.health.check_row import Check
 from gpumon.health.checks import (
@@ -15,8 +15,6 @@ from gpumon.health.checks import (
     infiniband,
     memory_ecc,
     memory_repair,
-    memory_wear,
-    node,
     nvlink,
     nvlink_errors,
     pcie,
@@ -25,64 +23,57 @@ from gpumon.health.checks import (
     probe_limits,
     probe_runs,
     thermal,
-    utilization,
     versions,
     work,
     xid,
-    xid_applications,
     xid_warnings,
 )
 from gpumon.health.policy import Limit
 
-SUBJECTS: Mapping[str, ModuleType] = {
-    "The node": node,
-    "Node history": history,
-    "GPUs that do not respond": gpu,
-    "Memory wear": memory_wear,
-    "Critical Xids and SXids": xid,
-    "Memory errors": memory_ecc,
-    "Pending repairs": memory_repair,
-    "The NVLink fabric": fabric,
-    "NVLinks": nvlink,
-    "NVLink errors": nvlink_errors,
-    "Xids of applications": xid_applications,
-    "Other Xids": xid_warnings,
-    "PCIe": pcie,
-    "Temperature": thermal,
-    "Power": power,
-    "Clocks": clocks,
-    "InfiniBand and RoCE": infiniband,
-    "All-reduce runs": probe_runs,
-    "All-reduce results": probe,
-    "All-reduce thresholds": probe_limits,
-    "GPU processes": work,
-    "Utilization": utilization,
-    "Versions": versions,
-    "The agent": agent,
-}
-"""Module of the checks by heading of the runbook page. Names of modules on one subject begin with the same word."""
-_CLASSES = {
-    "agent": "agent",
-    "fabric": "link",
-    "history": "node",
-    "infiniband": "network",
-    "node": "node",
-    "nvlink": "link",
-    "probe": "performance",
-    "utilization": "job",
-    "versions": "node",
-    "work": "job",
-}
-CHECKS: tuple[Check, ...] = tuple(check for subject in SUBJECTS.values() for check in subject.CHECKS)
+
+class Subject(NamedTuple):
+    """One section of the runbook page, with its checks."""
+
+    heading: str
+    name: str
+    """Subject in one word: memory, nvlink, ... Several sections can have the same one."""
+    area: str
+    """Value of the label `class` of the alerts."""
+    checks: tuple[Check, ...]
+
+
+SUBJECTS = (
+    Subject("The node", "node", "node", gpu.DRIVER_CHECKS),
+    Subject("Node history", "history", "node", history.CHECKS),
+    Subject("GPUs that do not respond", "gpu", "hardware", gpu.CHECKS),
+    Subject("Memory wear", "memory", "hardware", memory_repair.WEAR_CHECKS),
+    Subject("Critical Xids and SXids", "xid", "hardware", xid.CHECKS),
+    Subject("Memory errors", "memory", "hardware", memory_ecc.CHECKS),
+    Subject("Pending repairs", "memory", "hardware", memory_repair.REPAIR_CHECKS),
+    Subject("The NVLink fabric", "fabric", "link", fabric.CHECKS),
+    Subject("NVLinks", "nvlink", "link", nvlink.CHECKS),
+    Subject("NVLink errors", "nvlink", "link", nvlink_errors.CHECKS),
+    Subject("Xids of applications", "xid", "hardware", xid_warnings.APPLICATION_CHECKS),
+    Subject("Other Xids", "xid", "hardware", xid_warnings.CHECKS),
+    Subject("PCIe", "pcie", "hardware", pcie.CHECKS),
+    Subject("Temperature", "thermal", "hardware", thermal.CHECKS),
+    Subject("Power", "power", "hardware", power.CHECKS),
+    Subject("Clocks", "clocks", "hardware", clocks.CHECKS),
+    Subject("InfiniBand and RoCE", "infiniband", "network", infiniband.CHECKS),
+    Subject("All-reduce runs", "probe", "performance", probe_runs.CHECKS),
+    Subject("All-reduce results", "probe", "performance", probe.CHECKS),
+    Subject("All-reduce thresholds", "probe", "performance", probe_limits.CHECKS),
+    Subject("GPU processes", "work", "job", work.CHECKS),
+    Subject("Utilization", "utilization", "job", work.USE_CHECKS),
+    Subject("Versions", "versions", "node", versions.CHECKS),
+    Subject("The agent", "agent", "agent", agent.CHECKS),
+)
+SUBJECT_OF: Mapping[str, str] = {check.name: subject.name for subject in SUBJECTS for check in subject.checks}
+AREA_OF: Mapping[str, str] = {check.name: subject.area for subject in SUBJECTS for check in subject.checks}
+CHECKS = tuple(check for subject in SUBJECTS for check in subject.checks)
 BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
 LIMITS: Mapping[str, Limit] = {limit.name: limit for check in CHECKS for limit in check.limits}
 """Thresholds by name."""
-SUBJECT_OF: Mapping[str, str] = {
-    check.name: subject.__name__.rpartition(".")[2].partition("_")[0]
-    for subject in SUBJECTS.values()
-    for check in subject.CHECKS
-}
-"""Subject of each check in one word: memory, nvlink, ..."""
 
 
 def recorded_windows() -> dict[str, float]:
@@ -91,8 +82,3 @@ def recorded_windows() -> dict[str, float]:
     for window in (window for check in CHECKS for window in check.windows):
         seconds[window.metric] = max(window.seconds, seconds.get(window.metric, 0.0))
     return seconds
-
-
-def class_of(check: str) -> str:
-    """Return the value of the label `class` of a check's alerts: agent, hardware, job, link, network, node, ..."""
-    return _CLASSES.get(SUBJECT_OF[check], "hardware")

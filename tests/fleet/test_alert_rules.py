@@ -20,7 +20,7 @@ from gpumon.fleet.rule_file import render
 from gpumon.health.alert_texts import CHECK_UNKNOWN, PAGING, WARNING, alert_names
 from gpumon.health.check_row import Check, Paging, alert_name, split_action
 from gpumon.health.checks.gpu import FAULTS
-from gpumon.health.table import BY_NAME, CHECKS, class_of
+from gpumon.health.table import AREA_OF, BY_NAME, CHECKS
 from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
 from gpumon.model.reading import Labels
 from scripts.docs.alerts_page import alerts_page
@@ -369,7 +369,7 @@ def test_every_check_has_a_rule_for_each_severity() -> None:
             good = (
                 name.removesuffix(WARNING) == alert_name(row.name)
                 and entry["expr"].startswith(f'{LAST_VERDICT}{{check="{row.name}"}} == {level:d}')
-                and entry["labels"] == {"severity": severity, "page": row.paging(level), "class": class_of(row.name)}
+                and entry["labels"] == {"severity": severity, "page": row.paging(level), "class": AREA_OF[row.name]}
                 and entry["annotations"]["runbook_url"].endswith(f"/runbooks/{alert_name(row.name)}")
                 and ("unless" in entry["expr"]) == (severity in PAGING)
             )
