@@ -159,7 +159,6 @@ def explain(row: Xid, text: str) -> Explanation:
 
 
 def _verdict_action(row: Xid) -> Action:
-    """Return the verdict action of an Xid row; INSPECT if the operator set an action that XID_ACTIONS lacks."""
     return XID_ACTIONS.get(row.action, Action.INSPECT) if "action" in row.ordered else XID_ACTIONS[row.action]
 
 

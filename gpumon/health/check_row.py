@@ -20,6 +20,7 @@ from gpumon.health.verdict import (
     WARN,
     Action,
     Clearance,
+    Evidence,
     Finding,
     Level,
     Verdict,
@@ -213,6 +214,18 @@ class Check:
     def ends_with_cause(self) -> bool:
         """Return whether clearing a cause also clears the verdict that it inhibits and restarts the check's windows."""
         return bool(self.windows) and self.latch is None and not self.counts_causes
+
+    @property
+    def ends_by_repair(self) -> bool:
+        """Return whether a repair followed by a healthy period clears the check's verdicts."""
+        return self.latch is not None and self.latch.repair
+
+    def inhibited_where(self, cause: str, evidence: Evidence | None = None) -> Where | None:
+        """Return where a verdict of the check `cause` inhibits; None if none does, or not one with this evidence."""
+        rule = self.inhibited_by.get(cause)
+        if not isinstance(rule, XidCause):
+            return rule
+        return rule.where if evidence is None or evidence.get("xid") in rule.codes else None
 
     @property
     def advice(self) -> str:

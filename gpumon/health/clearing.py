@@ -30,19 +30,12 @@ def latched_clearance(verdict: Verdict, latch: Latch, facts: Facts) -> Clearance
 
 
 def is_repaired(verdict: Verdict, facts: Facts) -> bool:
-    """Return whether the GPU was reset, or the node rebooted, since the fault was last active.
-
-    A reset from before the verdict was raised does not count.
-    """
+    """Return whether the GPU was reset, or the node rebooted, since the fault was last active."""
     return _repair(verdict, facts, settling=0.0) is not None
 
 
 def recovery_clearance(verdict: Verdict, facts: Facts) -> Clearance:
-    """Return what cleared a verdict that is not latched: REBOOT or RESET if that ended the fault, else RECOVERED.
-
-    A repair ended the fault if the fault was last active before it, or less than SETTLING seconds after it. A reset
-    from before the verdict was raised does not count.
-    """
+    """Return what ended a fault that is not latched: a repair up to SETTLING seconds before its end, else RECOVERED."""
     return _repair(verdict, facts, settling=SETTLING) or Clearance.RECOVERED
 
 
@@ -60,10 +53,7 @@ def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
 
 
 def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
-    """Return the boot clock time of the last reset of the verdict's GPU in this boot; None if none was detected.
-
-    A reset that an earlier agent run detected counts too.
-    """
+    """Return the boot clock time of the last reset of the GPU in this boot, which an earlier run may have detected."""
     state = _gpu_state(verdict.device, facts)
     before = verdict.reset_at if verdict.last_active.boot_id == facts.boot_id else None
     return before if state is None or state.reset_at is None else max(state.reset_at, before or 0.0)
@@ -93,10 +83,7 @@ def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
 
 
 def is_observed(device: str, facts: Facts) -> bool:
-    """Return whether the device can be read now: False for a GPU that has a fault or is released.
-
-    True for a port, the node or an absent GPU: the check functions return None for a port or node that cannot be read.
-    """
+    """Return whether the device can be read now. The checks of a port or the node return None if it cannot be read."""
     state = _gpu_state(device, facts)
     return state is None or (state.fault is None and not state.released)
 

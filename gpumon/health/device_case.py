@@ -11,6 +11,7 @@ from gpumon.health.sample_windows import CounterGrowth, SampleWindow, WindowSeri
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
+from gpumon.model.port_record import PortRecord
 from gpumon.model.snapshot import PortReading
 
 
@@ -34,20 +35,9 @@ class _DeviceCase(ABC):
         return self.facts.growth(window, self.device, since=since)
 
     def mean(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the mean of the series with these labels in the window.
-
-        None without such a series, or if its samples cover too little of the window.
-        """
+        """Return the mean of the series with these labels; None if its samples cover too little of the window."""
         series = with_labels(self.series(window), **labels)
         return None if series is None or not series.covers(window) else series.mean
-
-    def peak(self, window: SampleWindow, **labels: str) -> float | None:
-        """Return the maximum of the series with these labels in the window.
-
-        None without such a series, or if its samples cover too little of the window.
-        """
-        series = with_labels(self.series(window), **labels)
-        return None if series is None or not series.covers(window) else max(series.values)
 
     def has_verdict(self, check: str) -> bool:
         return (check, self.device) in self.facts.open
@@ -103,31 +93,8 @@ class PortCase(_DeviceCase):
         return f" It is on the PCIe switch of GPU {', '.join(gpus)}." if gpus else ""
 
     @property
-    def accepted(self) -> bool:
-        """Return whether the port need not be up: accepted by an operator as down or gone, replaced or excluded."""
-        record = self.facts.known_ports.get(self.device)
-        return record is not None and record.expected is False
-
-    @property
-    def should_be_up(self) -> bool:
-        """Return whether the port should be up, as its record states.
-
-        If the record does not state it, return whether the port was ever used (PortReading.used).
-        """
-        record = self.facts.known_ports.get(self.device)
-        if record is not None and record.expected is not None:
-            return record.expected
-        return self.port.used
-
-    @property
-    def fastest(self) -> float | None:
-        """Return the highest recorded speed of the port, in bytes per second; None if none is recorded.
-
-        If an operator accepted a lower speed, only speeds since then count. If the port was no longer expected, only
-        speeds since it came up again count.
-        """
-        record = self.facts.known_ports.get(self.device)
-        return None if record is None else record.speed
+    def record(self) -> PortRecord | None:
+        return self.facts.known_ports.get(self.device)
 
     @property
     def similar_port_speeds(self) -> tuple[float, ...]:

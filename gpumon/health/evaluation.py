@@ -113,7 +113,6 @@ def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[
 
 
 def _exception_text(error: Exception) -> str:
-    """Return an exception as text: its type, message, file and line."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
@@ -124,19 +123,14 @@ def restored_verdicts(verdicts: Iterable[Verdict], boot_id: str) -> Iterator[Ver
     If a repair can clear a verdict, its healthy period (`ok_seconds`) starts again after a reboot.
     """
     for verdict in verdicts:
-        restart = _ends_by_repair(BY_NAME.get(verdict.check)) and verdict.last_active.boot_id != boot_id
+        check = BY_NAME.get(verdict.check)
+        restart = check is not None and check.ends_by_repair and verdict.last_active.boot_id != boot_id
         yield verdict._replace(ok_seconds=0.0) if restart else verdict
-
-
-def _ends_by_repair(check: Check | None) -> bool:
-    """Return whether a repair followed by a healthy period clears the check's verdicts."""
-    return check is not None and check.latch is not None and check.latch.repair
 
 
 def transition(
     verdict: Verdict, change: VerdictChange, facts: Facts, cleared_by: Clearance | None = None
 ) -> VerdictTransition:
-    """Return a transition of this verdict at the current time."""
     return VerdictTransition(
         verdict=verdict,
         change=change,
@@ -221,7 +215,7 @@ class _CheckRun:
             return None
         reset_at = clearing.last_reset_at(verdict, facts)
         if reset_at != verdict.reset_at:
-            since_reset = reset_at is not None and _ends_by_repair(self.check)
+            since_reset = reset_at is not None and self.check.ends_by_repair
             verdict = verdict._replace(reset_at=reset_at, ok_seconds=0.0 if since_reset else verdict.ok_seconds)
         ok_seconds = verdict.ok_seconds + (self.passed if clearing.is_observed(self.device, facts) else 0.0)
         if finding.level < verdict.level and (finding.level is OK or self.check.latch is not None):
@@ -263,14 +257,12 @@ class _CheckRun:
     def _latched_transitions(
         self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts
     ) -> list[VerdictTransition]:
-        """Return the transition that clears a latched verdict or changes its action; an empty list if none is due."""
         cleared_by = None if verdict.active else clearing.latched_clearance(verdict, latch, facts)
         if cleared_by is not None:
             return [transition(verdict, VerdictChange.CLEARED, facts, cleared_by)]
         return self._action_change(verdict, finding, facts) if finding.level == verdict.level else []
 
     def _action_change(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[VerdictTransition]:
-        """Return a list with the transition to another action at the same level; an empty list if none is due."""
         action = remediation.escalated_action(finding.action, verdict.key, facts)
         if action == verdict.action:
             return []
@@ -313,7 +305,7 @@ def _without_evaluation(
             yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)
         elif verdict.device in names:
             yield from _move_to_uuid(verdict, names[verdict.device], verdicts, facts)
-        elif facts.node.nvml_up if is_gpu(verdict.device) else facts.ports_listed:
+        elif facts.ports_listed if "/" in verdict.device else facts.node.nvml_up:
             uptime = facts.now.uptime
             lasted = waiting[key].lasting_seconds(uptime).get(OK, 0.0) if key in waiting else 0.0
             pending[key] = Pending(verdict.level, {OK: lasted}, uptime, GONE_AFTER)
@@ -324,17 +316,9 @@ def _without_evaluation(
 def _move_to_uuid(
     verdict: Verdict, uuid: str, verdicts: Mapping[Key, Verdict], facts: Facts
 ) -> Iterator[VerdictTransition]:
-    """Yield the transitions that move a verdict from a GPU's provisional name to its uuid.
-
-    If the uuid already has a verdict of this check whose level is at least as high, that verdict stays as it is.
-    """
+    """Yield the transitions that move a verdict from a GPU's provisional name to its uuid."""
     yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.NAMED)
     other = verdicts.get((verdict.check, uuid))
     if other is None or other.level < verdict.level:
         change = VerdictChange.RAISED if other is None else VerdictChange.CHANGED
         yield transition(verdict._replace(device=uuid), change, facts)
-
-
-def is_gpu(device: str) -> bool:
-    """Return whether the device of a verdict is a GPU, neither the node nor a port."""
-    return bool(device) and "/" not in device

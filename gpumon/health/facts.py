@@ -180,7 +180,7 @@ class Facts:
 
     def limit(self, limit: Limit) -> float | None:
         """Return the threshold in force; None if it is off: set to null by the operator, or by default and not set."""
-        return self.policy.limit(limit)
+        return self.policy.thresholds.get(limit.name, limit.default)
 
     def threshold(self, limit: Limit) -> float:
         """Return the threshold in force, for a check that needs it. Raise ThresholdOffError if it is off."""

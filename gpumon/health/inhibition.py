@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from gpumon.health import clearing
-from gpumon.health.check_row import Check, Where, XidCause, asks_for_no_less, covers
+from gpumon.health.check_row import Check, Where, asks_for_no_less, covers
 from gpumon.health.facts import Facts
 from gpumon.health.remediation import performed_repair, rebooted_causes
 from gpumon.health.table import BY_NAME
@@ -71,14 +71,24 @@ def counting_start(check: Check, device: str, facts: Facts) -> float | None:
     if not check.ends_with_cause or (verdict is not None and verdict.inhibited_by is None):
         return None
     begin = facts.now.wall - max(window.seconds for window in check.windows)
-    recent = [(key, wall) for key, wall in facts.cleared.items() if wall > begin and key[0] in check.inhibited_by]
-    return max((wall for key, wall in recent if _is_at(key, check, device, facts)), default=None)
+    times = (
+        wall
+        for (name, other), wall in facts.cleared.items()
+        if wall > begin and _is_at(other, check.inhibited_where(name), device, facts)
+    )
+    return max(times, default=None)
 
 
-def _is_at(cause: Key, check: Check, device: str, facts: Facts) -> bool:
-    rule = check.inhibited_by[cause[0]]
-    where = rule.where if isinstance(rule, XidCause) else rule
-    return where == "any" or cause[1] in _devices(device, where, facts)
+def _is_at(other: str, where: Where | None, device: str, facts: Facts) -> bool:
+    """Return whether `other` is a device whose verdict inhibits one of `device`."""
+    match where:
+        case "same":
+            return other == device
+        case "node":
+            return other == NODE
+        case "peer":
+            return other in _peers(device, facts)
+    return where == "any"
 
 
 def _with_cause(verdict: Verdict, cause: Key | None) -> Verdict:
@@ -133,10 +143,7 @@ class _Causes:
         return rebooted_causes(causes, check, verdict.device, facts.boot_id)
 
     def _is_over(self, primary: Verdict, verdict: Verdict) -> bool:
-        """Return whether the node was rebooted for `primary`, which is over, but `verdict` on another device is active.
-
-        Then `primary` must not inhibit `verdict`.
-        """
+        """Return whether the node was rebooted for `primary`, which is over, but not `verdict` on another device."""
         other_device = verdict.active and not primary.active and primary.device != verdict.device
         return other_device and performed_repair(primary, self._facts.boot_id) is Clearance.REBOOT
 
@@ -149,18 +156,13 @@ class _Causes:
         check = BY_NAME.get(verdict.check)
         if check is None:
             return None
-        for name, cause in check.inhibited_by.items():
-            where, codes = (cause.where, cause.codes) if isinstance(cause, XidCause) else (cause, None)
-            candidates = [
-                each for each in self._by_check.get(name, ()) if codes is None or each.evidence.get("xid") in codes
-            ]
-            devices = set(_devices(verdict.device, where, self._facts)) if candidates else set()
+        for name in check.inhibited_by:
             causes = [
                 each
-                for each in candidates
+                for each in self._by_check.get(name, ())
                 if each.key != verdict.key
-                and (where == "any" or each.device in devices)
                 and each.level >= verdict.level
+                and _is_at(each.device, check.inhibited_where(name, each.evidence), verdict.device, self._facts)
                 and self._explains(each, verdict, check)
             ]
             if causes:
@@ -176,19 +178,11 @@ class _Causes:
         return together and (check.latch is None or asks_for_no_less(verdict, self._primary(cause)))
 
     def _primary(self, verdict: Verdict) -> Verdict:
-        """Return the primary verdict that explains this one, or this verdict itself if it has no cause.
-
-        Causes are earlier in the table of checks, so there is no cycle.
-        """
+        """Return the last cause of this verdict. Causes are earlier in the table of checks, so there is no cycle."""
         cause = self._listed_cause(verdict)
         return verdict if cause is None else self._primary(self._by_key[cause])
 
     def _overlap_in_time(self, cause: Verdict, verdict: Verdict, debounce: float) -> bool:
-        """Return whether cause and verdict overlap in time.
-
-        They do not if the cause was raised more than `_lead` seconds after the verdict, or ended more than `debounce` +
-        LAG_SECONDS before the verdict was raised. `debounce`: `after` of the verdict's check.
-        """
         since = self._start_time(verdict)
         if self._start_time(cause) > since + _lead(cause):
             return False
@@ -200,21 +194,8 @@ class _Causes:
 
 
 def _lead(cause: Verdict) -> float:
-    """Return the maximum seconds by which this cause may be detected later than its consequence."""
     check = BY_NAME.get(cause.check)
     return max(LEAD_SECONDS, *(window.seconds for window in check.windows)) if check and check.windows else LEAD_SECONDS
-
-
-def _devices(device: str, where: Where, facts: Facts) -> Iterator[str]:
-    match where:
-        case "same":
-            yield device
-        case "node":
-            yield NODE
-        case "peer":
-            yield from _peers(device, facts)
-        case "any":
-            pass
 
 
 def _peers(uuid: str, facts: Facts) -> Iterator[str]:

@@ -152,12 +152,12 @@ def restore_health(
 ) -> Health:
     """Return the health with the verdicts and transitions of the store added.
 
-    A verdict that was raised since the start of the agent replaces the stored verdict of the same key, but its time
-    `since` is taken from the stored one.
+    A verdict that was raised since the start of the agent replaces the stored verdict of the same key, but the time
+    at which it was raised is taken from the stored one.
     """
     restored = {verdict.key: verdict for verdict in verdicts}
     for key, verdict in health.open.items():
-        restored[key] = _with_since_of(restored[key], verdict) if key in restored else verdict
+        restored[key] = verdict._replace(raised=restored[key].raised) if key in restored else verdict
     return replace(
         health,
         open=_without_missing_causes(restored),
@@ -185,10 +185,6 @@ def trim_history(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTra
     older, newest = transitions[:-MAX_TRANSITIONS], transitions[-MAX_TRANSITIONS:]
     significant = [transition for transition in older if is_significant(transition)]
     return (*significant[-MAX_SIGNIFICANT:], *newest)
-
-
-def _with_since_of(old: Verdict, new: Verdict) -> Verdict:
-    return new._replace(raised=old.raised)
 
 
 def _without_missing_causes(verdicts: Mapping[Key, Verdict]) -> dict[Key, Verdict]:

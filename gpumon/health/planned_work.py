@@ -86,7 +86,6 @@ class PlannedWork:
 
     @cached_property
     def _release_times(self) -> tuple[tuple[str, tuple[float, float]], ...]:
-        """Return scope and (start, end) of each release."""
         return tuple(zip((window.bus_id for window in self.releases), self._times(self.releases), strict=True))
 
     @cached_property

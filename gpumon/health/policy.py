@@ -89,6 +89,3 @@ class Policy:
     boot_grace: float = BOOT_GRACE
     versions: Mapping[str, str] = field(default_factory=dict)
     """Expected versions by component: driver, vbios, ..."""
-
-    def limit(self, limit: Limit) -> float | None:
-        return self.thresholds.get(limit.name, limit.default)

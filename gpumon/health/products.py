@@ -147,7 +147,7 @@ def expected_links(what: ExpectedLinks, links: Collection[str], been_up: Collect
 
 
 def board_size(name: str | None, count: int) -> int | None:
-    """Return the smallest usual number of GPUs, at least `count`, on hosts with this product; None if there is none."""
+    """Return the smallest usual number of GPUs, at least `count`, on hosts with this product."""
     product = _product(name or "")
     sizes = sorted({*product.boards, *product.fewer}) if product is not None and product.boards else []
     return next((size for size in sizes if size >= count), None)

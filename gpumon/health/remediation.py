@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpumon.health import clearing
-from gpumon.health.check_row import DAY, Check, XidCause
+from gpumon.health.check_row import DAY, Check
 from gpumon.health.facts import Facts
 from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME, SUBJECT_OF
@@ -68,18 +68,12 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
 
 
 def _recurred_after_reboot(verdict: Verdict, check: Check | None, facts: Facts) -> bool:
-    """Return whether the event of a verdict of an earlier boot, which a repair would have ended, occurred again."""
-    latched = check is not None and check.latch is not None and check.latch.repair
     again = verdict.raised.boot_id != facts.boot_id == verdict.last_active.boot_id
-    return latched and not verdict.active and again
+    return check is not None and check.ends_by_repair and not verdict.active and again
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
-    """Return the repair, REBOOT or RESET, that was made since the fault was last active.
-
-    None if there was none, or if the repair does not include the verdict's action (COVERED): no repair includes NONE,
-    INSPECT or REPLACE. `boot_id`: the current boot.
-    """
+    """Return the repair made since the fault was last active, if it includes the verdict's action (COVERED)."""
     repair = (
         Clearance.REBOOT if verdict.last_active.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
     )
@@ -104,7 +98,6 @@ def action_sentence(verdict: Verdict, health: Health, boot_id: str) -> str:
 
 
 def _was_reset(verdict: Verdict) -> bool:
-    """Return whether the GPU was reset after the verdict was raised and after the fault was last active."""
     last, reset_at = verdict.last_active, verdict.reset_at
     raised_at = verdict.raised.at_or_boot(last.boot_id)
     return not verdict.active and reset_at is not None and reset_at > max(last.at, raised_at)
@@ -116,9 +109,6 @@ def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot
     If the check still finds a fault, that reboot did not help. A check with `inhibited_if` yields none.
     """
     for verdict in verdicts:
-        same_device = check.inhibited_if is None and verdict.device == device
-        cause = check.inhibited_by.get(verdict.check) if same_device else None
-        where, codes = (cause.where, cause.codes) if isinstance(cause, XidCause) else (cause, None)
-        applies = where == "same" and (codes is None or verdict.evidence.get("xid") in codes)
-        if applies and performed_repair(verdict, boot_id) is Clearance.REBOOT:
+        applies = verdict.device == device and check.inhibited_where(verdict.check, verdict.evidence) == "same"
+        if applies and check.inhibited_if is None and performed_repair(verdict, boot_id) is Clearance.REBOOT:
             yield verdict

@@ -32,10 +32,9 @@ def is_free(facts: Facts) -> bool:
 
 
 def _is_free(state: GpuState, facts: Facts, *, own: bool) -> bool:
-    """Return whether a GPU is read without a fault, is not released, and is not in use.
+    """Return whether a GPU is free. `own`: whether the load on it is the agent's probe.
 
-    If NVML may list only the processes of the agent's container, the GPU must also be idle. `own`: whether the
-    load on the GPU is the agent's probe, which does not count as use.
+    If NVML may list only the processes of the agent's container, the GPU must also be idle.
     """
     used = bool(state.gpu.processes) or (facts.contained is not False and state.idle_since is None)
     return state.fault is None and not state.released and (own or not used)
@@ -79,5 +78,4 @@ def repairs_since_run(
 
 
 def _last_run_end(runs: Sequence[ProbeResult], uuid: str) -> float | None:
-    """Return when the last run that used this GPU ended, in seconds since the epoch; None if there is no such run."""
     return next((run.ended for run in reversed(runs) if uuid in run.conditions.gpus), None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpumon.health.verdict import NODE
 from gpumon.model.reading import Labels, Sample
@@ -85,6 +85,9 @@ class CounterGrowth(NamedTuple):
     @property
     def last_at(self) -> float:
         return self.steps[-1][0]
+
+
+S = TypeVar("S", bound=WindowSeries | CounterGrowth)
 
 
 class _Runs(NamedTuple):
@@ -227,29 +230,24 @@ def _extend_series(runs: _Runs, value: float | None, position: int, oldest: int)
 def series_by_device(
     history: SampleHistory, window: SampleWindow, seconds: float, at: float
 ) -> Mapping[str, tuple[WindowSeries, ...]]:
-    """Return every series of the window's metric over the last `seconds`, by device. `at`: current boot clock.
-
-    Raise LookupError if the history does not record the window.
-    """
+    """Return every series of the window's metric over the last `seconds` until boot clock `at`, by device."""
     _require_recorded(history, window)
-    by_device: dict[str, list[WindowSeries]] = {}
-    for series in history.series(window.metric, seconds, at):
-        by_device.setdefault(_device(series.labels), []).append(series)
-    return {device: tuple(series) for device, series in by_device.items()}
+    return _by_device(history.series(window.metric, seconds, at))
 
 
 def growth_by_device(
     history: SampleHistory, window: SampleWindow, at: float
 ) -> Mapping[str, tuple[CounterGrowth, ...]]:
-    """Return the counters of the window's metric that increased in it, by device. `at`: current boot clock.
-
-    Raise LookupError if the history does not record the window.
-    """
+    """Return the counters of the window's metric that increased in it until boot clock `at`, by device."""
     _require_recorded(history, window)
-    by_device: dict[str, list[CounterGrowth]] = {}
-    for growth in history.growth(window.metric, window.seconds, at):
-        by_device.setdefault(_device(growth.labels), []).append(growth)
-    return {device: tuple(growths) for device, growths in by_device.items()}
+    return _by_device(history.growth(window.metric, window.seconds, at))
+
+
+def _by_device(series: Iterable[S]) -> dict[str, tuple[S, ...]]:
+    by_device: dict[str, list[S]] = {}
+    for each in series:
+        by_device.setdefault(_device(each.labels), []).append(each)
+    return {device: tuple(each) for device, each in by_device.items()}
 
 
 def _require_recorded(history: SampleHistory, window: SampleWindow) -> None:

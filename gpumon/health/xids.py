@@ -266,7 +266,6 @@ TABLE = (
     *_rows(RETIRED, "Retired code, which no supported driver reports", WARNING, OTHER, SUPPORT, SUPPORT),
 )
 XIDS = {xid.code: xid for xid in TABLE}
-CRITICAL_XIDS = frozenset(xid.code for xid in TABLE if xid.severity is CRITICAL)
 
 
 def unknown(code: int) -> Xid:

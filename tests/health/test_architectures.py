@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gpumon.collectors.nvml.table_reader import ARCHITECTURES
+from gpumon.health.catalogue import SHIPPED
 from gpumon.health.products import RANKS
-from gpumon.health.xids import CRITICAL_XIDS, possible_xids
+from gpumon.health.xids import possible_xids
 
 
 def of(architecture: str | None, *, chip_to_chip: bool = False) -> set[int]:
-    return set(possible_xids(CRITICAL_XIDS, architecture, chip_to_chip=chip_to_chip))
+    return set(possible_xids(SHIPPED.critical, architecture, chip_to_chip=chip_to_chip))
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def of(architecture: str | None, *, chip_to_chip: bool = False) -> set[int]:
 )
 def test_codes_that_cannot_happen_are_not_counted(architecture: str, never: set[int]) -> None:
     """By NVIDIA's catalogue; everything else that is critical is there."""
-    assert CRITICAL_XIDS - of(architecture) == never
+    assert SHIPPED.critical - of(architecture) == never
 
 
 def test_gpus_beside_a_grace_cpu_can_lose_that_link() -> None:
@@ -35,8 +36,8 @@ def test_gpus_beside_a_grace_cpu_can_lose_that_link() -> None:
 
 def test_unknown_architecture_can_have_everything() -> None:
     """A GPU newer than this table misses no alert."""
-    assert of("Tomorrow", chip_to_chip=True) == CRITICAL_XIDS
-    assert of("Rubin") == CRITICAL_XIDS - {173}
+    assert of("Tomorrow", chip_to_chip=True) == SHIPPED.critical
+    assert of("Rubin") == SHIPPED.critical - {173}
 
 
 def test_gpu_that_was_never_opened_counts_what_every_gpu_can_have() -> None:

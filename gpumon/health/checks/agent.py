@@ -55,10 +55,7 @@ def stored_state_unread(facts: Facts) -> Finding | None:
 
 
 def store_down(facts: Facts) -> Finding | None:
-    """Return a warning if the store cannot be written, else PASSED; None if it is unknown whether it can be written.
-
-    Also return None while the stored state has not been read: the check `gpumon_history_unread` reports that.
-    """
+    """Return a warning if the store cannot be written. Before it was read, `gpumon_history_unread` reports it."""
     if facts.node.store_up is None or not facts.recalled:
         return None
     words = facts.notices.get("store", "see the log")
@@ -67,10 +64,7 @@ def store_down(facts: Facts) -> Finding | None:
 
 
 def kernel_log_down(facts: Facts) -> Finding | None:
-    """Return a warning if the kernel log cannot be read, else PASSED; None if the agent does not read it.
-
-    Also return None without permission to read it: the metric `gpumon_collector_denied` reports that.
-    """
+    """Return a warning if the kernel log cannot be read. The metric `gpumon_collector_denied` reports a denial."""
     if facts.node.kernel_log_up is None or (facts.node.collector_denied or {}).get("kernel_log"):
         return None
     reason = "The kernel log cannot be read: SXids, and Xids of GPUs that do not answer, are not detected."
@@ -129,7 +123,6 @@ def children_abandoned(facts: Facts) -> Finding | None:
 
 
 def check_failing(facts: Facts) -> Finding:
-    """Return a warning if checks raised an exception in the previous evaluation. It names one of them."""
     if not facts.failing_checks:
         return PASSED
     (check, device), error = min(facts.failing_checks.items())

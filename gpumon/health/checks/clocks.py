@@ -54,10 +54,7 @@ supply.
 
 
 def slowdown(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the hardware reduced the clocks for too long; a warning if the driver did so because of heat.
-
-    Return PASSED if neither applies, and None if too few samples exist to decide.
-    """
+    """Return a failure if the hardware reduced the clocks for too long, a warning if the driver did because of heat."""
     limit = gpu.facts.threshold(SLOWED)
     if gpu.now.clock_event_active is None:
         return None
@@ -103,7 +100,8 @@ def straggler(gpu: GpuCase) -> Finding | None:
     share, load = gpu.facts.threshold(CLOCK_SHARE), gpu.facts.threshold(BUSY_SHARE)
     if _pace(gpu, load) is None:
         return None
-    paces = [pace for case in _same_product(gpu) if (pace := _pace(case, load))]
+    same_product = (GpuCase(state, gpu.facts) for state in gpu.facts.gpus if state.gpu.name == gpu.now.name)
+    paces = [pace for case in same_product if (pace := _pace(case, load))]
     if len(paces) < FEWEST:
         return None
     own = next(pace for pace in paces if pace.uuid == gpu.state.uuid)
@@ -118,16 +116,8 @@ def straggler(gpu: GpuCase) -> Finding | None:
     return warn(reason, action, sm_clock_hertz=round(own.clock), median_hertz=round(median_clock))
 
 
-def _same_product(gpu: GpuCase) -> list[GpuCase]:
-    """Return the GPUs of the same product, including this one."""
-    return [GpuCase(state, gpu.facts) for state in gpu.facts.gpus if state.gpu.name == gpu.now.name]
-
-
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """Return the mean clock, and the share of time at the power limit (0 if unknown), over the last WINDOW seconds.
-
-    Return None if the GPU was not busy or not read. `load`: minimum mean utilization of a busy GPU.
-    """
+    """Return the mean clock and the share of time at the power limit over WINDOW; None if the GPU was not busy."""
     if gpu.now.utilization_ratio is None or is_utilization_latched(gpu.now):
         return None
     busy = gpu.mean(BUSY)

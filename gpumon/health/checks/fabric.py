@@ -70,10 +70,7 @@ def manager_flapping(facts: Facts) -> Finding | None:
 
 
 def registration(gpu: GpuCase) -> Finding | None:
-    """Return a failure or a warning if the GPU's registration with the NVLink fabric is incomplete or unhealthy.
-
-    A GPU in state 0 is in no fabric and passes.
-    """
+    """Return a finding on an incomplete or unhealthy registration with the fabric. In state 0 a GPU is in no fabric."""
     fabric = gpu.state.fabric
     if fabric is None or fabric.state is None or not _are_services_expected(gpu.facts):
         return None
@@ -88,12 +85,9 @@ def registration(gpu: GpuCase) -> Finding | None:
 
 
 def _incomplete_finding(state: float, facts: Facts) -> Finding:
-    """Return a failure if all GPUs are known to be unregistered or the fabric manager is stopped, else a warning.
+    """Return a failure if all GPUs are unregistered or the fabric manager is stopped, else a warning.
 
-    GPUs without a fabric do not count. If the state of a GPU was not read, it is a warning.
-
-    It is only a warning because registration may be incomplete by design: on a host that gives GPUs to guests
-    (FABRIC_MODE=1), a GPU is not registered until it is in an active partition.
+    On a host that gives GPUs to guests (FABRIC_MODE=1), a GPU is not registered until it is in an active partition.
     """
     reason = f"Its registration with the NVLink fabric {STATES.get(int(state), f'has state {state:.0f}')}"
     states = [None if other.fabric is None else other.fabric.state for other in facts.gpus]
@@ -104,11 +98,7 @@ def _incomplete_finding(state: float, facts: Facts) -> Finding:
 
 
 def _health(fabric: Fabric) -> Finding:
-    """Return the finding on a completed registration: a failure if the driver reports the fabric as unhealthy.
-
-    The finding is a warning if the fabric is still usable, with less bandwidth or during a recovery. The driver's
-    summary is evaluated only if none of the driver's single checks has failed.
-    """
+    """Return the finding on a completed registration. The driver's summary counts only if no single check failed."""
     failed = sorted(check for check, value in (fabric.health or {}).items() if value)
     if failed:
         words = "; ".join(_CHECKS.get(check, check) for check in failed)
@@ -134,11 +124,7 @@ def imex_recovery(facts: Facts) -> Finding | None:
 
 
 def imex_down(facts: Facts) -> Finding | None:
-    """Return a warning if the IMEX daemon is stopped and a GPU is in a multi-node fabric, else PASSED.
-
-    A daemon that waits for its peers counts as running. Return None while the driver is
-    down or a GPU is released, or if services cannot be read.
-    """
+    """Return a warning if the IMEX daemon is stopped and a GPU is in a multi-node fabric. One that waits is running."""
     if not _are_services_expected(facts):
         return None
     if facts.node.imex_up is None:
@@ -161,10 +147,7 @@ def c2c_down(gpu: GpuCase) -> Finding | None:
 
 
 def _absent_service(facts: Facts) -> Finding | None:
-    """Return the finding on a service that is not reported: PASSED if other services can be read, else None.
-
-    If other services can be read, the unit of this one was removed or disabled, which is OK.
-    """
+    """Return PASSED if other services can be read: the unit of this one was removed or disabled."""
     readable = facts.contained is not None and "links" not in facts.notices
     return PASSED if readable else None
 
@@ -180,11 +163,7 @@ def _runs_on_the_host(facts: Facts) -> bool:
 
 
 def _has_nvswitches(facts: Facts) -> bool:
-    """Return whether a GPU needs the fabric manager of this host.
-
-    A GPU needs it if it is attached to NVSwitches or has a fabric state other than 0, unless a GPU is registered in a
-    multi-node fabric.
-    """
+    """Return whether a GPU needs the fabric manager of this host. In a multi-node fabric it runs on switch trays."""
     if any(state.fabric and state.fabric.cluster_uuid and state.fabric.state == COMPLETED for state in facts.gpus):
         return False
     return any(
@@ -195,7 +174,6 @@ def _has_nvswitches(facts: Facts) -> bool:
 
 
 def _are_services_expected(facts: Facts) -> bool:
-    """Return whether the fabric manager and IMEX should run: the driver is not down, and no GPU is released."""
     return facts.node.nvml_up != 0 and not any(state.released for state in facts.gpus)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging, any_device
 from gpumon.health.device_case import GpuCase
 from gpumon.health.facts import Facts
-from gpumon.health.products import BASES, Basis, Expectation
+from gpumon.health.products import BASES, Basis
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, clear, fail, unknown
 from gpumon.model.driver_errors import NVLINK_DISCOVERY
@@ -86,10 +86,7 @@ def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Calla
 
 
 def stuck_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a failure for a GPU whose driver call does not return.
-
-    The action is a reboot, or a reset if an Xid reported that the GPU's firmware does not respond.
-    """
+    """Return a failure for a GPU whose driver call does not return. If its firmware is silent, a reset may suffice."""
     finding = _fault_check("stuck", Action.REBOOT)(gpu)
     silent = any(event.code in FIRMWARE_SILENT for event in gpu.events("gpu_stuck"))
     if finding is None or not finding.level:
@@ -99,10 +96,7 @@ def stuck_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def missing_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a failure for a GPU that was present and is missing, or unknown if this container may lack it on purpose.
-
-    The action is a reboot, or an inspection if the node was rebooted since the GPU was last present.
-    """
+    """Return a failure for a GPU that was present, or unknown if this container may lack it on purpose."""
     state = gpu.state
     if state.fault != "missing":
         return None if state.fault is not None or state.released else PASSED
@@ -119,10 +113,7 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
 
 
 def _init_message(facts: Facts, *bus_ids: str) -> str:
-    """Return a sentence with the driver's last message in this boot that one of these GPUs could not be initialised.
-
-    It begins with a space, because callers append it; "" if there is no such message.
-    """
+    """Return the driver's last message in this boot that it could not initialise one of these GPUs, after a space."""
     return _message(facts, XID, INIT_FAILED, bus_ids)
 
 
@@ -170,7 +161,9 @@ def count(facts: Facts) -> Finding | None:
     lacking = expected.count - visible - sum(state.fault == "missing" for state in facts.gpus)
     words = f"The driver reports {visible:.0f} GPU{'' if visible == 1 else 's'}"
     if lacking > 0:
-        reason = f"{words}; expected are {expected.count}, {BASES[expected.basis]}.{_unlisted_text(expected)}"
+        reason = f"{words}; expected are {expected.count}, {BASES[expected.basis]}."
+        if expected.unlisted:
+            reason += f" On the PCI bus but not reported by the driver: {', '.join(expected.unlisted)}."
         reason += _init_message(facts, *expected.unlisted)
         action = Action.REBOOT if expected.unlisted else Action.INSPECT
         return fail(reason, action, gpus_visible=visible, gpus_expected=expected.count)
@@ -195,12 +188,6 @@ def _is_expectation_newer(facts: Facts) -> bool:
     )
 
 
-def _unlisted_text(expected: Expectation) -> str:
-    if not expected.unlisted:
-        return ""
-    return f" On the PCI bus but not reported by the driver: {', '.join(expected.unlisted)}."
-
-
 def _steps(fault: str) -> str:
     return f"1. {FAULTS[fault].action}\n2. If it recurs: run the vendor's diagnostics, replace the board.\n"
 
@@ -211,10 +198,7 @@ STUCK = SampleWindow("gpumon_nvml_stuck_seconds", 5 * MINUTE)
 
 
 def driver_down(facts: Facts) -> Finding | None:
-    """Return a failure if the driver does not answer, else OK; None if the agent does not query the driver.
-
-    The agent does not query it during a release, or on a host without GPUs.
-    """
+    """Return a failure if the driver does not answer; None if it is not queried: in a release, or without GPUs."""
     if facts.node.nvml_up is None:
         return None
     if facts.node.nvml_up:

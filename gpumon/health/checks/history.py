@@ -88,10 +88,7 @@ def _worst_gpu(all_repairs: list[Repair], facts: Facts) -> Finding | None:
 
 
 def _gpus_repaired_together(uuid: str, own: list[Repair], all_repairs: list[Repair], facts: Facts) -> list[int]:
-    """Return the indexes of the other GPUs that were repaired together with this GPU at each of its repairs `own`.
-
-    The GPUs then share the cause of the repairs.
-    """
+    """Return the indexes of the other GPUs that were repaired at each repair of this GPU: they share the cause."""
 
     def is_repaired_too(other: str) -> bool:
         ages = [repair.age for repair in all_repairs if other in repair.devices]
@@ -136,10 +133,7 @@ def unexpected_reboot(facts: Facts) -> Finding | None:
 
 
 def _downtime_text(down: float) -> str:
-    """Return, as text, how long after the agent's last heartbeat the node was booted.
-
-    `down` is in seconds. It is negative if the clock was set: then the downtime is unknown.
-    """
+    """Return how long the node was down, as text. It is unknown (`down` is negative) if the clock was set."""
     if down < 0:
         return "again; the downtime is unknown"
     if down < MINUTE:

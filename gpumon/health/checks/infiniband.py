@@ -74,19 +74,19 @@ def port_down(port: PortCase) -> Finding | None:
     cabled, and a port of an EFA adapter, which does not report the state.
     """
     up = port.port.link.port_up
-    if port.accepted:
+    expected = None if port.record is None else port.record.expected
+    if expected is False:
         return clear(Clearance.GONE)
     if up is None:
         return PASSED if port.port.driver == EFA else None
     if up:
         return PASSED
-    if not port.should_be_up:
+    if not (port.port.used if expected is None else expected):
         return None if port.has_verdict("ib_port_down") else PASSED
     return fail("The port is down.", Action.INSPECT)
 
 
 def flapping_port(port: PortCase) -> Finding | None:
-    """Return a warning if the port went down too often in 12 or 24 hours, else PASSED; None if it cannot be read."""
     if port.port.link.port_up is None and port.port.driver != EFA:
         return None
     if port.facts.limit(DOWNS_HALF_DAY) is None and port.facts.limit(DOWNS_DAY) is None:
@@ -116,7 +116,6 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
 
 
 def _is_in_maintenance(wall: float, facts: Facts) -> bool:
-    """Return whether this time (seconds since the epoch) is in a maintenance window or up to STEP seconds after it."""
     return any(first <= wall <= last + STEP for first, last in facts.planned_work.maintenance_times)
 
 
@@ -134,7 +133,8 @@ def slow_port(port: PortCase) -> Finding | None:
     if speed is None:
         return None
     required = _required_speed(port)
-    best, words = (port.fastest or speed, "it had before") if required is None else (required, "it must have")
+    before = port.record.speed if port.record is not None else None
+    best, words = (before or speed, "it had before") if required is None else (required, "it must have")
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
@@ -151,10 +151,7 @@ def slow_port(port: PortCase) -> Finding | None:
 
 
 def _required_speed(port: PortCase) -> float | None:
-    """Return the configured minimum speed in bytes per second; None if unset.
-
-    Also return None for an Ethernet port, because the setting is for InfiniBand ports only.
-    """
+    """Return the configured minimum speed. The setting is for InfiniBand ports only."""
     return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 
 

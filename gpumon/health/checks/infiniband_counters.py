@@ -132,7 +132,6 @@ def stress(port: PortCase) -> Finding | None:
 
 
 def _gains(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
-    """Return the increase of each error counter that increased in the observed part of the window, by kind of error."""
     return {growth.labels["kind"]: growth.gain for growth in port.growth(window)}
 
 

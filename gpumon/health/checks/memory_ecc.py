@@ -61,7 +61,6 @@ def _is_new(series: WindowSeries, gpu: GpuCase) -> bool:
 
 
 def _earlier_errors_finding(counted: dict[str, float], gpu: GpuCase) -> Finding:
-    """Return a warning about errors from before the agent's start; PASSED if the verdict was cleared in this boot."""
     cleared, booted = gpu.time_cleared("gpu_ecc_uncorrectable"), gpu.facts.wall(0.0)
     if cleared is not None and cleared > booted:
         return PASSED
@@ -95,10 +94,7 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
 
 
 def corrected_high(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the driver has counted more corrected errors in SRAM or DRAM than the limit, else PASSED.
-
-    It counts from when it was loaded or the GPU was reset. Return None if there are no counts.
-    """
+    """Return a warning if ECC corrected more errors in SRAM or DRAM than the limit since the last load or reset."""
     volatile = gpu.state.ecc_volatile
     limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
     if all(limit is None for limit in limits.values()):

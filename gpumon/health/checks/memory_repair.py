@@ -88,7 +88,6 @@ def recovery_action(gpu: GpuCase) -> Finding | None:
 
 
 def repair_pending(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the driver will repair a memory row or another part at the next reset, else PASSED."""
     row, others = gpu.now.row_remap_pending, gpu.now.repair_pending
     if row is None and others is None:
         return None

@@ -103,10 +103,7 @@ def can_evaluate(gpu: GpuCase) -> bool:
 
 
 def link_growth(gpu: GpuCase, window: SampleWindow, *, since: float | None = None) -> Iterator[CounterGrowth]:
-    """Yield the NVLink counters that increased in the window, without errors from link training after a GPU reset.
-
-    `since`: as in Facts.growth.
-    """
+    """Yield the NVLink counters that increased in the window, without errors from link training after a GPU reset."""
     growths = gpu.growth(window, since=since)
     if not growths:
         return

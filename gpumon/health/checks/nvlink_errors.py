@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, same
@@ -111,11 +110,11 @@ def _link_with_errors(gpu: GpuCase, limit: float) -> Finding | None:
 
 
 def _flapping_link(gpu: GpuCase, limit: float) -> Finding | None:
-    """Return a failure if an NVLink went down at least `limit` times in half an hour; else None.
-
-    Each outage may be too short for a verdict of the check `nvlink_down`.
-    """
-    downs = {series.labels["link"]: _falls(series.values) for series in gpu.series(UP)}
+    """Return a failure for an NVLink that goes down often. Each outage may be too short for the check `nvlink_down`."""
+    downs = {
+        series.labels["link"]: sum(after < before for before, after in pairwise(series.values))
+        for series in gpu.series(UP)
+    }
     link = max(downs, key=lambda name: downs[name], default=None)
     if link is None or downs[link] < limit:
         return None
@@ -147,15 +146,8 @@ def recovering_link(gpu: GpuCase) -> Finding | None:
     return warn(reason, Action.INSPECT, link=link, recoveries=count, hours=float(hours))
 
 
-def _falls(values: Sequence[float]) -> int:
-    return sum(after < before for before, after in pairwise(values))
-
-
 def crc_high(gpu: GpuCase) -> Finding | None:
-    """Return a finding if an NVLink had CRC errors in each of the last five minutes, else PASSED.
-
-    It is a failure if their rate is CRC_RATE or more, else a warning.
-    """
+    """Return a finding if an NVLink had CRC errors in each of the last five minutes: a failure from CRC_RATE on."""
     if not can_evaluate(gpu):
         return None
     crc = [growth for growth in link_growth(gpu, ERRORS_SOON) if growth.labels.get("kind") == "crc"]

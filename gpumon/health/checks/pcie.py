@@ -71,10 +71,7 @@ def width(gpu: GpuCase) -> Finding | None:
 
 
 def _usual_lanes(gpu: GpuCase) -> float | None:
-    """Return the number of PCIe lanes that most other GPUs of the product have.
-
-    Return None if no number of lanes has a majority, or if only one other GPU has it.
-    """
+    """Return the number of PCIe lanes that most other GPUs of the product have, if at least two have it."""
     others = [
         other.stored.lanes
         for other in gpu.facts.gpus
@@ -87,10 +84,9 @@ def _usual_lanes(gpu: GpuCase) -> float | None:
 
 
 def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -> float | None:
-    """Return the highest value in the window; None if the GPU was not busy then, or if samples are missing.
+    """Return the highest value in the window; None if the GPU was not busy, or if samples are missing.
 
-    `window`: WIDTH or GENERATION. `now`: the current value; None if it is not reported (the result is None too). A link
-    without load may lower its speed and its width.
+    A link without load may lower its speed and its width.
     """
     busy, values = gpu.facts.limit(BUSY_SHARE), gpu.series(window)
     load = gpu.series(BUSY) or gpu.series(SM_BUSY)
@@ -101,10 +97,7 @@ def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -
 
 
 def generation(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the link of a busy GPU runs at a lower PCIe generation than GPU and slot support.
-
-    Idle GPUs lower the generation by design.
-    """
+    """Return a warning if a busy GPU runs its link below its PCIe generation. Idle GPUs lower it by design."""
     now, max_generation = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
     if gpu.facts.limit(BUSY_SHARE) is None:
         return OFF
@@ -161,11 +154,7 @@ def _errors(gpu: GpuCase, growth: CounterGrowth, text: str, make: Callable[..., 
 
 
 def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
-    """Yield the PCIe errors of the GPU that the kernel reported after `since`, in seconds since the epoch.
-
-    Errors of a port that leads only to this GPU count too. Errors during planned work, and historical ones (from before
-    the agent's first start on this host), are left out.
-    """
+    """Yield the PCIe errors of the GPU, and of a port that leads only to it, that the kernel reported after `since`."""
     own, facts = {gpu.state.bus_id, gpu.state.port_above}, gpu.facts
     for event in facts.events_since(AER, since):
         if event.bus_id in own and not facts.planned_work.contains(event, gpu.state.bus_id):
@@ -173,11 +162,7 @@ def _kernel_events(gpu: GpuCase, since: float) -> Iterator[ErrorEvent]:
 
 
 def aer(gpu: GpuCase) -> Finding:
-    """Return a failure if the kernel reported a fatal PCIe error of the GPU, or disabled the GPU's link after an error.
-
-    Errors of a port that leads only to this GPU count too. Errors that were cleared, that occurred during planned work,
-    or that are historical (from before the agent's first start on this host) are left out.
-    """
+    """Return a failure if the kernel reported a fatal PCIe error of the GPU, or disabled its link after an error."""
     events = [event for event in _kernel_events(gpu, gpu.time_cleared("pcie_fatal_error") or 0.0) if event.fatal]
     if not events:
         return PASSED

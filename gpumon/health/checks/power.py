@@ -67,7 +67,6 @@ def _braked_share(gpu: GpuCase) -> float | None:
 
 
 def cap(gpu: GpuCase) -> Finding | None:
-    """Return a warning if a power limit that is too low reduced the clocks for most of the last half hour."""
     limit = gpu.facts.threshold(CAPPED_SHARE)
     if gpu.now.power_limit_watts is None:
         return None
@@ -86,7 +85,6 @@ def cap(gpu: GpuCase) -> Finding | None:
 
 
 def _low_limit_reason(gpu: GpuCase) -> str | None:
-    """Return why the power limit is too low, as text; None if it is not too low."""
     now, share = gpu.now, gpu.facts.limit(LIMIT_SHARE)
     limit, requested, default = (
         now.power_limit_watts or 0.0,
@@ -101,10 +99,7 @@ def _low_limit_reason(gpu: GpuCase) -> str | None:
 
 
 def implausible_power(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the power reading is implausibly high, or implausibly low under load, else PASSED.
-
-    Return None for a low reading of an idle GPU, which may draw almost nothing.
-    """
+    """Return a warning for a power that is too high, or too low under load. An idle GPU may draw almost nothing."""
     draw, limit = gpu.now.power_watts, gpu.now.power_limit_watts
     min_ratio, max_ratio = gpu.facts.limit(MIN_DRAW), gpu.facts.limit(MAX_DRAW)
     if draw is None or not limit:

@@ -84,11 +84,6 @@ def _small_margin(gpu: GpuCase, margin: float) -> str:
 
 
 def _is_slowed_by_hardware(gpu: GpuCase, margin: float) -> bool:
-    """Return whether the hardware reduces the clocks because of heat.
-
-    True if its clocks event reason is active, or if the thermal margin is below the slowdown threshold and another
-    reading confirms the heat.
-    """
     limit = gpu.facts.limit(SLOWDOWN)
     offset = gpu.now.thermal_margin_slowdown_celsius if limit is None else limit
     below = offset is not None and margin < offset

@@ -54,7 +54,6 @@ def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
 
 
 def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
-    """Return a sentence on which GPUs have which version of the firmware."""
     has = (
         f"{version} on GPU{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
         for version, indices in groups.items()
@@ -63,10 +62,7 @@ def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:
-    """Return a warning if a firmware of the GPU does not have the expected version, else PASSED.
-
-    The expected version is the configured one or, if none is configured, that of most GPUs of the product.
-    """
+    """Return a warning if a firmware has another version than the configured one, or than most GPUs of the product."""
     if gpu.state.fault is not None or gpu.state.released:
         return None
     wrong = list(_differences(gpu))
@@ -89,10 +85,7 @@ def _differences(gpu: GpuCase) -> Iterator[tuple[str, str]]:
 
 
 def _majority(gpu: GpuCase, name: str) -> tuple[str, int, int] | None:
-    """Return (version, number of GPUs with it, number of all) for the version that most GPUs of the product have.
-
-    None if no version has a majority.
-    """
+    """Return (version, number of GPUs with it, number of all) for the version that most GPUs of the product have."""
     same_product = (state.gpu for state in gpu.facts.gpus if state.gpu.name == gpu.now.name and state.fault is None)
     counted = Counter(version for each in same_product if (version := getattr(each, name)) is not None)
     common, count = counted.most_common(1)[0]

@@ -92,8 +92,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 def spin(gpu: GpuCase) -> Finding | None:
     """Return a warning if the GPU has been busy for 15 minutes with little power and without memory reads.
 
-    Its CUDA kernel seems to wait for a peer. A GPU without a process passes. None if the GPU is busy and memory reads
-    or samples are missing.
+    Its CUDA kernel seems to wait for a peer. A GPU without a process passes.
     """
     busy, low = gpu.facts.threshold(SPIN_BUSY), gpu.facts.threshold(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
@@ -101,9 +100,10 @@ def spin(gpu: GpuCase) -> Finding | None:
         return None
     if now < busy or (gpu.now.processes == 0 and not gpu.facts.contained):
         return PASSED
-    utilization, draw, reads = gpu.mean(BUSY), gpu.peak(DRAW), _reads_memory(gpu)
-    if utilization is None or draw is None or reads is None:
+    utilization, drawn, reads = gpu.mean(BUSY), with_labels(gpu.series(DRAW)), _reads_memory(gpu)
+    if utilization is None or drawn is None or not drawn.covers(DRAW) or reads is None:
         return None
+    draw = max(drawn.values)
     if utilization < busy or draw >= low * limit or reads:
         return PASSED
     at_most = f"at no more than {draw:.0f} W of {limit:.0f}"
@@ -112,10 +112,7 @@ def spin(gpu: GpuCase) -> Finding | None:
 
 
 def _reads_memory(gpu: GpuCase) -> bool | None:
-    """Return whether the GPU reads its memory, as GPM or else NVML's memory utilization shows; None if unknown.
-
-    False if the threshold is switched off.
-    """
+    """Return whether the GPU reads its memory, as GPM or else NVML's memory utilization shows; None if unknown."""
     limit, traffic = gpu.facts.limit(SPIN_TRAFFIC), gpu.mean(TRAFFIC)
     if limit is None:
         return False
@@ -145,7 +142,6 @@ def persistence_off(gpu: GpuCase) -> Finding | None:
 
 
 def settings_pending(gpu: GpuCase) -> Finding | None:
-    """Return a warning if a change of the ECC or MIG mode was requested, which takes effect at the next GPU reset."""
     now = gpu.now
     pairs = {"ECC": (now.ecc_mode, now.ecc_mode_pending), "MIG": (now.mig_mode, now.mig_mode_pending)}
     reported = {name: pair for name, pair in pairs.items() if None not in pair}
@@ -167,7 +163,6 @@ MAX_BUSY = Limit("max_busy_ratio", None, "Maximum busy share of an hour of a GPU
 
 
 def idle(gpu: GpuCase) -> Finding | None:
-    """Return a warning if processes held the GPU throughout the last hour and hardly used it, else PASSED."""
     limit = gpu.facts.threshold(MIN_BUSY)
     share, processes = _busy_share(gpu), with_labels(gpu.series(PROCESSES))
     if share is None or processes is None:
@@ -178,7 +173,6 @@ def idle(gpu: GpuCase) -> Finding | None:
 
 
 def busy(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the GPU was busy for more than the configured share of the last hour, else PASSED."""
     limit = gpu.facts.threshold(MAX_BUSY)
     share = _busy_share(gpu)
     if share is None:
@@ -189,7 +183,7 @@ def busy(gpu: GpuCase) -> Finding | None:
 
 
 def _busy_share(gpu: GpuCase) -> float | None:
-    """Return the busy share of the last hour, 0 to 1; None if the agent has observed too little of that hour."""
+    """Return the busy share of the last hour; None if the agent has observed too little of that hour."""
     busy_seconds, observed = with_labels(gpu.series(BUSY_SECONDS)), with_labels(gpu.series(OBSERVED_SECONDS))
     if busy_seconds is None or observed is None or observed.gain < MIN_COVERAGE * HOUR:
         return None

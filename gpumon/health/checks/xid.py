@@ -94,7 +94,6 @@ def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> It
 
 
 def xids_outside_maintenance(gpu: GpuCase, check: str, seconds: float) -> Iterator[ExplainedXid]:
-    """Yield the same Xids as `explained_xids`, without the Xids that occurred in maintenance."""
     return (xid for xid in explained_xids(gpu, check, seconds) if not gpu.facts.planned_work.in_maintenance(xid.event))
 
 

@@ -45,10 +45,7 @@ _UNIT = re.compile(r"\bGPC (\d+), TPC (\d+)")
 
 
 def repeated_xid(gpu: GpuCase) -> Finding | None:
-    """Return a failure (Xid 109) or a warning if an application Xid recurs on this GPU and on no other.
-
-    An error in software would occur on several GPUs.
-    """
+    """Return a finding if an application Xid recurs on this GPU alone. Software would fail on several GPUs."""
     limit = gpu.facts.threshold(REPEATED)
     for code, action in _REPEATING.items():
         same_code = [xid for xid in xids_outside_maintenance(gpu, "gpu_xid_app_repeated", DAY) if xid.code == code]
@@ -64,10 +61,9 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
 
 
 def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
-    """Return how many of these events of one Xid count, and where on the GPU they occurred, as text to be appended.
+    """Return how many of these events of one Xid count, and where on the GPU they occurred, as text.
 
-    All count, and the text is "", except for Xid 13: only the events in the unit (GPC and TPC) that has most of them
-    count, because software errors occur in many units.
+    Of Xid 13 only the events in the unit (GPC and TPC) with most of them count: software errors occur in many units.
     """
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
@@ -138,10 +134,9 @@ def warning(gpu: GpuCase) -> Finding | None:
 
 
 def _warns(xid: ExplainedXid, catalogue: Catalogue) -> bool:
-    """Return whether the Xid counts as a warning.
+    """Return whether the Xid counts as a warning. Other checks report Xids of applications and unlisted Xids.
 
-    Xids of applications and unlisted Xids do not count: other checks report them. An Xid 74 that is not critical by its
-    registers counts if it requires an action.
+    An Xid 74 that is not critical by its registers counts if it requires an action.
     """
     row = catalogue.rows.get(xid.code)
     if row is None or row.kind is Class.APPLICATION:
