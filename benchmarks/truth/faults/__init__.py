@@ -46,7 +46,7 @@ FAULTS: tuple[FaultRow, ...] = (
     *agent.rows(),
 )
 UNTESTED: Mapping[str, str] = {
-    "gpumon_history_unread": "needs a store that cannot be read at startup. See tests/health/checks/test_past.py",
+    "gpumon_history_unread": "needs an unreadable store at startup. See tests/health/checks/test_agent_checks.py",
     "gpumon_notifications_failing": "needs a receiver. See tests/services/test_senders.py",
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
     **{

@@ -1,4 +1,4 @@
-"""What a scenario does to a GPU is found by the check it is meant for: heat, power, clocks, what holds a GPU."""
+"""What a scenario does to a GPU is found by the check it is meant for: heat, power, clocks, processes, memory."""
 
 from __future__ import annotations
 
@@ -50,6 +50,20 @@ SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
     ("pcie_width_degraded", "h100migx8"): (Level.FAIL, "busy: true\ngpus: {3: {set: {pcie_width: 8}}}"),
     ("pcie_width_degraded", "t4x1"): (Level.WARN, "busy: true\ngpus: {0: {set: {pcie_width: 8}}}"),
     ("gpu_memory_orphaned", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {set: {memory_used: 9000000000}}}"),
+    ("gpu_ecc_uncorrectable", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {ecc: {uncorrected_dram: 2}}}"),
+    ("gpu_ecc_uncorrectable", "t4x1"): (Level.WARN, IDLE + "gpus: {0: {ecc: {uncorrected_sram: 1}}}"),
+    ("gpu_ecc_sram_threshold", "b200x8"): (Level.FAIL, IDLE + "gpus: {3: {ecc: {threshold_exceeded: 1}}}"),
+    ("gpu_ecc_corrected_high", "a100x8"): (Level.WARN, IDLE + "gpus: {3: {ecc: {corrected_sram: 10001}}}"),
+    ("gpu_row_remap_failed", "gb200x4"): (Level.FAIL, IDLE + "gpus: {3: {remap: {failed: 1}}}"),
+    ("gpu_row_remap_many", "h200x8"): (Level.WARN, IDLE + "gpus: {3: {remap: {uncorrectable: 512}}}"),
+    ("gpu_row_remap_banks", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {remap: {banks_none: 1}}}"),
+    ("gpu_row_remap_pending", "gb200x4"): (Level.WARN, IDLE + "gpus: {3: {repair: {channel: 1}}}"),
+    ("gpu_row_remap_pending", "l40sx4"): (Level.WARN, IDLE + "gpus: {3: {repair: {tpc: 1}}}"),
+    ("gpu_memory_unrepairable", "gb200x4"): (Level.FAIL, IDLE + "gpus: {3: {repair: {impossible: 1}}}"),
+    ("gpu_row_remap_pending", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {remap: {pending: 1, uncorrectable: 1}}}"),
+    ("gpu_retired_pages", "t4x1"): (Level.FAIL, IDLE + "gpus: {0: {set: {retired_uncorrected: 61}}}"),
+    ("gpu_page_retirement_pending", "t4x1"): (Level.WARN, IDLE + "gpus: {0: {set: {retired_pending: 1}}}"),
+    ("gpu_recovery_action", "h100x8"): (Level.FAIL, IDLE + "gpus: {3: {set: {recovery_action: 2}}}"),
 }
 
 
@@ -96,3 +110,21 @@ def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> 
 def test_what_is_normal_gives_no_verdict(profile: str, text: str, tmp_path: Path) -> None:
     """For an hour and more."""
     assert not uptime(profile, text, tmp_path, 70).transitions
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        ("575.57.08", (None, None, None)),
+        ("580.105.08", ({"channel": 0.0, "tpc": 0.0}, None, None)),
+        ("595.80", ({"channel": 0.0, "tpc": 0.0}, 0.0, None)),
+        ("615.10", ({"channel": 0.0, "tpc": 0.0, "bank": 1.0}, 0.0, 2.0)),
+    ],
+)
+def test_repairs_are_read_from_the_drivers_that_report_them(driver: str, expected: object, tmp_path: Path) -> None:
+    """An older driver has neither the functions nor the fields: nothing is reported."""
+    scenario = tmp_path / "scenario.yml"
+    scenario.write_text(f'driver_version: "{driver}"\ngpus: {{1: {{repair: {{bank: 1, banks_spent: 2}}}}}}\n')
+    report = report_of("b200x8", scenario)
+    gpu = report.gpus[1].gpu
+    assert (gpu.repair_pending, gpu.memory_unrepairable, gpu.bank_groups_without_spares) == expected
