@@ -90,11 +90,7 @@ def covers(verdict: Verdict, cause: Verdict) -> bool:
 
 
 def asks_for_no_less(verdict: Verdict, cause: Verdict) -> bool:
-    """Return whether an operator should perform the cause's action first, because it may end the verdict's fault too.
-
-    True if the action of the cause includes the action of the verdict (`covers`), or if the cause requires a reboot or
-    a fix of the software and the verdict an inspection.
-    """
+    """Return whether to perform the cause's action first, because it may end the verdict's fault too."""
     first = cause.action in {Action.REBOOT, Action.FIX}
     return covers(verdict, cause) or (verdict.action is Action.INSPECT and first)
 
@@ -105,19 +101,12 @@ def covers_same_time(verdict: Verdict, cause: Verdict, together: bool) -> bool: 
 
 
 def began_together(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the verdict began at most 10 minutes after its cause. For `Check.inhibited_if`.
-
-    False unless they overlap in time (`together`). A cause on another device that has been present for days does not
-    explain a new fault.
-    """
+    """Return whether the verdict began at most 10 minutes after its cause. An old one explains no new fault."""
     return together and verdict.raised.wall <= cause.raised.wall + 10 * MINUTE
 
 
 def flag_check(flag: Callable[[Gpu], float | None], finding: Finding) -> Callable[[GpuCase], Finding | None]:
-    """Return a check function for a flag of the GPU, which `flag` reads.
-
-    The function returns `finding` while the flag is set, PASSED while it is not, and None if it cannot be read.
-    """
+    """Return a check function that returns `finding` while the GPU's flag is set, and None if it cannot be read."""
 
     def evaluate(gpu: GpuCase) -> Finding | None:
         value = flag(gpu.now)
@@ -129,8 +118,7 @@ def flag_check(flag: Callable[[Gpu], float | None], finding: Finding) -> Callabl
 def by_role(check: Callable[[PortCase], Finding | None], port: PortCase) -> Finding | None:
     """Return the finding of a check on a port. A failure becomes a warning unless the port has the role `fabric`.
 
-    In that case the action REBOOT becomes INSPECT. The GPUs on the port's PCIe switch, or why the port has another
-    role, are added to the reason. A port that must not be read (`restricted`) passes, which clears its verdict.
+    The GPUs on the port's PCIe switch, or why it has another role, are added. A port that must not be read passes.
     """
     if port.port.restricted:
         return clear(Clearance.GONE)

@@ -57,10 +57,7 @@ def requested_clearance(request: ClearRequest, health: Health, here: Collection[
 
 
 def _refusal_reason(verdict: Verdict, here: Collection[str], *, named: bool = False) -> str:
-    """Return why a verdict cannot be cleared; "" if it can be cleared.
-
-    `here`: uuids of the GPUs in the inventory. `named`: whether the request names the verdict's check.
-    """
+    """Return why a verdict cannot be cleared. `named`: whether the request names its check."""
     check = BY_NAME.get(verdict.check)
     if check is not None and check.acceptable and verdict.inhibited_by is None:
         return "" if named else f"`gpumon clear {verdict.check}` would accept the measured value as the new baseline."

@@ -60,10 +60,9 @@ def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
 
 
 def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None:
-    """Return the repair, REBOOT or RESET, that was made since the fault was last active; None if there was none.
+    """Return the repair made since the fault was last active, or up to `settling` seconds before.
 
-    A repair counts too if the fault was last active less than `settling` seconds after it. A reset does not count if it
-    was made before the verdict was raised.
+    A reset does not count if it was made before the verdict was raised.
     """
     last, raised = verdict.last_active, verdict.raised
     if last.boot_id != facts.boot_id or (raised.boot_id != facts.boot_id and last.at < settling):

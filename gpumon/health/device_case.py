@@ -98,10 +98,7 @@ class PortCase(_DeviceCase):
 
     @property
     def similar_port_speeds(self) -> tuple[float, ...]:
-        """Return the speeds, in bytes per second, of the host's other ports with the same board and link layer.
-
-        Ports that report no speed are left out.
-        """
+        """Return the speeds of the host's other ports with the same board and link layer."""
         kind = (self.port.board, self.port.link_layer)
         others = (port for port in self.facts.ports if port is not self.port and (port.board, port.link_layer) == kind)
         return tuple(speed for port in others if (speed := port.link.port_speed_bytes_per_second) is not None)

@@ -82,11 +82,7 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
 def _findings(
     check: Check, devices: DeviceCases, failing_checks: dict[Key, str]
 ) -> Iterator[tuple[Key, Finding | None]]:
-    """Yield (key, finding) for each device of the check; the finding is None if the check cannot be evaluated.
-
-    If the check raises an exception, the text of the exception is put into `failing_checks`. The check
-    `gpumon_check_failing` reports these texts.
-    """
+    """Yield (key, finding) for each device of the check. Texts of exceptions are put into `failing_checks`."""
     for device, function in _cases(check, devices):
         key, finding = (check.name, device), None
         try:
@@ -99,11 +95,7 @@ def _findings(
 
 
 def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
-    """Yield (device, function) for each device of the check. The function returns the finding.
-
-    If a verdict that can inhibit the verdict of this check was cleared recently, the function ignores samples from
-    before that clearance.
-    """
+    """Yield (device, function) for each device. Samples from before a recent clearance of a cause do not count."""
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
     for device, function in check.cases(devices):
         begin = inhibition.counting_start(check, device, devices.facts)
@@ -206,10 +198,7 @@ class _CheckRun:
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
     def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
-        """Return the verdict with the fields updated that change without a transition; None if no verdict is open.
-
-        These fields are the times and the boot of the fault, `ok_seconds`, reason, evidence and `active`.
-        """
+        """Return the verdict with the fields updated that change without a transition; None if no verdict is open."""
         verdict = self.verdict
         if verdict is None:
             return None
@@ -270,10 +259,7 @@ class _CheckRun:
 
 
 def _with_last_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:
-    """Return the verdict with the time at which the fault was last active: now, or the time of the finding's event.
-
-    `active` is True only in the first case.
-    """
+    """Return the verdict with the time at which the fault was last active: now, or that of the finding's event."""
     now = facts.now
     if finding.at is None:
         return verdict._replace(active=True, last_active=facts.instant, ok_seconds=0.0)
@@ -289,10 +275,9 @@ def _without_evaluation(
     waiting: Mapping[Key, Pending],
     pending: dict[Key, Pending],
 ) -> Iterator[VerdictTransition]:
-    """Yield the transitions that clear verdicts which no check evaluated, or move them to a GPU's uuid.
+    """Yield the transitions of verdicts whose check is disabled or whose device is absent or renamed.
 
-    The check of such a verdict is disabled, or its device is absent. The time for which a device is absent is counted
-    in `pending`. `checks`: names of the evaluated checks. `waiting`: pending findings of the previous evaluation.
+    The time for which a device is absent is counted in `pending`. `waiting`: that of the previous evaluation.
     """
     names = {state.pci_name: state.uuid for state in facts.gpus}
     present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in device_cases(facts).ports)}

@@ -167,10 +167,7 @@ class Facts:
 
     @cached_property
     def repairs_by_device(self) -> Mapping[str, tuple[VerdictTransition, ...]]:
-        """Return the transitions, by device, in which a reset or a reboot cleared a verdict.
-
-        Verdicts that were raised in maintenance, and last active or cleared in it, are left out.
-        """
+        """Return the transitions, by device, in which a reset or a reboot outside of maintenance cleared a verdict."""
         by_device: dict[str, list[VerdictTransition]] = {}
         for transition in self.transitions:
             repaired = transition.cleared_by in {Clearance.RESET, Clearance.REBOOT}

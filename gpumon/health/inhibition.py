@@ -29,10 +29,7 @@ def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verd
 def transitions_with_causes(
     due: Iterable[VerdictTransition], verdicts: Mapping[Key, Verdict], facts: Facts
 ) -> Iterator[VerdictTransition]:
-    """Yield the due transitions with `inhibited_by` of their verdicts updated.
-
-    A verdict that one of these transitions raises or changes can be a cause too.
-    """
+    """Yield the due transitions with `inhibited_by` updated. Verdicts that they raise can be causes too."""
     transitions = tuple(due)
     coming = {each.verdict.key: each.verdict for each in transitions if each.change is not VerdictChange.CLEARED}
     causes = _Causes({**verdicts, **coming}.values(), facts)
@@ -129,11 +126,7 @@ class _Causes:
         return {key: verdict.key for key, verdict in instead.items()}
 
     def _reboot_causes(self, verdict: Verdict, causes: Iterable[Verdict]) -> Iterable[Verdict]:
-        """Return those of `causes` for which the node was rebooted without ending this verdict.
-
-        The verdict was raised after the reboot, or is still active PROOF_AFTER_REBOOT seconds after it. Empty if the
-        verdict is not active.
-        """
+        """Return those of `causes` for which the node was rebooted without ending this verdict, which is active."""
         check, facts = BY_NAME.get(verdict.check), self._facts
         since_reboot = (
             verdict.raised.boot_id == facts.boot_id or clearing.ineffective_repair(verdict, facts) is Clearance.REBOOT
@@ -148,11 +141,7 @@ class _Causes:
         return other_device and performed_repair(primary, self._facts.boot_id) is Clearance.REBOOT
 
     def _listed_cause(self, verdict: Verdict) -> Key | None:
-        """Return the key of the verdict that explains this one by `Check.inhibited_by`; None if there is none.
-
-        The check that is listed first takes precedence, then the oldest verdict. A verdict is never inhibited by a
-        verdict of a lower level.
-        """
+        """Return the key of the verdict that explains this one: of the check listed first, then the oldest."""
         check = BY_NAME.get(verdict.check)
         if check is None:
             return None

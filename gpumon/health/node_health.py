@@ -48,10 +48,7 @@ class Pending:
         return {level: seconds + elapsed for level, seconds in self.lasted.items()}
 
     def is_valid(self, uptime: float) -> bool:
-        """Return whether the times in `lasted` still count if the check cannot be evaluated at `uptime`.
-
-        After a gap of more than `patience` seconds they do not, because the fault may have ended and started again.
-        """
+        """Return whether `lasted` still counts. After a longer gap the fault may have ended and started again."""
         return uptime - self.seen <= self.patience
 
 
@@ -167,19 +164,13 @@ def restore_health(
 
 
 def is_significant(transition: VerdictTransition) -> bool:
-    """Return whether a transition stays in memory for long: a raised failure, or a verdict cleared by a repair.
-
-    Escalation, the score and the repeat-offender check read such transitions.
-    """
+    """Return whether escalation, score or repeat-offender check read a transition: it stays in memory for long."""
     raised = transition.change is VerdictChange.RAISED and transition.verdict.level is FAIL
     return raised or transition.is_repair
 
 
 def trim_history(transitions: tuple[VerdictTransition, ...]) -> tuple[VerdictTransition, ...]:
-    """Return the newest MAX_TRANSITIONS transitions, preceded by the newest significant ones among the older.
-
-    Thus a flapping verdict does not evict significant transitions.
-    """
+    """Return the newest transitions, and of the older ones the significant, which a flapping verdict must not evict."""
     if len(transitions) <= MAX_TRANSITIONS:
         return transitions
     older, newest = transitions[:-MAX_TRANSITIONS], transitions[-MAX_TRANSITIONS:]
@@ -229,10 +220,7 @@ def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
 
 
 def restore_pending(stored: Iterable[PendingVerdict], now: Now, boot_id: str) -> dict[Key, Pending]:
-    """Return the stored pending findings of this boot that are still valid, by key.
-
-    The time in which no agent ran is not added to the time that the findings have lasted.
-    """
+    """Return the stored pending findings of this boot that are still valid. Time without an agent does not count."""
     valid = {}
     for row in stored:
         last_seen = now.uptime - (now.at - row.seen_at)

@@ -190,10 +190,7 @@ _REGISTER = re.compile(r"0x([0-9a-f]{1,8})\b", re.IGNORECASE)
 
 
 def decode(xid: int, text: str) -> DecodedEvent | None:
-    """Return the decoded log text of an Xid from 144 to 150; None if the text has another form.
-
-    Without registers, as in "NVLPW_CTRL Fatal XC0 i0 Link 05", the text is decoded only if it reports a fatal error.
-    """
+    """Return the decoded log text of an Xid from 144 to 150. A fatal error may be logged without registers."""
     match = _LINE.search(text)
     fatal = match is not None and match["fatal"].lower() == "fatal"
     if match is None or (match["registers"] is None and not fatal):

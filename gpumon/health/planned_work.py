@@ -75,10 +75,7 @@ class PlannedWork:
 
     @cached_property
     def maintenance_times(self) -> tuple[tuple[float, float], ...]:
-        """Return (start, end) of each maintenance window in seconds since the epoch.
-
-        The end of a window that is in force is the present time.
-        """
+        """Return (start, end) of each maintenance window in seconds since the epoch; one in force ends now."""
         return self._times(self.maintenances)
 
     def _in_maintenance(self, first: float, last: float) -> bool:

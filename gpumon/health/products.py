@@ -123,11 +123,9 @@ class Neighbours:
 def link_expectation(
     name: str | None, nvlinks: float | None, *, mig: bool, guest: bool, around: Neighbours
 ) -> ExpectedLinks:
-    """Return the rule for which NVLinks of a GPU should be up.
+    """Return the rule for which NVLinks of a GPU should be up. `nvlinks`: number of links that NVML reports.
 
-    `name`: product name. `nvlinks`: number of the GPU's links that NVML reports. `mig`: whether MIG mode is on, which
-    uses no links. `guest`: whether the agent runs in a guest or container. It may have only some GPUs of a board, and
-    the links to the others are then switched off. `around`: the GPUs of the host.
+    A guest may have only some GPUs of a board, and the links to the others are then switched off. MIG uses no links.
     """
     if mig:
         return ExpectedLinks.UNKNOWN

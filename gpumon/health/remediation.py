@@ -41,10 +41,7 @@ def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
 
 
 def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
-    """Yield the repairs (RESET or REBOOT) of this device after which the fault did not end, or returned.
-
-    Repairs that ended a fault of the same subject count too, but only for REMEMBERED seconds.
-    """
+    """Yield the repairs of this device that did not end the fault, or not for long one of its subject."""
     verdict = facts.open.get(key)
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
         yield repair
@@ -81,10 +78,7 @@ def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
 
 
 def action_text(verdict: Verdict, health: Health, boot_id: str) -> str:
-    """Return the text of the verdict's action, and the operator's own for Xids of the device that it inhibits.
-
-    It begins with "if it recurs" while a repair is being verified.
-    """
+    """Return the text of the verdict's action and of operator's own actions (xids.file) for Xids that it inhibits."""
     inhibited = (each.evidence for each in health.consequences(verdict) if each.device == verdict.device)
     own = (str(evidence[OWN_ACTION]) for evidence in inhibited if OWN_ACTION in evidence)
     text = "; ".join(dict.fromkeys((verdict.action_text, *own)))

@@ -32,10 +32,7 @@ def is_free(facts: Facts) -> bool:
 
 
 def _is_free(state: GpuState, facts: Facts, *, own: bool) -> bool:
-    """Return whether a GPU is free. `own`: whether the load on it is the agent's probe.
-
-    If NVML may list only the processes of the agent's container, the GPU must also be idle.
-    """
+    """Return whether a GPU is free. In a container, where NVML may hide processes, it must also be idle."""
     used = bool(state.gpu.processes) or (facts.contained is not False and state.idle_since is None)
     return state.fault is None and not state.released and (own or not used)
 

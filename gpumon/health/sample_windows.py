@@ -116,10 +116,7 @@ class SampleHistory:
         return replace(self, windows=windows)
 
     def add(self, samples: Iterable[Sample], at: float) -> SampleHistory:
-        """Return the history with one more point, at `at` on the boot clock, which has these samples.
-
-        A series without a sample is absent from this point on, until it has one again. Its earlier points are kept.
-        """
+        """Return the history with one more point at boot clock `at`. A series without a sample is absent from it on."""
         latest: dict[str, dict[Labels, float]] = {name: {} for name in self.windows}
         for name, labels, value in samples:
             series = latest.get(name)

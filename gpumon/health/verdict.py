@@ -175,10 +175,7 @@ class Verdict(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return code and name in the evidence, such as "SXid 12020" or "Xid 79: The GPU has fallen off the bus".
-
-        Return "" if the evidence has no code.
-        """
+        """Return the code in the evidence, "SXid 12020" or "Xid 79: The GPU has fallen off the bus", or ""."""
         name = f": {self.evidence['name']}" if "name" in self.evidence else ""
         codes = ((word, self.evidence.get(key)) for word, key in (("Xid", "xid"), ("SXid", "sxid")))
         return next((f"{word} {code:.0f}{name}" for word, code in codes if isinstance(code, float | int)), "")

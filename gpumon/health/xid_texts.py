@@ -115,10 +115,7 @@ _REGISTERS_LINE = re.compile(r"\blink\s+(?P<link>\d+)\s*\((?P<registers>\s*0x[^)
 
 
 def decode_registers(text: str) -> BitFinding | None:
-    """Return the meaning of all registers in the log text of an Xid 74, with the action for the worst bit that is set.
-
-    None for a text without registers.
-    """
+    """Return the meaning of the registers in the text of an Xid 74, with the action for the worst bit."""
     match = _REGISTERS_LINE.search(text)
     if match is None:
         return None
@@ -190,10 +187,7 @@ RECOVERY: Mapping[int, Recovery] = {
 
 
 def recovery_of(number: float) -> Recovery:
-    """Return the recovery action with this NVML number.
-
-    A newer driver may return a number that is not in the table. Then the verdict action is INSPECT.
-    """
+    """Return the recovery action with this NVML number. A newer driver may have more: the action is then INSPECT."""
     words = f"an action that is not in the table of this version (action {number:.0f})"
     unknown = Recovery(words, Severity.CRITICAL, "perform the action that it names", Action.INSPECT)
     return RECOVERY.get(int(number), unknown)

@@ -291,11 +291,10 @@ CHIP_TO_CHIP = frozenset({173})
 
 
 def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
-    """Yield those of `xids` that a GPU of this architecture can report.
+    """Yield those of `xids` that a GPU of this architecture can report; an unlisted one can report all.
 
-    SINCE and UNTIL do not restrict an architecture that is not in RANKS. `architecture` is None until the GPU has been
-    opened: then only the Xids that every architecture can report are yielded. `chip_to_chip`: whether the GPU has links
-    to a Grace CPU. Without them it cannot report the Xids of CHIP_TO_CHIP.
+    `architecture` is None until the GPU has been opened: then only the Xids of every architecture are yielded.
+    `chip_to_chip`: whether the GPU has links to a Grace CPU.
     """
     rank = RANKS.get(architecture or "")
     for xid in xids:

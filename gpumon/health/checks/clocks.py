@@ -92,10 +92,9 @@ class _Pace(NamedTuple):
 
 
 def straggler(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the clock is much lower than the median of the busy GPUs of the same product, else PASSED.
+    """Return a warning if the clock is much lower than the median of the busy GPUs of the same product.
 
-    Return None if this GPU is not busy, or if fewer than FEWEST GPUs of the product are busy. A GPU that was at its
-    power limit for longer than the others passes unless its clock is below _EXCUSED of the median.
+    A GPU that was at its power limit for longer passes unless its clock is below _EXCUSED of the median.
     """
     share, load = gpu.facts.threshold(CLOCK_SHARE), gpu.facts.threshold(BUSY_SHARE)
     if _pace(gpu, load) is None:

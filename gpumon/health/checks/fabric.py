@@ -39,11 +39,10 @@ _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Return a failure if the fabric manager is stopped and a GPU needs it, else PASSED; None if this is unknown.
+    """Return a failure if the fabric manager is stopped and a GPU needs it.
 
-    It is unknown while the driver is down or a GPU is released, or if services cannot be read. The result is PASSED too
-    if no GPU needs a fabric manager on this host, although its unit may be installed: in a rack it runs on the switch
-    trays, and for a guest without NVSwitches on the guest's host.
+    Its unit may be installed where no GPU needs it: in a rack it runs on the switch trays, and for a guest without
+    NVSwitches on the guest's host.
     """
     if _runs_on_the_host(facts):
         return PASSED

@@ -118,10 +118,9 @@ def _init_message(facts: Facts, *bus_ids: str) -> str:
 
 
 def nvlink_message(facts: Facts) -> str:
-    """Return a sentence with the driver's last message in this boot that it cannot discover NVLinks.
+    """Return the driver's last message in this boot that it cannot discover NVLinks, after a space.
 
-    It begins with a space, because callers append it; "" if there is no such message. A driver that repeats the
-    message for hours blocks its callers: https://github.com/leptonai/gpud/pull/1271.
+    A driver that repeats it for hours blocks its callers: https://github.com/leptonai/gpud/pull/1271.
     """
     return _message(facts, DRIVER, NVLINK_DISCOVERY, ("",))
 

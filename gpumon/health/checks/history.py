@@ -154,10 +154,7 @@ def agent_restarting(facts: Facts) -> Finding | None:
 
 
 def _starts_after_crashes(facts: Facts) -> Iterator[float]:
-    """Yield the boot clock time of each start of the agent in this boot that followed a crash or kill.
-
-    Runs that ended in maintenance, or before another version was started, do not count.
-    """
+    """Yield the boot clock time of each start of the same version in this boot after a crash outside of maintenance."""
     for before, after in pairwise(run for run in facts.agent_runs if run.began.boot_id == facts.boot_id):
         if before.stopped is None and not before.planned and before.version == after.version:
             yield after.began.at

@@ -68,10 +68,9 @@ def driver_fatal(port: PortCase) -> Finding | None:
 
 
 def port_down(port: PortCase) -> Finding | None:
-    """Return a failure for a port that is down and should be up, else PASSED; None if its state cannot be read.
+    """Return a failure for a port that is down and should be up.
 
-    A port that is no longer expected passes. So does one that was never up or used on this host, which counts as not
-    cabled, and a port of an EFA adapter, which does not report the state.
+    A port that was never up or used counts as not cabled. EFA adapters do not report the state.
     """
     up = port.port.link.port_up
     expected = None if port.record is None else port.record.expected
@@ -101,8 +100,7 @@ def flapping_port(port: PortCase) -> Finding | None:
 def _times_down(port: PortCase, window: SampleWindow) -> float:
     """Return how often the port went down in the window, except in maintenance.
 
-    The result is the larger of two counts: the port's own counter, which stops at its maximum, without boot grace; and
-    the changes of state that the agent observed.
+    Its counter stops at its maximum and counts during boot; the changes of state are those that the agent observed.
     """
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
@@ -124,11 +122,7 @@ def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = 
 
 
 def slow_port(port: PortCase) -> Finding | None:
-    """Return a failure if the port is slower than the configured minimum or, without one, than its recorded speed.
-
-    Otherwise return a warning if more than half of the host's similar ports are faster, else PASSED. Return None if the
-    port reports no speed. The minimum is for InfiniBand ports only.
-    """
+    """Return a failure if the port is slower than required or before, a warning if most similar ports are faster."""
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
         return None

@@ -59,10 +59,7 @@ _SLACK = 60.0
 
 
 def fatal(port: PortCase) -> Finding | None:
-    """Return a failure if a counter of FATAL has increased in the last five minutes, else a warning or PASSED.
-
-    It is a warning if connections failed or the link of the port went down in this time.
-    """
+    """Return a failure if a counter of FATAL has increased, a warning if connections failed or the link went down."""
     if port.port.counts.errors_total is None:
         return None
     since = port.time_cleared("ib_fatal_counter")
@@ -82,10 +79,7 @@ def fatal(port: PortCase) -> Finding | None:
 
 
 def symbols(port: PortCase) -> Finding | None:
-    """Return a failure for too many symbol errors in an hour, or a warning for too many per second in five minutes.
-
-    Return PASSED if the last five minutes had no symbol error: an earlier short burst is link training.
-    """
+    """Return a finding on symbol errors that still occur: an earlier short burst is link training."""
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None
     per_hour, per_second = port.facts.limit(SYMBOLS_HOUR), port.facts.limit(SYMBOLS_SECOND)

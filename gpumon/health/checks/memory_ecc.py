@@ -119,11 +119,7 @@ XIDS = same("gpu_xid_recurring", "gpu_xid_critical")
 
 
 def of_memory(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause is a memory verdict whose action includes the verdict's. For `Check.inhibited_if`.
-
-    A verdict on Xids is a memory verdict if one of the Xids is about memory. The cause must also overlap with the
-    verdict in time (`together`), unless SPENT contains the check of the cause.
-    """
+    """Return whether the cause is about memory and its action includes the verdict's. For `Check.inhibited_if`."""
     if cause.check in {"gpu_xid_critical", "gpu_xid_recurring"} and not codes(cause) & MEMORY:
         return False
     return (together or cause.check in SPENT) and covers(verdict, cause)

@@ -44,10 +44,7 @@ def rows_remapped(gpu: GpuCase) -> Finding | None:
 
 
 def banks_without_spares(gpu: GpuCase) -> Finding | None:
-    """Return a warning if spare rows or banks are used up somewhere, else PASSED; None if the driver reports no banks.
-
-    On a new board every bank has its maximum number of spare rows: an H100 reports 2560 banks as `max`.
-    """
+    """Return a warning if spare rows or banks are used up. On a new board all banks are `max`: 2560 of an H100."""
     banks, groups = (gpu.now.row_remap_banks or {}).get("none"), gpu.now.bank_groups_without_spares
     if groups:
         reason = f"In {groups:.0f} groups of memory banks no spare bank is left: the next bad bank cannot be replaced."
@@ -61,10 +58,7 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
 
 
 def retired_pages(gpu: GpuCase) -> Finding | None:
-    """Return a warning or a failure if many memory pages are retired, on GPUs before Ampere.
-
-    Pages that were retired for corrected errors and for uncorrected errors share one list.
-    """
+    """Return a finding on retired pages (before Ampere), for which corrected and uncorrected errors share one list."""
     limit, critical = gpu.facts.limit(PAGES), gpu.facts.limit(CRITICAL_PAGES)
     if limit is None and critical is None:
         return OFF

@@ -41,10 +41,7 @@ _LOST: Mapping[str, Where | XidCause] = {
 
 
 def links_down(gpu: GpuCase) -> Finding | None:
-    """Return a failure if NVLinks of the GPU are down, else PASSED; None if its links cannot be evaluated.
-
-    The reading `up` of a link is 0 only if the link should be up: see health/products.py.
-    """
+    """Return a failure if NVLinks are down that should be up: for others the reading `up` is not 0 (products.py)."""
     links = gpu.state.links
     if not can_evaluate(gpu):
         return None
@@ -57,10 +54,7 @@ def links_down(gpu: GpuCase) -> Finding | None:
 
 
 def _is_unreported(gpu: GpuCase) -> bool:
-    """Return whether a link that was down in the open verdict has no state now.
-
-    After a restart the agent observes again which links should be up. Until then their state is None.
-    """
+    """Return whether a link of the open verdict has no state, as after a restart of the agent."""
     verdict = gpu.facts.open.get(("nvlink_down", gpu.state.uuid))
     if verdict is None or gpu.now.mig_mode:
         return False
@@ -95,10 +89,7 @@ def slow_link(gpu: GpuCase) -> Finding | None:
 
 
 def can_evaluate(gpu: GpuCase) -> bool:
-    """Return whether the GPU's NVLinks can be evaluated: it has links, and no GPU of the node is released.
-
-    A released GPU may be reset, which takes down the links of its peers.
-    """
+    """Return whether the GPU has links and no GPU is released, whose reset would take down the links of its peers."""
     return bool(gpu.state.links) and not any(other.released for other in gpu.facts.gpus)
 
 

@@ -44,10 +44,9 @@ _SLACK = 30.0
 
 
 def width(gpu: GpuCase) -> Finding | None:
-    """Return a finding if a busy GPU uses fewer PCIe lanes than GPU and slot support.
+    """Return a finding if a busy GPU uses fewer PCIe lanes than GPU and slot support, or than an operator accepted.
 
-    If an operator accepted a number of lanes, that number is the limit instead. The finding is a failure if the GPU
-    used more lanes before, or if most other GPUs of the product do; else a warning.
+    It is a failure if the GPU used more lanes before, or if most other GPUs of the product do; else a warning.
     """
     now, max_width = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
     if gpu.facts.limit(BUSY_SHARE) is None:
@@ -127,10 +126,9 @@ def replays(gpu: GpuCase) -> Finding | None:
 
 
 def errors(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the GPU recently counted a fatal PCIe error.
+    """Return a failure if the GPU counted a fatal PCIe error, a warning for non-fatal ones.
 
-    Return a warning if it counted SEVERAL non-fatal errors in an hour. A single one suffices if the kernel reported a
-    PCIe error of the GPU in the same hour.
+    A single non-fatal one suffices if the kernel reported a PCIe error of the GPU in the same hour.
     """
     if gpu.now.pcie_errors_total is None:
         return None

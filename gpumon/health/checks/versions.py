@@ -20,11 +20,7 @@ VERSIONS = (*OF_NODE, *OF_GPU)
 
 
 def of_node(facts: Facts) -> Finding | None:
-    """Return a warning if the driver or NCCL does not have the configured version, else PASSED.
-
-    Also return a warning if the GPUs of a product have several versions of a firmware, none of which has a majority.
-    Instead of PASSED, return None if versions of the driver or NCCL are configured and none of these is reported.
-    """
+    """Return a warning if driver or NCCL do not have the configured version, or a firmware has no majority."""
     expected = {name: facts.policy.versions[name] for name in OF_NODE if name in facts.policy.versions}
     reported = {name: facts.versions[name] for name in expected if name in facts.versions}
     wrong: dict[str, Any] = {name: version for name, version in reported.items() if version != expected[name]}
@@ -38,10 +34,7 @@ def of_node(facts: Facts) -> Finding | None:
 
 
 def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
-    """Yield (firmware, GPU indexes by version) for each firmware whose version differs between GPUs of one product.
-
-    A firmware is left out if a version is configured for it, or if most GPUs of the product have the same version.
-    """
+    """Yield (firmware, GPU indexes by version) for each firmware without a configured version or a majority."""
     for name in OF_GPU:
         products: dict[str | None, dict[str, list[int]]] = {}
         for state in facts.gpus:

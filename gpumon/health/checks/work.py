@@ -48,10 +48,9 @@ _PLACES = {
 
 
 def process_stuck(facts: Facts) -> Finding | None:
-    """Return a failure if processes are stuck in NVIDIA's driver: their GPUs can be neither assigned nor reset.
+    """Return a failure for processes stuck in NVIDIA's driver: their GPUs can be neither assigned nor reset.
 
-    Return a warning if they wait elsewhere, such as for a file system, or if their kernel stack cannot be read. Return
-    None without permission to read other users' processes; the metric gpumon_collector_denied reports that.
+    Elsewhere, as in a file system, they are a warning. gpumon_collector_denied reports a lack of permission.
     """
     limit = facts.threshold(STUCK)
     if facts.stuck is None:
@@ -73,10 +72,9 @@ def process_stuck(facts: Facts) -> Finding | None:
 
 
 def memory_orphaned(gpu: GpuCase) -> Finding | None:
-    """Return a warning if GPU memory is in use without a process, else PASSED.
+    """Return a warning if GPU memory is in use without a process.
 
-    Return None in MIG mode, in a container (NVML does not list the processes outside it) or if that is unknown, and for
-    a GPU with a Grace CPU (its kernel uses GPU memory).
+    Unknown in a container, whose processes NVML lists alone, and on a Grace host, whose kernel uses GPU memory.
     """
     now, limit = gpu.now, gpu.facts.threshold(ORPHANED)
     if now.memory_used_bytes is None or now.processes is None or gpu.facts.contained is not False:
@@ -90,10 +88,7 @@ def memory_orphaned(gpu: GpuCase) -> Finding | None:
 
 
 def spin(gpu: GpuCase) -> Finding | None:
-    """Return a warning if the GPU has been busy for 15 minutes with little power and without memory reads.
-
-    Its CUDA kernel seems to wait for a peer. A GPU without a process passes.
-    """
+    """Return a warning for 15 busy minutes with little power and no memory reads: a kernel seems to wait for a peer."""
     busy, low = gpu.facts.threshold(SPIN_BUSY), gpu.facts.threshold(SPIN_DRAW)
     limit, now = gpu.now.power_limit_watts, gpu.now.utilization_ratio
     if not limit or now is None:

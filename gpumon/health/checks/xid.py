@@ -153,10 +153,7 @@ def sxid_events(facts: Facts, check: str, affected: Scope) -> list[ErrorEvent]:
 
 
 def nvswitch_error(facts: Facts) -> Finding | None:
-    """Return a failure for an SXid of this boot that is fatal to a switch, or a warning for others of the last day.
-
-    Failures of one link are left out: the check nvswitch_link_down reports them.
-    """
+    """Return a failure for a fatal SXid of this boot, a warning for others of the last day, but none for links."""
     fatal = sxid_events(facts, "nvswitch_error", Scope.FABRIC)
     minor = [event for event in sxid_events(facts, "nvswitch_error", Scope.MINOR) if age(event, facts) <= DAY]
     if not fatal and not minor:

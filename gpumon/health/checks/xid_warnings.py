@@ -115,10 +115,7 @@ _SHORTEST = MINUTE / 2
 
 
 def warning(gpu: GpuCase) -> Finding | None:
-    """Return a warning for Xids of severity warning in this boot and the last day.
-
-    Return a failure if Xid 94, a contained memory error, occurred more than once outside of maintenance.
-    """
+    """Return a warning for Xids of the last day; a failure if Xid 94 recurred outside of maintenance."""
     catalogue = gpu.facts.catalogue
     recent = [xid for xid in explained_xids(gpu, "gpu_xid") if age(xid.event, gpu.facts) <= DAY]
     warnings = [xid for xid in recent if _warns(xid, catalogue)]
@@ -207,10 +204,7 @@ def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
 
 
 def _is_unknown(bus_id: str, facts: Facts) -> bool:
-    """Return whether no GPU of the inventory has this PCI address, although the agent should monitor a GPU there.
-
-    False if the address is excluded, or if the GPU there is bound to another driver than NVIDIA's.
-    """
+    """Return whether no GPU of the inventory has this PCI address, and no excluded one or one of a guest."""
     ours = bus_id in facts.excluded or any(state.bus_id == bus_id for state in facts.gpus)
     return not ours and (facts.bus or {}).get(bus_id, "nvidia") in {"nvidia", ""}
 
@@ -227,11 +221,7 @@ _LINKS = ("nvlink_down", "nvlink_recovery_failed")
 
 
 def explains_warning(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if
-    """Return whether the cause explains the warning. For `Check.inhibited_if`.
-
-    A memory verdict explains memory Xids if its action includes the warning's action. A link verdict explains link Xids
-    if both overlap in time. For any other cause both conditions must hold.
-    """
+    """Return whether the cause explains the warning. For `Check.inhibited_if`."""
     if cause.check in _MEMORY:
         return codes(verdict) <= MEMORY and covers(verdict, cause)
     if cause.check in _LINKS:
