@@ -46,7 +46,7 @@ def ineffective_repair(verdict: Verdict, facts: Facts) -> Clearance | None:
     PROOF_AFTER_REBOOT seconds or a reset in its first SETTLING seconds.
     """
     if verdict.raised.boot_id != facts.boot_id:
-        return Clearance.REBOOT if facts.uptime >= PROOF_AFTER_REBOOT else None
+        return Clearance.REBOOT if facts.now.at >= PROOF_AFTER_REBOOT else None
     reset_at = last_reset_at(verdict, facts)
     tried = reset_at is not None and verdict.raised.at < reset_at <= facts.now.at - SETTLING
     return Clearance.RESET if tried else None
@@ -76,7 +76,7 @@ def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None
 
 def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
     if repair is Clearance.REBOOT:
-        return min(facts.uptime, facts.now.uptime, verdict.ok_seconds) >= PROOF_AFTER_REBOOT
+        return min(facts.now.at, facts.now.uptime, verdict.ok_seconds) >= PROOF_AFTER_REBOOT
     reset_at = last_reset_at(verdict, facts) or 0.0
     return min(facts.now.at - reset_at, verdict.ok_seconds) >= PROOF_AFTER_RESET
 

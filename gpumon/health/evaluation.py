@@ -48,7 +48,7 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
     unvisited, failing_checks = dict(health.pending), dict[Key, str]()
     devices = device_cases(facts)
     for check in checks:
-        in_grace = check.grace and facts.uptime < facts.policy.boot_grace
+        in_grace = check.grace and facts.now.at < facts.policy.boot_grace
         for key, result in _findings(check, devices, failing_checks):
             finding = None if in_grace and not (result and result.ended) else result
             case = _CheckRun(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed)

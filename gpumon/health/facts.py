@@ -117,11 +117,6 @@ class Facts:
         """Return the seconds since a transition of a verdict."""
         return self.now.wall - transition.time.on_clock(self.instant)
 
-    @property
-    def uptime(self) -> float:
-        """Return the seconds since the host was booted."""
-        return self.now.at
-
     def explain(self, event: ErrorEvent) -> Explanation:
         """Return the explanation of an error event of any kind. An Xid is explained by the Xid table of this host."""
         if event.id not in self._explanations:

@@ -63,7 +63,7 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
 def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
     """Return how many of these events of one Xid count, and where on the GPU they occurred, as text.
 
-    Of Xid 13 only the events in the unit (GPC and TPC) with most of them count: software errors occur in many units.
+    Only those Xids 13 count that are in the unit (GPC, TPC) with most of them: software errors occur in many units.
     """
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
