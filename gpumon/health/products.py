@@ -24,6 +24,7 @@ RANKS: Mapping[str, int] = {
     "Hopper": 9,
     "Blackwell": 10,
 }
+"""Order of the architectures, from the oldest on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +181,9 @@ def memory_in_use(gpu: Gpu) -> float | None:
 def is_utilization_latched(gpu: Gpu) -> bool:
     """Return True if the GPU reports full utilization, but no process, and neither memory nor engines are in use.
 
-    False before Blackwell, and if neither memory in use nor activity of the engines (GPM) is reported. Without the
-    memory no engine may show any activity: in a container the agent may not see the processes of a job.
+    From Blackwell on, the utilization can stay at 100 % after a process was killed while its kernel ran, until another
+    process opens and cleanly closes a CUDA context on the GPU (Datura-ai/lium-io#1142). Without a reading of the memory
+    no engine may show any activity: in a container the agent may not see the processes of a job.
     """
     memory, engines = memory_in_use(gpu), gpu.sm_active_ratio
     return (

@@ -283,18 +283,18 @@ SINCE: Mapping[int, int] = {
     **dict.fromkeys((110, 136, 143, 151, 156, 167, 169), _HOPPER),
     **dict.fromkeys((150, 155), _BLACKWELL),
 }
-"""Lowest rank (RANKS) of an architecture that can report the Xid, by Xid. An unlisted Xid has no lowest rank."""
+"""Lowest rank (RANKS) of an architecture that can report the Xid, by the columns "applies to" of NVIDIA's catalogue."""
 UNTIL: Mapping[int, int] = {57: _TURING, 58: _TURING, 74: _HOPPER, 136: _HOPPER}
-"""Highest rank (RANKS) of an architecture that can report the Xid, by Xid. An unlisted Xid has no highest rank."""
+"""Highest rank of an architecture that can report the Xid."""
 CHIP_TO_CHIP = frozenset({173})
 """Xids that only GPUs with a chip-to-chip link to a Grace CPU can report."""
 
 
 def possible_xids(xids: Iterable[int], architecture: str | None, *, chip_to_chip: bool) -> Iterable[int]:
-    """Yield those of `xids` that a GPU of this architecture can report; an unlisted one can report all.
+    """Yield those of `xids` that a GPU of this architecture can report: their counters are exported, starting at 0.
 
-    `architecture` is None until the GPU has been opened: then only the Xids of every architecture are yielded.
-    `chip_to_chip`: whether the GPU has links to a Grace CPU.
+    An unlisted architecture can report all. It is None until the GPU has been opened: then only the Xids of every
+    architecture are yielded. `chip_to_chip`: whether the GPU has links to a Grace CPU.
     """
     rank = RANKS.get(architecture or "")
     for xid in xids:
