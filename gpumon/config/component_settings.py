@@ -14,12 +14,12 @@ from gpumon import __version__
 from gpumon.config.model import Configuration
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.checks.probe_limits import BUSBW
-from gpumon.health.planned_work import AgentRun
 from gpumon.health.policy import Policy
 from gpumon.model.infiniband import PortPatterns
 from gpumon.model.instant import Instant
 from gpumon.model.node import Build
 from gpumon.model.orders import HostOrders, SamplerOrders, Simulation
+from gpumon.model.records import AgentRun
 from gpumon.model.time_window import WindowKind
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES

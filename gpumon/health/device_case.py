@@ -11,7 +11,7 @@ from gpumon.health.sample_windows import CounterGrowth, SampleWindow, WindowSeri
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.port_record import PortRecord
+from gpumon.model.records import PortRecord
 from gpumon.model.snapshot import PortReading
 
 

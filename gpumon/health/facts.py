@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
-from gpumon.health.planned_work import AgentRun, PlannedWork
+from gpumon.health.planned_work import PlannedWork
 from gpumon.health.policy import Limit, Policy
 from gpumon.health.products import Expectation
 from gpumon.health.sample_windows import (
@@ -24,7 +24,7 @@ from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Instant, Now
 from gpumon.model.node import Node
-from gpumon.model.records import PortRecord
+from gpumon.model.records import AgentRun, PortRecord
 from gpumon.model.snapshot import PortReading, StuckProcess
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end
 from gpumon.probe.core.state import ProbeState

@@ -19,7 +19,7 @@ from gpumon.health.verdict import (
     VerdictChange,
     VerdictTransition,
 )
-from gpumon.model.now import Now
+from gpumon.model.instant import Now
 
 MAX_TRANSITIONS = 500
 """Maximum number of recent transitions in memory. The store has more."""

@@ -16,20 +16,6 @@ AFTERMATH = frozenset({43, 45, 74, *range(144, 151)})
 """Xids that a GPU reset may cause until RELEASED_SECONDS after the release: of links, and of ended processes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRun:
-    """One run of the agent process, from its start to its end."""
-
-    version: str
-    began: Instant
-    last: float
-    """Time of the last heartbeat, in seconds since the epoch."""
-    stopped: float | None = None
-    """Time of a regular stop (seconds since the epoch); None if it runs, crashed, was killed or ended with the host."""
-    planned: bool = False
-    """Whether the node was in maintenance at the last heartbeat."""
-
-
 @dataclass(frozen=True)
 class PlannedWork:
     """Decides whether an error event or a verdict belongs to a maintenance window or to a release."""

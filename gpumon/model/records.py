@@ -1,10 +1,11 @@
-"""Records that the store keeps of GPUs, of ports, and of alerts of which receivers were notified."""
+"""Records that the store keeps of GPUs, of ports, of agent runs, and of alerts of which receivers were notified."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 
+from gpumon.model.instant import Instant
 from gpumon.model.reading import Labels
 
 
@@ -126,3 +127,17 @@ class PortRecord:
     """Whether the port should be up. True: it was in use, or replaced a port that was in use. None: it was never in
     use, so it is probably not connected. False: it was replaced or excluded, or accepted as down or gone.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """One run of the agent process, from its start to its end."""
+
+    version: str
+    began: Instant
+    last: float
+    """Time of the last heartbeat, in seconds since the epoch."""
+    stopped: float | None = None
+    """Time of a regular stop (seconds since the epoch); None if it runs, crashed, was killed or ended with the host."""
+    planned: bool = False
+    """Whether the node was in maintenance at the last heartbeat."""

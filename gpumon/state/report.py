@@ -9,7 +9,6 @@ from typing import TypeVar
 from gpumon.health.alert import Alert, alerts_of
 from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.node_health import Health
-from gpumon.health.planned_work import AgentRun
 from gpumon.health.products import Expectation
 from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.sample_windows import SampleHistory
@@ -24,6 +23,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.reading import Labels, labels_of
+from gpumon.model.records import AgentRun
 from gpumon.model.snapshot import HostSnapshot, PortReading, PortReadings
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end, released_scopes
 from gpumon.probe.core.state import ProbeState

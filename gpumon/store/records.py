@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gpumon.health.planned_work import AgentRun
 from gpumon.model.durations import LATEST
-from gpumon.model.records import NotifiedAlert, PortRecord, StoredGpu
+from gpumon.model.records import AgentRun, NotifiedAlert, PortRecord, StoredGpu
 from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, Windows
 from gpumon.store.stored_rows import (

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import Verdict, VerdictTransition
 from gpumon.model.error_event import ErrorEvent
+from gpumon.model.records import AgentRun
 from gpumon.model.time_window import TimeWindow
 
 R = TypeVar("R")

@@ -10,9 +10,9 @@ from judging import Ward
 
 from gpumon.health.check_row import DAY, HOUR, MINUTE
 from gpumon.health.checks.history import repairs
-from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
+from gpumon.model.records import AgentRun
 from gpumon.state.health_section import facts
 
 

@@ -20,11 +20,10 @@ from sample_events import WALL, change
 from sample_windows import HOLD, MAINTENANCE, window
 
 from gpumon.health.node_health import PendingVerdict
-from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import SXID, LogPosition
 from gpumon.model.instant import Instant
-from gpumon.model.records import PortRecord, StoredGpu
+from gpumon.model.records import AgentRun, PortRecord, StoredGpu
 from gpumon.model.request import AuditEntry
 from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer

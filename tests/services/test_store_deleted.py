@@ -13,11 +13,10 @@ from sample_events import change
 from sample_windows import MAINTENANCE, window
 from stores import read, write
 
-from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
 from gpumon.model.instant import Instant
-from gpumon.model.records import PortRecord, StoredGpu
+from gpumon.model.records import AgentRun, PortRecord, StoredGpu
 from gpumon.services.persistence import Persistence
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings

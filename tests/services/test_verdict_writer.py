@@ -16,9 +16,9 @@ from stores import read, write
 from gpumon.clock import boot_clock
 from gpumon.health.clear_request import ClearRequest
 from gpumon.health.node_health import Pending
-from gpumon.health.planned_work import AgentRun
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
+from gpumon.model.records import AgentRun
 from gpumon.services.persistence import Persistence
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.monitor import Monitor
