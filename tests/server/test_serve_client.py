@@ -82,13 +82,13 @@ def test_other_server_is_an_error(
 
 
 FOREIGN: list[tuple[list[str], dict[str, object]]] = [
-    (["maintenance"], {"maintenance": {}}),
-    (["maintenance", "start", "--for=5m", "--reason=x"], {"maintenance": {}, "stored": True}),
+    (["maintenance"], {"windows": [{}]}),
+    (["maintenance", "start", "--for=5m", "--reason=x"], {"windows": [{}], "stored": True}),
     (["release"], {"windows": [{}]}),
     (["inventory"], {"gpus_expected": 1, "gpus": [{}], "ports": [], "former_gpus": []}),
     (["clear", "--all"], {"cleared": [{}], "refused": [], "stored": True}),
     (["probe", "history"], {"probes": [{}]}),
-    (["probe", "hold"], {"hold": None, "stored": True}),
+    (["probe", "hold"], {"windows": [], "stored": True}),
     (["status"], dict.fromkeys(STATUS)),
 ]
 
@@ -243,7 +243,7 @@ def foreign(**answers: object) -> Iterator[int]:
 
 def test_a_hold_by_another_server_is_an_error(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A document with the members of the agent's, and other content, is an error with a remedy."""
-    with foreign(hold={"until": "x"}, stored=True) as port:
+    with foreign(windows=[{"until": "x"}], stored=True) as port:
         assert main(["probe", "hold", *flags(port, token_file)]) == 2
     assert "not that of this version of gpumon: restart the agent" in capsys.readouterr().err
 
@@ -251,7 +251,7 @@ def test_a_hold_by_another_server_is_an_error(token_file: Path, capsys: pytest.C
 def test_an_answer_does_not_control_the_terminal(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Escape sequences and characters that reverse the order of a text are replaced before they are printed."""
     holder = {"until": "2026-11-20T22:16:33Z", "remaining_seconds": 60, "by": "\x1b]0;me\x07", "owner": "\u202etxt"}
-    with foreign(hold={"until": holder["until"], "holders": [holder | {"reason": "\x9b2J"}]}, stored=True) as port:
+    with foreign(windows=[holder | {"reason": "\x9b2J"}], stored=True) as port:
         assert main(["probe", "hold", *flags(port, token_file)]) == 0
     shown = capsys.readouterr().out
     assert "]0;me" in shown
