@@ -9,6 +9,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -159,6 +160,7 @@ def test_annotations_mark_alerts_and_xids(fleet: DashboardFleet) -> None:
     source = _source(fleet, {})
     eventually(lambda: fleet.ask(source.filled(queries["Alerts"])))
     for name in ("Xids", "Agent started", "Sampler replaced"):
-        assert fleet.ask(f"count_over_time(({source.filled(queries[name])})[10m:{INTERVAL}s])"), name
+        marked = f"count_over_time(({source.filled(queries[name])})[10m:{INTERVAL}s])"
+        eventually(partial(fleet.ask, marked))
     [maintenance] = fleet.ask(source.filled(queries["Maintenance"]))
     assert maintenance["metric"]["instance"] == "rack"
