@@ -197,10 +197,10 @@ class Connection(asyncio.Protocol):
         self._http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        self._http.connection_lost(exc)  # closes the transport once more, which starts a deadline
         for name in tuple(self._deadlines):
             self._end_deadline(name)
-        self._connections.discard(self)
-        self._http.connection_lost(exc)
 
     def _connections_of_kind(self) -> list[Connection]:
         """Return the open connections of the same `kind`, including this one. They share one maximum number.

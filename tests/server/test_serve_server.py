@@ -209,6 +209,17 @@ def test_a_client_that_closes_and_does_not_read_is_disconnected(monkeypatch: pyt
         assert poll.poll(60_000) == [(client.fileno(), select.POLLERR | select.POLLHUP)]
 
 
+def test_a_client_that_disconnects_leaves_no_deadline(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deadline that passed after the connection was lost would log an error for each client."""
+    monkeypatch.setattr(connections, "WRITE_DEADLINE", 0.0)
+    with serving(ServedNode()) as port:
+        for _ in range(3):
+            assert ask(port, "/-/healthy").status == 200
+    assert not caplog.records
+
+
 def test_connections_are_kept_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """While requests wait for the main loop, other requests are refused and /metrics is served."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
