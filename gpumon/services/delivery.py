@@ -2,7 +2,8 @@
 
 Its input is one line of JSON with the orders that a receiver (receivers.py) has made, and the process id of its parent.
 Its output is one line of JSON: `error`, the reason if the message was not delivered, and `refused`, true if it must not
-be sent again. What may hang, such as a name server, a proxy or a file of a secret, hangs in this process only.
+be sent again. What may hang, such as a name server, a proxy or a file of a secret, hangs in this process only. The
+parent kills it at the deadline, so nothing here has a time limit of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import signal
 import socket
 import struct
 import sys
-import time
 import traceback
 import urllib.error
 import urllib.request
@@ -31,7 +31,6 @@ from urllib.parse import unquote
 from gpumon import __version__
 
 PR_SET_PDEATHSIG = 1
-TIMEOUT_SECONDS = 30.0
 _REFUSED = frozenset({400, 413, 422})
 """HTTP statuses with which a receiver rejects the message itself, which is then not sent again. After other statuses,
 such as 401, the message is sent again, because the operator can correct the cause.
@@ -108,7 +107,7 @@ def post(url: str, body: object, token: str = "", content_type: str = "applicati
         raise DeliveryError("the URL does not begin with http:// or https://, or has a user: use a token file for that")
     try:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers, method="POST")  # noqa: S310 - checked
-        _OPENER.open(request, timeout=TIMEOUT_SECONDS).close()
+        _OPENER.open(request).close()
     except urllib.error.HTTPError as error:
         error.close()
         words = f"the answer was {error.code} {error.reason}"[:300]
@@ -161,7 +160,7 @@ def _without_secrets(text: str, url: str) -> str:
 def _call(path: str, method: str, message: str) -> None:
     """Call a method of a gRPC server on a unix socket with an encoded message (base64)."""
     try:
-        answer = call(Path(path), method, base64.b64decode(message), TIMEOUT_SECONDS)
+        answer = call(Path(path), method, base64.b64decode(message))
     except ImportError as error:
         remedy = "install gpumon[nvsentinel], or the package h2 beside gpumon"
         raise DeliveryError(f"NVSentinel needs a package that is missing ({error}): {remedy}") from error
@@ -173,10 +172,10 @@ def _call(path: str, method: str, message: str) -> None:
         raise DeliveryError(f"{path}: gRPC status {status}: {text}", refused=status == _INVALID_ARGUMENT)
 
 
-def call(path: Path, method: str, message: bytes, seconds: float) -> Mapping[str, str]:
+def call(path: Path, method: str, message: bytes) -> Mapping[str, str]:
     """Call a method with an encoded message of at most 16,000 bytes, and return headers and trailers of the answer.
 
-    Raise OSError if the socket fails, gives no answer in `seconds` or does not speak HTTP/2; ImportError without h2.
+    Raise OSError if the socket fails or does not speak HTTP/2; ImportError without h2.
     """
     from h2.connection import H2Connection  # noqa: PLC0415 - an optional dependency
     from h2.exceptions import H2Error  # noqa: PLC0415
@@ -188,31 +187,25 @@ def call(path: Path, method: str, message: bytes, seconds: float) -> Mapping[str
         ":authority": "localhost",
         "te": "trailers",
         "content-type": "application/grpc",
-        "grpc-timeout": f"{seconds * 1000:.0f}m",
     }
     client = H2Connection()
     try:
         client.initiate_connection()
         client.send_headers(1, headers.items())
         client.send_data(1, struct.pack(">BI", 0, len(message)) + message, end_stream=True)
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in _exchange(client, path, seconds)}
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in _exchange(client, path)}
     except H2Error as error:
         raise ConnectionError(f"the server does not speak HTTP/2: {error!r}") from error
 
 
-def _exchange(client: Any, path: Path, seconds: float) -> Iterator[tuple[bytes, bytes]]:
+def _exchange(client: Any, path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Send what `client` has queued, and yield the headers and trailers of the answer."""
     from h2 import events  # noqa: PLC0415 - see call
 
-    deadline = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(seconds)
         connection.connect(str(path))
         ended = False
         while not ended:
-            if (left := deadline - time.monotonic()) <= 0:
-                raise TimeoutError("timed out")
-            connection.settimeout(left)
             connection.sendall(client.data_to_send())
             data = connection.recv(_MAX_READ_BYTES)
             if not data:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import socketserver
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +15,6 @@ from each_case import each_case
 from test_senders import LABELS, LOST, WANTED, deliver, message_sender, sending
 
 from gpumon.config.notifications_section import NotificationsSection
-from gpumon.services.delivery import call
-from gpumon.services.nvsentinel import METHOD
 
 grpc, _, _ = (pytest.importorskip(name, reason="not in this environment") for name in ("grpc", "google.protobuf", "h2"))
 platform_connector = pytest.importorskip("platform_connector").platform_connector
@@ -113,31 +107,6 @@ def test_an_invalid_event_is_dropped(socket: Path) -> None:
             on_loop.update(FIRING | WANTED)
             [event] = connector.wait_for(1)
     assert event.componentClass == "Node"
-
-
-def test_a_server_that_only_sends_pings_is_a_failure(socket: Path) -> None:
-    """The call ends after its seconds, although each read gets data."""
-    server = socketserver.UnixStreamServer(str(socket), Pinging)
-    thread = threading.Thread(target=server.handle_request)
-    thread.start()
-    try:
-        with pytest.raises(TimeoutError, match="timed out"):
-            call(socket, METHOD, b"", 0.5)
-    finally:
-        thread.join()
-        server.server_close()
-
-
-class Pinging(socketserver.BaseRequestHandler):
-    """Sends its settings and then HTTP/2 pings until the client closes the connection or has read enough of them."""
-
-    def handle(self) -> None:
-        with contextlib.suppress(OSError):
-            self.request.sendall(bytes.fromhex("000000040000000000"))
-            for _ in range(100):
-                self.request.sendall(bytes.fromhex("000008060000000000") + bytes(8))
-                self.request.recv(65_536)
-                time.sleep(0.05)
 
 
 @pytest.mark.slow
