@@ -19,7 +19,7 @@ from gpumon.config.notifications_section import NotificationsSection
 from gpumon.config.probe_section import ProbeSection
 from gpumon.config.setting import (
     NEEDS,
-    Section,
+    ConfigurationSection,
     SomePath,
     Url,
     check_address,
@@ -32,7 +32,7 @@ from gpumon.health.xids import Xid
 from gpumon.model.series_limits import MAX_SERIES
 
 
-class WebSection(Section):
+class WebSection(ConfigurationSection):
     """Settings of the HTTP server."""
 
     listen_address: Annotated[str, AfterValidator(check_address)] = setting(
@@ -86,7 +86,7 @@ class WebSection(Section):
         return host.strip("[]"), int(port)
 
 
-class StoreSection(Section):
+class StoreSection(ConfigurationSection):
     """Settings of the SQLite database, which keeps data across restarts."""
 
     path: SomePath = setting(
@@ -113,7 +113,7 @@ class StoreSection(Section):
     )
 
 
-class LogSection(Section):
+class LogSection(ConfigurationSection):
     """Settings of the log on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting(
@@ -125,7 +125,7 @@ class LogSection(Section):
     format: Literal["logfmt", "json"] = setting("logfmt", "Format of a line: logfmt or json.", flag="--log.format")
 
 
-class PollSection(Section):
+class PollSection(ConfigurationSection):
     """Settings of the polling of the GPUs."""
 
     interval_seconds: float = setting(1, "Interval of the fast readings.", flag="--poll.interval", ge=0.1, le=60)
@@ -135,7 +135,7 @@ class PollSection(Section):
     )
 
 
-class ProcessesSection(Section):
+class ProcessesSection(ConfigurationSection):
     """Settings of the metrics of processes on the GPUs."""
 
     max_per_gpu: int = setting(
@@ -147,7 +147,7 @@ class ProcessesSection(Section):
     )
 
 
-class GpusSection(Section):
+class GpusSection(ConfigurationSection):
     """Settings of this host's GPUs: the expected number, and the GPUs to exclude."""
 
     expected_count: int | None = setting(
@@ -165,7 +165,7 @@ class GpusSection(Section):
     )
 
 
-class MetricsSection(Section):
+class MetricsSection(ConfigurationSection):
     """Settings of the Prometheus endpoint."""
 
     detailed: bool = setting(
@@ -187,7 +187,7 @@ class MetricsSection(Section):
     )
 
 
-class SimulateSection(Section):
+class SimulateSection(ConfigurationSection):
     """Settings of a simulated node that replaces the GPUs of this host."""
 
     profile: str | None = setting(
@@ -215,7 +215,7 @@ class SimulateSection(Section):
         return scenario
 
 
-class HealthSection(Section):
+class HealthSection(ConfigurationSection):
     """Settings of the health checks: docs/health.md."""
 
     thresholds: Mapping[str, float | None] = setting(
@@ -247,7 +247,7 @@ class HealthSection(Section):
     )
 
 
-class AlertsSection(Section):
+class AlertsSection(ConfigurationSection):
     """Settings of the alerts."""
 
     runbook_url: Url | None = setting(
@@ -259,7 +259,7 @@ class AlertsSection(Section):
     )
 
 
-class ReleaseSection(Section):
+class ReleaseSection(ConfigurationSection):
     """Settings of releases, during which the agent closes the driver: docs/release.md."""
 
     marker: SomePath = setting(
@@ -272,13 +272,13 @@ class ReleaseSection(Section):
     )
 
 
-class MaintenanceSection(Section):
+class MaintenanceSection(ConfigurationSection):
     """Settings of maintenance windows, during which alerts do not page: docs/maintenance.md."""
 
     max_seconds: float = setting(86400, "Maximum length of a maintenance window.", ge=1, le=7 * 86400)
 
 
-class KernelLogSection(Section):
+class KernelLogSection(ConfigurationSection):
     """Settings of the kernel log, which reports Xids and NVSwitch errors."""
 
     path: SomePath = setting(
@@ -286,7 +286,7 @@ class KernelLogSection(Section):
     )
 
 
-class XidsSection(Section):
+class XidsSection(ConfigurationSection):
     """Settings of the Xid table: the file whose rows override or extend the table that gpumon ships."""
 
     file: SomePath | None = setting(
@@ -297,7 +297,7 @@ class XidsSection(Section):
     )
 
 
-class PciSection(Section):
+class PciSection(ConfigurationSection):
     """Settings of sysfs, from which PCI devices are read."""
 
     sysfs: SomePath = setting(Path("/sys"), "Mount point of sysfs.", restart=True)
@@ -314,7 +314,7 @@ Adapter = Annotated[
 Adapters = Annotated[tuple[Adapter, ...], BeforeValidator(split)]
 
 
-class LinksSection(Section):
+class LinksSection(ConfigurationSection):
     """Settings of InfiniBand and RoCE ports, and of the services that NVLink requires."""
 
     sysfs: SomePath | None = setting(
@@ -336,7 +336,7 @@ class LinksSection(Section):
     )
 
 
-class Configuration(Section):
+class Configuration(ConfigurationSection):
     """The validated configuration: one attribute for each section, and the origin of each setting."""
 
     web: WebSection

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from gpumon.config.setting import Section, SomePath, Url, matching, number_to_text, setting, split
+from gpumon.config.setting import ConfigurationSection, SomePath, Url, matching, number_to_text, setting, split
 
 _Hook = Annotated[
     str,
@@ -26,7 +26,7 @@ REPLACED_KEYS = {
 """What to write instead of a key of the receivers that apprise_urls has replaced."""
 
 
-class NotificationsSection(Section):
+class NotificationsSection(ConfigurationSection):
     """Settings of the notifications that the agent sends directly, without Prometheus. By default it sends none."""
 
     labels: Mapping[str, Annotated[str, BeforeValidator(number_to_text)]] = setting(

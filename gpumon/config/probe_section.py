@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from gpumon.config.setting import (
     NEEDS,
-    Section,
+    ConfigurationSection,
     SomePath,
     check_argument,
     check_command,
@@ -28,7 +28,7 @@ DAY, YEAR = 86400, 366 * 86400
 """A day and a year in seconds: maximum values of settings, because far longer times would overflow timers."""
 
 
-class ProbeSection(Section):
+class ProbeSection(ConfigurationSection):
     """Settings of the probes."""
 
     enabled: bool = setting(default=True, meaning="Allow probe runs, scheduled and on request.")

@@ -19,7 +19,7 @@ _LISTEN_ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*):(?P<por
 _GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-fA-F-]+")
 
 
-class Section(BaseModel):
+class ConfigurationSection(BaseModel):
     """Base class of the sections of the configuration: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)

@@ -20,7 +20,7 @@ from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, Snapshot
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.state import gpu_inventory
 from gpumon.state.gpu_inventory import GpuInventory, Removal
-from gpumon.state.gpu_view import GpuView, Surroundings, view
+from gpumon.state.gpu_view import GpuView, ViewInputs, view
 from gpumon.state.limit_series import limit_gpus
 from gpumon.state.messages import Acceptance, Message, ReleaseHolders, StoredState
 from gpumon.state.reducer_settings import ReducerSettings
@@ -178,7 +178,7 @@ def _view(gpu: GpuState, inventory: GpuInventory, step: Step) -> GpuView:
     if fault is None and not released:
         fault, detail = _unread_fault(gpu, inventory.down, step)
     lowest = UNKNOWN if released or fault is not None else OK
-    around = Surroundings(
+    inputs = ViewInputs(
         xids=report.errors.xids.get(gpu.uuid),
         catalogue=report.catalogue,
         fault=fault,
@@ -189,7 +189,7 @@ def _view(gpu: GpuState, inventory: GpuInventory, step: Step) -> GpuView:
         port_above=inventory.pci.ports.get(gpu.bus_id),
         slot_lanes=inventory.pci.slot_lanes.get(gpu.bus_id),
     )
-    return view(gpu, around, inventory.views.get(gpu.bus_id))
+    return view(gpu, inputs, inventory.views.get(gpu.bus_id))
 
 
 def _fault_start(gpu: GpuState, fault: str | None, health: Health) -> float | None:

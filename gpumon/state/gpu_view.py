@@ -13,7 +13,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.state.gpu_record import readings
 
 
-class Surroundings(NamedTuple):
+class ViewInputs(NamedTuple):
     """What the view of a GPU shows in addition to its own state."""
 
     xids: Mapping[str, tuple[float, float]] | None
@@ -27,7 +27,7 @@ class Surroundings(NamedTuple):
     port_above: str | None
     slot_lanes: int | None
 
-    def same(self, other: Surroundings) -> bool:
+    def same(self, other: ViewInputs) -> bool:
         """Return True if both give the same view. Objects are compared by identity, plain values by equality."""
         return all(map(operator.is_, self[:2], other[:2])) and self[2:] == other[2:]
 
@@ -36,35 +36,35 @@ class GpuView(NamedTuple):
     """A GPU as outputs and checks read it, with what it was made from."""
 
     gpu: GpuState
-    around: Surroundings
+    inputs: ViewInputs
     shown: GpuState
 
 
-def view(gpu: GpuState, around: Surroundings, before: GpuView | None) -> GpuView:
+def view(gpu: GpuState, inputs: ViewInputs, before: GpuView | None) -> GpuView:
     """Return the view of a GPU; the same object as `before` if nothing changed."""
-    if before is not None and before.gpu is gpu and before.around.same(around):
+    if before is not None and before.gpu is gpu and before.inputs.same(inputs):
         return before
     table = readings(
         gpu,
-        _xids(gpu, around),
-        around.fault,
-        critical=around.catalogue.critical,
-        released=around.released,
-        health=around.health,
-        slot_lanes=around.slot_lanes,
+        _xids(gpu, inputs),
+        inputs.fault,
+        critical=inputs.catalogue.critical,
+        released=inputs.released,
+        health=inputs.health,
+        slot_lanes=inputs.slot_lanes,
         before=None if before is None else before.shown.gpu,
     )
     shown = replace(
         gpu,
         gpu=table,
-        fault=around.fault,
-        detail=around.detail,
-        since=around.since,
-        released=around.released,
-        port_above=around.port_above,
+        fault=inputs.fault,
+        detail=inputs.detail,
+        since=inputs.since,
+        released=inputs.released,
+        port_above=inputs.port_above,
     )
-    answers = around.fault is None and not around.released and gpu.reading is not None
-    return GpuView(gpu, around, shown if answers else _without_reading(shown))
+    answers = inputs.fault is None and not inputs.released and gpu.reading is not None
+    return GpuView(gpu, inputs, shown if answers else _without_reading(shown))
 
 
 def _without_reading(gpu: GpuState) -> GpuState:
@@ -83,12 +83,12 @@ def _without_reading(gpu: GpuState) -> GpuState:
     )
 
 
-def _xids(gpu: GpuState, around: Surroundings) -> Mapping[str, tuple[float, float]]:
+def _xids(gpu: GpuState, inputs: ViewInputs) -> Mapping[str, tuple[float, float]]:
     """Return, by Xid, the number of errors and the wall time of the last one.
 
     Critical Xids that the GPU can report, and has not reported yet, have the value (0, 0).
     """
-    critical = sorted(around.catalogue.critical)
+    critical = sorted(inputs.catalogue.critical)
     chip_to_chip = gpu.reading is not None and bool(gpu.reading.c2c_links)
     codes = possible_xids(critical, gpu.identity.get("architecture"), chip_to_chip=chip_to_chip)
-    return {str(code): (0.0, 0.0) for code in codes} | dict(around.xids or {})
+    return {str(code): (0.0, 0.0) for code in codes} | dict(inputs.xids or {})

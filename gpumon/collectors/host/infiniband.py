@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 
 from gpumon.collectors.host.files import Files, ReadErrors, list_names, read_text
 from gpumon.collectors.host.reader import Turn
-from gpumon.collectors.host.topology import Topology
+from gpumon.collectors.host.topology import PciTopology
 from gpumon.collectors.host.unmatched_patterns import UnmatchedPatterns
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import (
@@ -52,7 +52,7 @@ class PortReader:
     def __init__(self) -> None:
         self._count_at = 0.0
         self._unmatched = UnmatchedPatterns()
-        self._topology = Topology()
+        self._topology = PciTopology()
         self._placements: dict[str, Placement] = {}
         self._guids: dict[str, str] = {}
         self._invalid: set[str] = set()

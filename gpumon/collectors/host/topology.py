@@ -17,7 +17,7 @@ _BLUEFIELD = "MT416"
 """Start of `hca_type` of BlueField DPUs: MT41682, MT41686, MT41692. The number is the PCI device id."""
 
 
-class Topology:
+class PciTopology:
     """The positions of the GPUs on the PCIe bus. A GPU keeps its entry after its driver was unbound."""
 
     def __init__(self) -> None:

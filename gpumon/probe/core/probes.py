@@ -69,8 +69,6 @@ class Topology(enum.Enum):
     """Each rank works by itself, so that one GPU is enough. The slowest rank determines the result."""
     NODE = "node"
     """The ranks of all GPUs of the node work together."""
-    NODES = "nodes"
-    """The ranks of several nodes work together. No probe does this yet."""
 
 
 Value = Callable[[int, int, float], float]

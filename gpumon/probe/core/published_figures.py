@@ -1,4 +1,7 @@
-"""Published all-reduce bandwidths, and the comparison of NCCL's default with its ring that shows lost NVLink SHARP."""
+"""Published all-reduce bandwidths, and the comparison of NCCL's default with its ring that shows lost NVLink SHARP.
+
+Sizes are written in MiB and GiB (2^20, 2^30 bytes), bandwidths in GB/s (1e9 bytes per second).
+"""
 
 from __future__ import annotations
 
