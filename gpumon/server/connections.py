@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        self._http.connection_lost(exc)  # closes the transport once more, which starts a deadline
+        self._http.connection_lost(exc)  # closes the transport again, which starts a deadline
         for name in tuple(self._deadlines):
             self._end_deadline(name)
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from gpumon.model.reading import INFO_HELP, Table, Tier, rows
 from gpumon.outputs.metric_catalogue import AGENT_SOURCE, DETAILED, CatalogueEntry, entries_of, remark
 from gpumon.outputs.prometheus import TABLES
+from gpumon.probe.core.probe_metrics import METRICS
+from gpumon.probe.core.probes import SCHEDULED
 from scripts.metric_facts import field_numbers, nodes_with_metric
 
 _UNREAD = ", ".join(f"`{table.PREFIX}{name}`" for table in TABLES for name, row in rows(table).items() if row.unread)
@@ -66,6 +68,11 @@ whose counters add to slow, most of all on Blackwell.
 
 _SHORTENED = re.compile(r"^(nvmlDevice(?=Get)|field |sysfs )")
 """Parts of a source that the introduction states."""
+_ON_REQUEST = {name: METRICS[name] for name in METRICS.keys() - {probe.name for probe in SCHEDULED}}
+_OTHER_PROBES = f"""\
+The other probes ({", ".join(sorted(_ON_REQUEST))}) have the same metrics from their first run
+on, as `gpumon_probe_NAME_...`. A probe of several operations, such as copy, has the label `operation` too.
+"""
 _MIN_USES = 3
 _MIN_WORDS = 8
 """Number of metrics of a table and of words from which a shared note is printed once, above the table."""
@@ -74,7 +81,9 @@ _MIN_WORDS = 8
 def metrics_page() -> str:
     """Return docs/metrics.md: a section for each table."""
     numbers, nodes = field_numbers(), nodes_with_metric()
-    return "\n".join((_INTRODUCTION, *(line for table in TABLES for line in _section(table, numbers, nodes))))
+    shown = [table for table in TABLES if table not in _ON_REQUEST.values()]
+    sections = (line for table in shown for line in _section(table, numbers, nodes))
+    return "\n".join((_INTRODUCTION, *sections, _OTHER_PROBES))
 
 
 def _section(table: type[Table], numbers: Mapping[str, str], nodes: Mapping[str, str]) -> Iterator[str]:

@@ -95,7 +95,7 @@ def _table(probe: Probe) -> type[ProbeMetrics]:
         namespace={
             "PREFIX": f"gpumon_probe_{probe.name}_",
             "PROBE": probe,
-            "__doc__": f"Metrics of the {probe.title} probe.",
+            "__doc__": f"Metrics of the probe {probe.name}.",
         },
         frozen=True,
         kw_only=True,
@@ -161,7 +161,9 @@ def _fold_success(metrics: ProbeMetrics, result: ProbeResult) -> ProbeMetrics:
     own = [each for each in result.measurements if each.dtype == "float32"]  # an algorithm that is gone has no series
     values = {probe.metric: {_key(result, each, str(each.size)): each.value for each in own}}
     if probe.raw_value is not None:
-        values[probe.raw_metric] = {_key(result, each, str(each.size)): each.raw_value or 0.0 for each in own}
+        values[probe.raw_metric] = {
+            _key(result, each, str(each.size)): each.raw_value for each in own if each.raw_value is not None
+        }
     return replace(
         metrics,
         **values,
