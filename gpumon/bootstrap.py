@@ -30,9 +30,8 @@ from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
 from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind
-from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.dcgm import DcgmPage
-from gpumon.outputs.prometheus import Renderer
+from gpumon.outputs.prometheus import Renderer, daemon_process
 from gpumon.probe.core.probes import PROBES
 from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.rank_process import KilledRanks

@@ -22,7 +22,7 @@ from gpumon.model.node import Driver, Node
 from gpumon.model.nvlink import C2cLink, Nvlink
 from gpumon.model.snapshot import MigReading
 from gpumon.outputs.responses.base import Document, HostTime
-from gpumon.outputs.responses.gpus import GpuResponse
+from gpumon.outputs.responses.devices import GpuResponse
 from gpumon.outputs.responses.probes import RunResponse
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.probe.core.result import ProbeResult

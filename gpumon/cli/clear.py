@@ -11,7 +11,7 @@ from typing import Any
 from gpumon.cli.client import STORED_LATER, RefusedError
 from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_client_flags, client
-from gpumon.outputs.verdict_text import name
+from gpumon.outputs.problems import verdict_name
 
 PATH, MEMBERS = "/api/v1/clear", ("cleared", "refused", "stored")
 WAIT_SECONDS = 30.0
@@ -55,9 +55,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(response: Any) -> list[str]:
-    lines = [f"cleared: {name(verdict)}: {verdict['reason']}" for verdict in response["cleared"]]
+    lines = [f"cleared: {verdict_name(verdict)}: {verdict['reason']}" for verdict in response["cleared"]]
     lines += [
-        f"not cleared: {name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in response["refused"]
+        f"not cleared: {verdict_name(verdict)}: {verdict['reason']} {verdict['message']}"
+        for verdict in response["refused"]
     ]
     if lines and not response["stored"]:
         lines.append(STORED_LATER)

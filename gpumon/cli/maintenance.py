@@ -10,7 +10,7 @@ from gpumon.cli.client import STORED_LATER, Client
 from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.model.time_window import reason_problem
-from gpumon.outputs import window_sentences
+from gpumon.outputs import node_text
 
 PATH, MEMBERS, KIND = "/api/v1/windows", ("windows",), "maintenance"
 CHANGED = (*MEMBERS, "stored")
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(response, indent=2))
     else:
         last = max(response["windows"], key=lambda window: str(window["until"]), default=None)
-        print(*window_sentences.maintenance(last) or [NONE], sep="\n")
+        print(*node_text.maintenance(last) or [NONE], sep="\n")
         if not response.get("stored", True):
             print(STORED_LATER)
     return 0

@@ -25,9 +25,8 @@ from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.model.durations import from_rfc3339
 from gpumon.model.time_window import owner_problem, reason_problem
-from gpumon.outputs.probe_history import history
-from gpumon.outputs.probe_table import table
-from gpumon.outputs.window_sentences import holds
+from gpumon.outputs.node_text import holds
+from gpumon.outputs.probe_text import history, table
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, from_document
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpumon.cli.client import Client, RefusedError
 from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, client
-from gpumon.outputs.window_sentences import releases
+from gpumon.outputs.node_text import releases
 
 PATH, MEMBERS, KIND = "/api/v1/windows", ("windows",), "release"
 WAIT_SECONDS = 30.0

@@ -1,8 +1,8 @@
-"""Lists the problems of a node, worst first, with what to do. The page, the terminal and the API show this list."""
+"""The problems of a node, worst first, and texts about verdicts, for the page, the terminal and the API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpumon.health.alert_texts import SEVERITIES, runbook_url
@@ -15,9 +15,9 @@ from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import UNKNOWN, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
-from gpumon.outputs.formatting import sentence
-from gpumon.outputs.probe_history import partial_run_note
-from gpumon.outputs.verdict_text import clearing_conditions, current_reason, is_unobserved, title
+from gpumon.outputs.formatting import duration, rfc3339, sentence
+from gpumon.outputs.probe_text import partial_run_note
+from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.probes import SCHEDULED, Probe
 from gpumon.probe.core.result import ProbeResult, current_result
 from gpumon.state.report import Report
@@ -220,3 +220,48 @@ def _notices(report: Report) -> Iterator[NodeProblem]:
                 title=f"Problem of the agent: {subject}" if subject != DRIVER else "The NVIDIA driver cannot be used",
                 detail=message,
             )
+
+
+def title(verdict: Verdict) -> str:
+    """Return the help text of a verdict's check as a title; the check's name if this version lacks the check."""
+    check = BY_NAME.get(verdict.check)
+    return check.help.rstrip(".") if check else verdict.check
+
+
+def is_unobserved(verdict: Verdict, report: Report) -> bool:
+    """Return True if a verdict is open only because its GPU cannot be read now: it has a fault or is released.
+
+    A latched or active verdict is never unobserved.
+    """
+    check, state = BY_NAME.get(verdict.check), report.gpu(verdict.device) if verdict.device else None
+    is_read = state is None or (state.fault is None and not state.released)
+    return not (verdict.active or is_read or check is None or check.latch is not None)
+
+
+def current_reason(verdict: Verdict, report: Report) -> str:
+    """Return the reason of a verdict. It begins with the time of the last observation if `is_unobserved` is True."""
+    if not is_unobserved(verdict, report):
+        return verdict.reason
+    last_seen = rfc3339(verdict.last_active.wall)
+    return f"Last observed at {last_seen[:10]} {last_seen[11:19]} UTC: {verdict.reason}"
+
+
+def clearing_conditions(check: Check) -> Sequence[str]:
+    """Return one phrase for each event, apart from an operator's request, that clears a latched verdict of this check.
+
+    Return an empty sequence for a check that does not latch.
+    """
+    if check.latch is None:
+        return ()
+    repair = ("a reset or reboot" if check.gpu else "a reboot",) if check.latch.repair else ()
+    return (*repair, *((f"{duration(check.latch.quiet)} without it",) if check.latch.quiet is not None else ()))
+
+
+def place(verdict: Document) -> str:
+    """Return where a verdict applies, from its response: the GPU by its index, a port by its name, "" for the node."""
+    return verdict["device"] or "" if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
+
+
+def verdict_name(verdict: Document) -> str:
+    """Return the check and the device of a verdict as text, from its response."""
+    return f"{verdict['check']} of {place(verdict) or 'the node'}"

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import generate_latest
+
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
@@ -215,3 +218,14 @@ def number_text(value: float) -> str:
     """Return the value of a sample as text; a whole number below EXACT has no fraction."""
     whole = int(value) if abs(value) < EXACT else None
     return str(whole) if whole == value else repr(float(value))
+
+
+_REGISTRY = CollectorRegistry()
+ProcessCollector(registry=_REGISTRY)
+PlatformCollector(registry=_REGISTRY)
+GCCollector(registry=_REGISTRY)
+
+
+def daemon_process() -> bytes:
+    """Return the current process_*, python_info and python_gc_* families in text format 0.0.4."""
+    return generate_latest(_REGISTRY)

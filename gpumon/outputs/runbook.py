@@ -12,7 +12,7 @@ from gpumon.health.alert_texts import AlertText, alert_texts
 from gpumon.health.check_row import MINUTE, Check, Paging
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.model.durations import as_duration
-from gpumon.outputs.verdict_text import clearing_conditions
+from gpumon.outputs.problems import clearing_conditions
 
 _LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 _TEMPLATE = re.compile(r"\{\{.*?\}\}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpumon.health.alert_texts import RUNBOOKS
-from gpumon.outputs import event_text, window_sentences
+from gpumon.outputs import event_text, node_text
 from gpumon.outputs.formatting import (
     ABSENT,
     GAP,
@@ -24,9 +24,16 @@ from gpumon.outputs.formatting import (
     size,
     watts,
 )
-from gpumon.outputs.gpu_warnings import gpu_warnings
-from gpumon.outputs.link_text import nvlink_sentences, port_sentences, stopped_services
-from gpumon.outputs.node_summary import exclusions, gpu_counts, headline, unmonitored_counts
+from gpumon.outputs.node_text import (
+    exclusions,
+    gpu_counts,
+    gpu_warnings,
+    headline,
+    nvlink_sentences,
+    port_sentences,
+    stopped_services,
+    unmonitored_counts,
+)
 from gpumon.outputs.responses.base import Document
 
 RED, GREEN, YELLOW, DIM, BOLD = "31", "32", "33", "2", "1"
@@ -113,8 +120,8 @@ def status(document: Document, width: int, *, color: bool) -> str:
 
 
 def _summary(node: Document, *, color: bool) -> Iterator[str]:
-    windows = window_sentences.maintenance(node["maintenance"], node["time"])
-    for line in (*windows, *window_sentences.releases(node["releases"])):
+    windows = node_text.maintenance(node["maintenance"], node["time"])
+    for line in (*windows, *node_text.releases(node["releases"])):
         yield paint(printable(line), YELLOW, color=color)
     yield paint(headline(node), STATE_COLORS[node["state"]], color=color)
 
@@ -267,7 +274,7 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
 
 def _probe_lines(probe: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
     holds = probe["hold"]["holders"] if probe["hold"] else []
-    for sentence in window_sentences.holds(holds, now):
+    for sentence in node_text.holds(holds, now):
         yield paint(printable(sentence), YELLOW, color=color)
     last = probe["last"]
     if probe["running"]:

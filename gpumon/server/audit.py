@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from gpumon.outputs.responses.audit import AuditEntryResponse, AuditResponse
+from gpumon.outputs.responses.events import AuditEntryResponse, AuditResponse
 from gpumon.server.context import STORE_TIMEOUT_SECONDS, Filter, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors

@@ -10,8 +10,8 @@ from pydantic import Field
 from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.health.table import BY_NAME
-from gpumon.outputs import verdict_text
-from gpumon.outputs.responses.verdicts import ClearResponse, VerdictResponse, refused_verdicts
+from gpumon.outputs.problems import verdict_name
+from gpumon.outputs.responses.health import ClearResponse, VerdictResponse, refused_verdicts
 from gpumon.server import parameters
 from gpumon.server.context import MAIN_LOOP_TIMEOUT_SECONDS, Filter, main_loop_answer, sources
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
@@ -76,7 +76,7 @@ def _no_such_verdict(selection: ClearRequest, report: Report) -> Problem:
     wanted = " and ".join(
         f"of {what} {value!r}" for what, value in (("check", selection.check), ("device", selection.device)) if value
     )
-    names = "; ".join(map(verdict_text.name, verdicts))
+    names = "; ".join(map(verdict_name, verdicts))
     return Problem(
         404,
         "Unknown check" if unknown_check else "No such verdict",
@@ -90,7 +90,7 @@ def _no_such_verdict(selection: ClearRequest, report: Report) -> Problem:
 
 def _still_active_problem(answer: ClearResult, report: Report) -> Problem:
     refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
-    detail = " ".join(f"{verdict_text.name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
+    detail = " ".join(f"{verdict_name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
     actions = dict.fromkeys(verdict["action_text"] for verdict in refused)
     remedy = f"To do: {'; '.join(actions)}. To mute the alerts of this node until then: {MAINTENANCE}."
     return Problem(409, "Fault still active", detail, remedy, refused=refused)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpumon.model.fabric import COMPLETED
 from gpumon.model.infiniband import OTHER
 from gpumon.outputs.formatting import count, line_rate
-from gpumon.outputs.link_text import fabric_fault, link_errors, link_state
+from gpumon.outputs.node_text import fabric_fault, link_errors, link_state
 from gpumon.outputs.responses.base import Document
 
 SIGNS = {"ok": "", "erring": "!", "down": "✕", "unknown": "·"}

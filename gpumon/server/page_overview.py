@@ -20,8 +20,8 @@ from gpumon.outputs.formatting import (
     size,
     watts,
 )
-from gpumon.outputs.node_summary import gpu_counts, unmonitored_counts
-from gpumon.outputs.probe_history import largest
+from gpumon.outputs.node_text import gpu_counts, unmonitored_counts
+from gpumon.outputs.probe_text import largest
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.probes import ALL_REDUCE
 

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from gpumon.model.durations import from_rfc3339
 from gpumon.outputs.formatting import participants, probe_size, quantity
-from gpumon.outputs.probe_history import comparison, largest
+from gpumon.outputs.probe_text import comparison, largest
 from gpumon.outputs.responses.base import Document
 
 WIDTH, HEIGHT = 640, 280

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 
 from gpumon.outputs.formatting import bandwidth, duration, quantity, seconds_between, share
-from gpumon.outputs.probe_history import baseline_ratio, comparison, largest
-from gpumon.outputs.probe_table import comparison_sentence
+from gpumon.outputs.probe_text import baseline_ratio, comparison, comparison_sentence, largest
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.locate import SLOW
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES

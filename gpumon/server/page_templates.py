@@ -11,9 +11,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gpumon.health.alert_texts import RUNBOOKS
-from gpumon.outputs import formatting, link_text, node_summary, window_sentences
-from gpumon.outputs.gpu_warnings import gpu_warnings
-from gpumon.outputs.verdict_text import place
+from gpumon.outputs import formatting, node_text
+from gpumon.outputs.node_text import gpu_warnings
+from gpumon.outputs.problems import place
 from gpumon.server import page_links, page_overview, page_probe
 from gpumon.server.page_plot import plot
 
@@ -43,13 +43,13 @@ def _environment() -> Environment:
     environment.globals.update(
         overview=page_overview,
         formatting=formatting,
-        link_text=link_text,
+        link_text=node_text,
         page_links=page_links,
-        headline=node_summary.headline,
-        excluded=node_summary.exclusions,
-        released=window_sentences.releases,
-        maintenance=window_sentences.maintenance,
-        holds=window_sentences.holds,
+        headline=node_text.headline,
+        excluded=node_text.exclusions,
+        released=node_text.releases,
+        maintenance=node_text.maintenance,
+        holds=node_text.holds,
         place=place,
         plot=plot,
         gpu_warnings=gpu_warnings,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
 from gpumon.outputs.formatting import duration
-from gpumon.outputs.probe_history import partial_run_note
+from gpumon.outputs.probe_text import partial_run_note
 from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.probes import ProbeRequestResponse, ProbeResponse, age_seconds
 from gpumon.probe.core.probes import PROBES

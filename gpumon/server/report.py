@@ -8,12 +8,9 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from gpumon.outputs.responses.alerts import AlertResponse, AlertsResponse
-from gpumon.outputs.responses.gpus import GpuResponse, GpusResponse
-from gpumon.outputs.responses.links import NvlinksResponse, PortsResponse
-from gpumon.outputs.responses.node import NodeResponse
-from gpumon.outputs.responses.report import ReportResponse
-from gpumon.outputs.responses.verdicts import HealthResponse
+from gpumon.outputs.responses.devices import GpuResponse, GpusResponse, NvlinksResponse, PortsResponse
+from gpumon.outputs.responses.health import AlertResponse, AlertsResponse, HealthResponse
+from gpumon.outputs.responses.report import NodeResponse, ReportResponse
 from gpumon.server import parameters
 from gpumon.server.context import Filter, NoParameters, host_time, render_once, sources
 from gpumon.server.problem import errors

@@ -13,7 +13,7 @@ from gpumon import __version__
 from gpumon.config.default_paths import HEALTH_FILE_VERSION
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel
-from gpumon.outputs.responses.verdicts import CurrentHealthResponse
+from gpumon.outputs.responses.health import CurrentHealthResponse
 from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop
 

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from gpumon import DEFAULT_PORT
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import rows
-from gpumon.outputs.dcgm import DcgmPage
-from gpumon.outputs.dcgm_fields import DEFAULTS, FIELDS, DcgmField
-from gpumon.outputs.dcgm_values import WATCHES
+from gpumon.outputs.dcgm import DEFAULTS, FIELDS, WATCHES, DcgmField, DcgmPage
 from scripts.simulated_reports import report_of
 
 

@@ -20,7 +20,7 @@ import yaml
 from agents import AgentProcess, eventually, free_port, running
 from dcgm_queries import PublicQuery, public_queries
 
-from gpumon.outputs.dcgm_fields import FIELDS
+from gpumon.outputs.dcgm import FIELDS
 
 pytestmark = pytest.mark.slow
 NODE = platform.node()

@@ -17,7 +17,7 @@ from gpumon.health.xids import RESET, XIDS
 from gpumon.model.instant import Instant
 from gpumon.model.node import VerdictInfo
 from gpumon.outputs.problems import problems
-from gpumon.outputs.responses.verdicts import VerdictResponse
+from gpumon.outputs.responses.health import VerdictResponse
 from gpumon.state.sections import tables
 
 

@@ -16,8 +16,7 @@ from sample_events import error_event
 from gpumon.health.verdict import Level
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import metric_type, rows
-from gpumon.outputs.dcgm import DcgmPage
-from gpumon.outputs.dcgm_fields import DEFAULTS, FIELDS
+from gpumon.outputs.dcgm import DEFAULTS, FIELDS, DcgmPage
 from gpumon.state.report import Report
 from scripts.simulated_reports import report_of
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import example_node as example
 from sample_reports import run_document
 
-from gpumon.outputs.probe_history import NO_RUNS, history
-from gpumon.outputs.probe_table import table
+from gpumon.outputs.probe_text import NO_RUNS, history, table
 from gpumon.probe.core.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
 
 OK = example.run()

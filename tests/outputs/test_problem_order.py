@@ -9,7 +9,7 @@ from judging import Ward
 
 from gpumon.model.gpu import Gpu
 from gpumon.outputs.problems import problems
-from gpumon.outputs.responses.verdicts import CurrentHealthResponse
+from gpumon.outputs.responses.health import CurrentHealthResponse
 
 
 def hot_before_the_outage() -> Ward:

@@ -22,9 +22,8 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import Page, count_series, metric_type
 from gpumon.model.reading import samples as samples_of
-from gpumon.outputs.daemon_process import daemon_process
 from gpumon.outputs.metric_catalogue import catalogue
-from gpumon.outputs.prometheus import Renderer
+from gpumon.outputs.prometheus import Renderer, daemon_process
 from gpumon.state.gpu_record import readings
 from gpumon.state.report import Report
 from gpumon.state.sections import samples, series_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from each_case import each_case
 
-from gpumon.outputs.window_sentences import maintenance
+from gpumon.outputs.node_text import maintenance
 
 DOCUMENT = {
     "since": "2026-11-20T20:02:34.344Z",

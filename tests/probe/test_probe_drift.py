@@ -10,7 +10,7 @@ import pytest
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
-from gpumon.outputs.probe_table import comparison_sentence
+from gpumon.outputs.probe_text import comparison_sentence
 from gpumon.probe.core.baseline import MAX_RUNS, Floors, Judge
 from gpumon.probe.core.conclusion import conclude
 from gpumon.probe.core.frames import Account, Progress, Sized

@@ -19,7 +19,7 @@ from gpumon.model.error_event import KINDS, SXID, XID
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.nvlink import Nvlink
-from gpumon.outputs.gpu_warnings import gpu_warnings
+from gpumon.outputs.node_text import gpu_warnings
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Location, Pair
 from gpumon.probe.core.state import ProbeState, end_run

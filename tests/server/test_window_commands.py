@@ -22,8 +22,8 @@ from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.request import DeviceHolder, RequestResult
 from gpumon.model.time_window import COMMAND, MARKER, NODE, TimeWindow, WindowKind, WindowRequest, WindowSelection
 from gpumon.outputs import terminal
+from gpumon.outputs.node_text import holds
 from gpumon.outputs.responses.windows import HoldResponse
-from gpumon.outputs.window_sentences import holds
 from gpumon.state.report import Report
 
 WALL, BOOT = samples.STAMP.wall, samples.STAMP.boot

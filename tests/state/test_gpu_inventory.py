@@ -17,7 +17,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Instant
 from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
-from gpumon.outputs.responses.links import NvlinksResponse
+from gpumon.outputs.responses.devices import NvlinksResponse
 from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.messages import Acceptance, Message, StoredState

@@ -1,4 +1,4 @@
-"""Responses about errors of GPUs, NVSwitches, network adapters and PCIe devices."""
+"""Responses about stored errors of devices, and about the audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, ErrorEvent
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
-from gpumon.outputs.responses.base import ResponseModel, timestamp
+from gpumon.outputs.responses.base import ResponseModel, Timestamp, timestamp
 from gpumon.state.report import Report
 
 
@@ -94,3 +94,25 @@ def _gpu_of(event: ErrorEvent, report: Report) -> GpuState | None:
         return None
     same = (s for s in report.gpus if event.uuid == s.uuid or (not event.uuid and event.bus_id == s.bus_id))
     return next(same, None)
+
+
+class AuditEntryResponse(ResponseModel):
+    """One request to change the state of the agent or to start work, which may have failed (see `status`)."""
+
+    time: Timestamp | None = timestamp("When the request was answered.", attribute="wall")
+    request: str = Field(description="Method and path with parameters, the signal, or the marker file.")
+    reason: str = Field(description="Reason or note that the client gave; empty without one.")
+    client: str = Field(description="`local` for the unix socket, `signal`, `marker`, else the address.")
+    uid: int | None = Field(description="User of a local client, or owner of the marker file; else null.")
+    login_uid: int | None = Field(description="User who logged in to the session of a local client, also after sudo.")
+    status: int | None = Field(description="HTTP status of the answer; null for a signal or the marker file.")
+
+
+class AuditResponse(ResponseModel):
+    """Requests to change the state of the agent or to start work, newest first.
+
+    These are the authorized HTTP requests other than GET, HEAD and OPTIONS, whatever the status of the answer, SIGHUP,
+    and uses of the marker file.
+    """
+
+    entries: list[AuditEntryResponse]

@@ -15,7 +15,7 @@ from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.snapshot import PLACES
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import ResponseModel, timestamp
-from gpumon.outputs.responses.gpus import GpuResponse
+from gpumon.outputs.responses.devices import GpuResponse
 from gpumon.state.gpu_inventory import Removal
 from gpumon.state.report import Report
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, ConfigDict, Field, ValidationInfo, field_validator
 
 from gpumon.outputs.formatting import rfc3339, stage
-from gpumon.outputs.probe_history import partial_run_note
+from gpumon.outputs.probe_text import partial_run_note
 from gpumon.outputs.responses.base import HostTime, Number, ResponseModel, Timestamp, row_values, timestamp
 from gpumon.outputs.responses.windows import HoldResponse
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES

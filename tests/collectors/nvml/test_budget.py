@@ -129,9 +129,7 @@ def test_a_detail_is_marked_as_unread_unless_the_code_names_it() -> None:
         for folder in ("health", "probe", "state")
         for path in (PACKAGE / folder).rglob("*.py")
     )
-    text += "".join(
-        (PACKAGE / "outputs" / name).read_text(encoding="utf-8") for name in ("dcgm_fields.py", "dcgm_values.py")
-    )
+    text += (PACKAGE / "outputs" / "dcgm.py").read_text(encoding="utf-8")
     shared = {
         source.name
         for row in rows(Gpu).values()

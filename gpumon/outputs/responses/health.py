@@ -1,11 +1,14 @@
-"""Responses about the health of the node: verdicts, their changes, and requests to clear them."""
+"""Responses about the health of the node: verdicts, their changes, requests to clear them, and alerts."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from gpumon.health.alert import FIRING, PENDING, RESOLVED
+from gpumon.health.alert_texts import SEVERITIES
+from gpumon.health.check_row import Paging
 from gpumon.health.clear_request import ClearResult
 from gpumon.health.remediation import action_text, performed_repair
 from gpumon.health.verdict import (
@@ -18,9 +21,9 @@ from gpumon.health.verdict import (
 )
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
-from gpumon.outputs.responses.base import ResponseModel, timestamp
+from gpumon.outputs.problems import current_reason, is_unobserved, title
+from gpumon.outputs.responses.base import ResponseModel, Timestamp, timestamp
 from gpumon.outputs.responses.windows import MaintenanceResponse
-from gpumon.outputs.verdict_text import current_reason, is_unobserved, title
 from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
@@ -254,3 +257,26 @@ def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
         "since": rfc3339(verdict.raised.wall),
         "last_seen": rfc3339(verdict.last_active.wall),
     }
+
+
+class AlertResponse(ResponseModel):
+    """One alert of this node: its rule, labels, state and texts."""
+
+    rule: str
+    severity: Literal[SEVERITIES]  # type: ignore[valid-type]
+    page: Paging = Field(description="When the alert reaches a person.")
+    state: Literal[PENDING, FIRING, RESOLVED]  # type: ignore[valid-type]
+    labels: Annotated[dict[str, str], BeforeValidator(dict)]
+    summary: str
+    description: str
+    action: str
+    runbook_url: str
+    since: Timestamp = timestamp("When the check became active.")
+    firing_since: Timestamp | None = timestamp("When it began to fire.")
+    resolved_at: Timestamp | None = timestamp("When it was resolved.")
+
+
+class AlertsResponse(ResponseModel):
+    """Alerts that are pending or firing, or were resolved recently."""
+
+    alerts: list[AlertResponse] = Field(description="Firing and pending alerts first.")

@@ -1,0 +1,264 @@
+"""Sentences about a node, its GPUs, links and time windows for the page and the terminal, from API responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpumon.health.xid_texts import recovery_of
+from gpumon.model.fabric import COMPLETED, STATES
+from gpumon.model.nvlink import Nvlink
+from gpumon.model.reading import metric_type, rows
+from gpumon.outputs.formatting import MINUTE, count, duration, seconds_between
+from gpumon.outputs.problems import NOT_EVALUATED
+from gpumon.outputs.responses.base import Document
+
+_ERROR_COUNTERS = {
+    name: name.removesuffix("_total").replace("_", " ")
+    for name, row in rows(Nvlink).items()
+    if metric_type(name) == "counter" and len(row.labels) == 1
+}
+"""For each field of an NVLink's response that counts by one label: what it counts, as a noun such as `errors`."""
+
+
+def link_state(link: Document) -> str:
+    """Return the state of an NVLink from its response: up, down or unknown."""
+    return {1: "up", 0: "down"}.get(link["up"], "unknown")
+
+
+def link_errors(link: Document) -> list[str]:
+    """Return a list with a phrase for each error count of an NVLink that is not 0, such as `12 replay errors`."""
+    return [
+        f"{count(number)} {kind.replace('_', ' ')} {noun}"
+        for name, noun in _ERROR_COUNTERS.items()
+        for kind, number in (link[name] or {}).items()
+        if number
+    ]
+
+
+def nvlink_sentences(document: Document) -> list[str]:
+    """Return a list of sentences: how many NVLinks are up, then one for each GPU with links down or with errors.
+
+    Return an empty list if there are no NVLinks.
+    """
+    links = document["links"]
+    if not links:
+        return []
+    reported = [link for link in links if link["up"] is not None]
+    up = sum(link["up"] == 1 for link in reported)
+    unknown = f", {len(links) - len(reported)} unknown" if len(reported) < len(links) else ""
+    by_gpu: dict[int, list[Document]] = {}
+    for link in links:
+        by_gpu.setdefault(link["gpu"], []).append(link)
+    faults = ((gpu, "; ".join(_link_faults(own))) for gpu, own in by_gpu.items())
+    summary = f"{up} of {len(reported)} up{unknown}" if reported else f"{len(links)}, state unknown"
+    return [f"NVLinks: {summary}.", *(f"GPU {gpu}: {text}." for gpu, text in faults if text)]
+
+
+def _link_faults(links: list[Document]) -> Iterator[str]:
+    down = [str(link["link"]) for link in links if link["up"] == 0]
+    if down:
+        yield f"NVLink{'s' if len(down) > 1 else ''} {', '.join(down)} down"
+    for link in links:
+        if errors := link_errors(link):
+            yield f"NVLink {link['link']} has {', '.join(errors)}"
+
+
+def fabric_fault(gpu: Document) -> str:
+    """Return a text on what is wrong with the NVLink fabric or with a GPU's registration in it.
+
+    Return an empty string if nothing is wrong, or if NVML reports nothing about a fabric.
+    """
+    fabric: Document = gpu["fabric"] or {}
+    state, status = fabric.get("state"), fabric.get("status")
+    if state in STATES:
+        return f"the fabric registration {STATES[state]}"
+    if state == COMPLETED and status:
+        return f"the fabric registration failed with NVML error {count(status)}"
+    unhealthy = [check.replace("_", " ") for check, value in (fabric.get("health") or {}).items() if value]
+    return f"fabric unhealthy: {', '.join(unhealthy)}" if unhealthy else ""
+
+
+SERVICES = {"fabric_manager_up": "NVIDIA fabric manager", "imex_up": "NVIDIA IMEX daemon"}
+
+
+def stopped_services(node: Document) -> list[str]:
+    """Return a list with one sentence for each NVIDIA service of the host that is installed but not running."""
+    return [f"The {name} is not running." for row, name in SERVICES.items() if node[row] == 0]
+
+
+def port_sentences(document: Document) -> list[str]:
+    """Return a list of sentences: how many InfiniBand and RoCE ports are up, then one for each port that is down.
+
+    Return an empty list if there are no ports.
+    """
+    ports = document["ports"]
+    if not ports:
+        return []
+    down = [port for port in ports if port["port_up"] == 0]
+    return [
+        f"InfiniBand and RoCE: {sum(port['port_up'] == 1 for port in ports)} of {len(ports)} ports up.",
+        *(f"{port['device']}/{port['port']} ({port['link_layer']}) is down." for port in down),
+    ]
+
+
+SLOWDOWN_REASONS = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal")
+"""Clocks event reasons that do not occur in normal operation."""
+
+
+def gpu_warnings(gpu: Document) -> list[str]:
+    return [text for warning in WARNINGS if (text := warning(gpu))]
+
+
+def _recovery_action(gpu: Document) -> str:
+    action = gpu["recovery_action"]
+    return f"the driver requests {recovery_of(action).words}" if action else ""
+
+
+def _c2c_links(gpu: Document) -> str:
+    down = [str(link["link"]) for link in gpu["c2c_links"] if link["up"] == 0]
+    return f"chip-to-chip link{'s' if len(down) > 1 else ''} {', '.join(down)} down" if down else ""
+
+
+def _slowdown(gpu: Document) -> str:
+    reasons = [reason for reason in SLOWDOWN_REASONS if (gpu["clock_event_active"] or {}).get(reason)]
+    return f"slowed by {', '.join(reasons)}" if reasons else ""
+
+
+def _uncorrected_errors(gpu: Document) -> str:
+    errors = sum(number or 0 for number in (gpu["ecc_errors_total"] or {}).get("uncorrected", {}).values())
+    return f"{count(errors)} uncorrected ECC error{'s' if errors > 1 else ''}" if errors else ""
+
+
+def _row_remapping(gpu: Document) -> str:
+    if gpu["row_remap_failed"]:
+        return "row remapping failed"
+    return "row remapping pending: a reset is needed" if gpu["row_remap_pending"] else ""
+
+
+def _pcie_width(gpu: Document) -> str:
+    width, full = gpu["pcie_link_width"], gpu["pcie_link_width_max"]
+    return f"PCIe x{count(width)} of x{count(full)}" if width is not None and full and width < full else ""
+
+
+def _xids(gpu: Document) -> str:
+    counts = {xid: number for xid, number in (gpu["xid_errors_total"] or {}).items() if number}
+    times = {1: "once"}
+    return "; ".join(f"Xid {xid}, {times.get(number) or f'{count(number)} times'}" for xid, number in counts.items())
+
+
+WARNINGS: tuple[Callable[[Document], str], ...] = (
+    _recovery_action,
+    fabric_fault,
+    _c2c_links,
+    _slowdown,
+    _uncorrected_errors,
+    _row_remapping,
+    _pcie_width,
+    _xids,
+)
+
+
+NOT_EVALUATED_TEXT = "Unknown: no check has run since the agent started."
+
+
+def gpu_counts(document: Document) -> tuple[int, int]:
+    """Return the number of GPUs that are up, and the number that should be up.
+
+    That is the number of GPUs in the inventory, or of expected ones if greater, without excluded and released ones.
+    """
+    node, states = document["node"], [gpu["state"] for gpu in document["gpus"]]
+    total = max(len(states), int(node["gpus_expected"] or 0) - len(node["excluded"]))
+    return states.count("up"), total - states.count("released")
+
+
+def unmonitored_counts(document: Document) -> list[str]:
+    """Return a list with a phrase for the excluded GPUs and one for the released GPUs, such as `2 excluded`.
+
+    Omit a phrase if its number is 0.
+    """
+    states = [gpu["state"] for gpu in document["gpus"]]
+    counts = {"excluded": len(document["node"]["excluded"]), "released": states.count("released")}
+    return [f"{number} {reason}" for reason, number in counts.items() if number]
+
+
+def exclusions(node: Document) -> list[str]:
+    """Return a list with one sentence for each GPU that the configuration excludes."""
+    return [f"GPU at {bus_id}: excluded by the configuration." for bus_id in node["excluded"]]
+
+
+def headline(node: Document) -> str:
+    """Return a sentence with the number of problems of the node, without those of severity info.
+
+    If there are none and no check has run since the agent started, the sentence states that the state is unknown.
+    """
+    number = sum(problem["severity"] != "info" for problem in node["problems"])
+    if not number:
+        return NOT_EVALUATED_TEXT if node["state"] == NOT_EVALUATED else "No problems."
+    return "1 problem." if number == 1 else f"{number} problems, worst first."
+
+
+CLOCK_TOLERANCE_SECONDS = 60.0
+"""A sentence mentions that the wall clock contradicts a time window if they differ by more than these seconds."""
+MAX_HOLDS = 3
+"""Maximum number of holds that a sentence names."""
+
+
+def releases(windows: list[Document]) -> list[str]:
+    """Return a list with one sentence for each of these windows, which release GPUs."""
+    return [_release(window) for window in windows]
+
+
+def maintenance(window: Document | None, now: str | None = None) -> list[str]:
+    """Return a list with one sentence about the maintenance window; an empty list if there is no window.
+
+    If `now`, the time of the response, is given, the sentence includes the remaining time.
+    """
+    if window is None:
+        return []
+    end = f"{_end(window['until'])}{_remaining_time(window, now)}"
+    return [f"In maintenance until {end}, by {window['by']}: {window['reason'].rstrip('.')}. No alert pages."]
+
+
+def holds(windows: list[Document], now: str | None = None) -> list[str]:
+    """Return a list with one sentence about these windows, which hold probes; an empty list if there are none.
+
+    If `now`, the time of the response, is given, the sentence includes the remaining time.
+    """
+    if not windows:
+        return []
+    last = max(windows, key=lambda window: str(window["until"]))
+    named = [_hold(window) for window in windows[:MAX_HOLDS]]
+    more = len(windows) - len(named)
+    others = f"; and {more} more" if more else ""
+    return [f"No probe runs until {_end(last['until'])}{_remaining_time(last, now)}: held {'; '.join(named)}{others}."]
+
+
+def _release(window: Document) -> str:
+    gpu, address = window["gpu"], window["pci_bus_id"]
+    subject = "Every GPU" if address is None else f"GPU {address if gpu is None else gpu}"
+    until, remaining = window["until"][11:19], _full_minutes(window["remaining_seconds"])
+    return f"{subject} is released until {until} UTC, for {remaining} more, by {window['by']}."
+
+
+def _hold(window: Document) -> str:
+    owner = f" for {window['owner']}" if window["owner"] else ""
+    reason = f" ({window['reason']})" if window["reason"] else ""
+    return f"by {window['by']}{owner}{reason}"
+
+
+def _end(until: str) -> str:
+    return f"{until[:10]} {until[11:19]} UTC"
+
+
+def _remaining_time(window: Document, now: str | None) -> str:
+    if now is None:
+        return ""
+    passed, left = seconds_between(window["since"], now), seconds_between(now, window["until"])
+    if passed is None or left is None or min(passed, left) < -CLOCK_TOLERANCE_SECONDS:
+        return " (the wall clock contradicts this and is not trusted yet after the boot)"
+    return f", for {_full_minutes(left)} more"
+
+
+def _full_minutes(seconds: float) -> str:
+    """Format a remaining time; from a minute on, rounded to full minutes: 4 min 59 s are 5 min."""
+    return duration(seconds if seconds < MINUTE else MINUTE * round(seconds / MINUTE))
