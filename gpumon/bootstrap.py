@@ -41,18 +41,15 @@ from gpumon.server.app import create_app
 from gpumon.server.hosts import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint
 from gpumon.server.sources import Sources
-from gpumon.services.audit_log import AuditLog
 from gpumon.services.driver_release import DriverRelease
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
-from gpumon.services.heartbeat import Heartbeat
 from gpumon.services.inventory_acceptance import InventoryAcceptance
 from gpumon.services.notifier import Notifier
-from gpumon.services.persistence import Persistence
+from gpumon.services.persistence import Heartbeat, Persistence
 from gpumon.services.release_marker import MarkerWatch
-from gpumon.services.time_windows import TimeWindows
+from gpumon.services.time_windows import HoldEffect, MaintenanceEffect, TimeWindows
 from gpumon.services.verdict_writer import VerdictWriter
-from gpumon.services.window_effects import HoldEffect, MaintenanceEffect
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
@@ -77,7 +74,6 @@ class Services:
     loop: Loop
     monitor: Monitor
     persistence: Persistence
-    audit_log: AuditLog
     event_recorder: EventRecorder
     verdict_writer: VerdictWriter
     heartbeat: Heartbeat
@@ -222,8 +218,7 @@ def build(configuration: Configuration) -> Services:
     probe = _probe(core, samplers)
     event_recorder = _event_recorder(core, samplers, probe.host.ranks.killed)
     heartbeat = Heartbeat(core.loop, core.writes, core.latest)
-    audit_log = AuditLog(core.persistence)
-    driver_release = _driver_release(core, samplers, probe, audit_log)
+    driver_release = _driver_release(core, samplers, probe)
     socket = _socket(configuration)
     http_endpoint = HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(services, configuration)))
     health_file = _health_file(core, socket)
@@ -236,7 +231,6 @@ def build(configuration: Configuration) -> Services:
         loop=core.loop,
         monitor=core.monitor,
         persistence=core.persistence,
-        audit_log=audit_log,
         event_recorder=event_recorder,
         verdict_writer=VerdictWriter(core.loop, core.writes, core.latest),
         heartbeat=heartbeat,
@@ -316,11 +310,11 @@ def _probe(core: _Core, samplers: SamplerSupervisor) -> ProbeRuns:
     )
 
 
-def _driver_release(core: _Core, samplers: SamplerSupervisor, probe: ProbeRuns, audit_log: AuditLog) -> DriverRelease:
+def _driver_release(core: _Core, samplers: SamplerSupervisor, probe: ProbeRuns) -> DriverRelease:
     release = core.configuration.release
     return DriverRelease(
         core.loop,
-        MarkerWatch(release.marker, release.max_seconds, audit_log.record),
+        MarkerWatch(release.marker, release.max_seconds, core.persistence.record_change),
         samplers=samplers,
         probing=probe,
         latest=core.latest,
@@ -411,8 +405,8 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         accept_inventory=services.inventory_acceptance.request,
         find_events=services.persistence.find_events,
         find_runs=services.persistence.find_runs,
-        record_change=services.audit_log.record,
-        find_changes=services.audit_log.find,
+        record_change=services.persistence.record_change,
+        find_changes=services.persistence.find_changes,
         runbook_url=configuration.alerts.runbook_url,
         wall=time.time,
         boot=boot_clock,

@@ -159,7 +159,7 @@ class Daemon:
         If it is invalid, log the error and keep the active configuration.
         """
         systemd.notify_reloading()
-        self.services.audit_log.record(AuditEntry(wall=time.time(), request="SIGHUP", client="signal"))
+        self.services.persistence.record_change(AuditEntry(wall=time.time(), request="SIGHUP", client="signal"))
         try:
             configuration = self._reread()
         except ConfigurationError as error:

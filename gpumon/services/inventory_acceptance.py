@@ -40,7 +40,11 @@ class InventoryAcceptance:
             return
         accepted = acceptance.acceptance(report, parts)
 
-        def report_success() -> None:
+        def settle(error: StoreError | None) -> None:
+            if error is not None:
+                refused = f"It cannot be stored: {error.problem}."
+                answer.set_result(RequestResult(refused=refused, remedy=f"{error.remedy}."))
+                return
             fields = {
                 "gpus": accepted.count,
                 "gone": ",".join(accepted.gone),
@@ -53,8 +57,4 @@ class InventoryAcceptance:
             )
             answer.set_result(RequestResult())
 
-        def report_failure(error: StoreError) -> None:
-            refused = f"It cannot be stored: {error.problem}."
-            answer.set_result(RequestResult(refused=refused, remedy=f"{error.remedy}."))
-
-        self._writes.accept(accepted, report_success, report_failure)
+        self._writes.accept(accepted, settle)

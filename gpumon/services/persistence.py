@@ -8,15 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from gpumon.model.records import PortRecord, StoredGpu
+from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MARKER, TimeWindow
-from gpumon.services import stored_state
-from gpumon.services.write_behind import DurableMessage, WriteBehind
+from gpumon.services.write_behind import DurableMessage, WriteBehind, read_stored_state
 from gpumon.state.gpu_inventory import Removal
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
@@ -32,7 +32,10 @@ from gpumon.supervisor.loop import Loop
 T = TypeVar("T")
 
 log = logging.getLogger("gpumon.store")
+_audit_log = logging.getLogger("gpumon.audit")
+_audit_log.setLevel(logging.INFO)  # independent of log.level: the journal has the record also if the store is lost
 
+BEAT_SECONDS = 60.0
 CLOSE_SECONDS = 3.0
 PRUNE_SECONDS = 3600.0
 _NOT_EXPECTED = frozenset({Removal.REPLACED, Removal.ACCEPTED})
@@ -41,7 +44,7 @@ _NOT_EXPECTED = frozenset({Removal.REPLACED, Removal.ACCEPTED})
 class Persistence:
     """Service that owns the store: opens it, restores the Report from it, and writes changes to it.
 
-    Use from the loop's thread, except `read`, `write`, `find_events` and `find_runs`.
+    Use from the loop's thread, except those methods of which it is stated.
     """
 
     def __init__(
@@ -80,13 +83,20 @@ class Persistence:
         self._writer.start()
         self._loop.every(PRUNE_SECONDS, self._prune)
 
-    def tick(self) -> None:
-        """Store the GPUs, ports and time windows of the Report that have changed."""
-        self._put_report()
+    def tick(self, *, everything: bool = False) -> None:
+        """Store the GPUs, ports and time windows of the Report that have changed, or everything."""
+        report, writes = self._latest(), self.writes
+        writes.put(records.GPUS, _gpu_rows(report, writes.rows(records.GPUS)), everything=everything)
+        writes.put(records.WINDOWS, window_rows(report))
+        if report.agent.restored:  # before, the Report lacks the times at which the ports were first read
+            rows = _port_rows(report)
+            # A new port may replace another. After a restart the times of all ports show which, so all are stored.
+            new = any(port.identity not in writes.rows(records.PORTS) for port in rows)
+            writes.put(records.PORTS, rows, everything=everything or new)
 
     def stop(self) -> None:
         """Store the last state of all GPUs, ports and time windows, and close the store."""
-        self._put_report(everything=True)
+        self.tick(everything=True)
         self.close()
 
     def close(self) -> None:
@@ -137,21 +147,21 @@ class Persistence:
         """Return a future with the stored probe runs that match the query, the newest first, at most `query.limit`."""
         return self.read(partial(probe_runs.find, query=query))
 
-    def _put_report(self, *, everything: bool = False) -> None:
-        report, writes = self._latest(), self.writes
-        writes.put(records.GPUS, _gpu_rows(report, writes.rows(records.GPUS)), everything=everything)
-        writes.put(records.WINDOWS, window_rows(report))
-        if report.agent.restored:  # before, the Report lacks the times at which the ports were first read
-            rows = _port_rows(report)
-            # A new port may replace another. After a restart the times of all ports show which, so all are stored.
-            new = any(port.identity not in writes.rows(records.PORTS) for port in rows)
-            writes.put(records.PORTS, rows, everything=everything or new)
+    def record_change(self, entry: AuditEntry) -> None:
+        """Log and store a request to change the agent's state or to start work. Any thread may call this."""
+        words = {name: value for name, value in asdict(entry).items() if name != "wall" and value not in ("", None)}
+        _audit_log.info("change requested", extra=words)
+        self.write(partial(records.put_audit_entry, entry=entry))
+
+    def find_changes(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
+        """Return a future with the newest `limit` requests that `record_change` stored, the newest first."""
+        return self.read(partial(records.read_audit_entries, limit=limit))
 
     def _read_stored_state(self, store: Store) -> None:
         """Read the stored state and post it to the loop. Runs in the writer's thread."""
         with store.reading() as connection, count_left_out() as left_out:
             moved_aside = str(self._writer.moved_aside or "")
-            stored = replace(stored_state.read(connection), lost_to=moved_aside)
+            stored = replace(read_stored_state(connection), lost_to=moved_aside)
         self._left_out = left_out
         self._loop.post(lambda: self._restore(stored))
 
@@ -188,8 +198,29 @@ def _port_rows(report: Report) -> tuple[PortRecord, ...]:
 
 
 def window_rows(report: Report) -> tuple[TimeWindow, ...]:
-    """Return the time windows to store.
-
-    Releases that the marker file requested are left out, because the file is read again after a restart.
-    """
+    """Return the time windows to store: not those of the marker file, which is read again after a restart."""
     return tuple(window for window in report.windows if window.by != MARKER)
+
+
+class Heartbeat:
+    """Service that updates the row of the running agent in the store's table agent_runs. Use from the loop's thread."""
+
+    def __init__(self, loop: Loop, writes: WriteBehind, latest: Callable[[], Report]) -> None:
+        self._loop = loop
+        self._writes = writes
+        self._latest = latest
+
+    def start(self) -> None:
+        """Store a row for this run at once, because the agent may crash soon, and update it each minute."""
+        self._loop.every(BEAT_SECONDS, self.beat)
+
+    def stop(self) -> None:
+        """Store the current time as the time at which the agent was stopped."""
+        self.beat(stopped=time.time())
+
+    def beat(self, *, stopped: float | None = None) -> None:
+        """Store the current time as the time at which the agent last ran, and whether the node is in maintenance."""
+        report = self._latest()
+        planned = report.maintenance is not None
+        agent_run = replace(report.agent.runs[-1], last=time.time(), stopped=stopped, planned=planned)
+        self._writes.put(records.AGENT_RUNS, [agent_run])

@@ -2,6 +2,7 @@
 
 A requested window is in force at once. The request to start it is answered when the window is stored and its effect is
 complete, at the latest after the effect's answer_seconds. A request to end windows is answered when the end is stored.
+The effect of a release is in driver_release.py.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from gpumon.model.time_window import (
     owner_problem,
     reason_problem,
 )
+from gpumon.runner.runs import ProbeRuns
 from gpumon.services.persistence import window_rows
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state.report import Report
@@ -46,6 +48,8 @@ SETTINGS = {
 }
 _ENDED = RequestResult(not_readable="The window was ended before it had its full effect. It is not in force.")
 _STOPPING = RequestResult(refused="The agent is stopping.", remedy="Ask again when it has started.")
+UNENDED = "The run has not ended, so whether its ranks have left a process on a GPU is unknown."
+UNREAD = "NVML has not been read since the ranks ended, so whether they have left the GPUs is unknown."
 Completion = Callable[[bool], RequestResult | None]
 """Function that returns the result of a request; None while the effect of the request's window is not complete. The
 argument is True when the time for an answer is over; the function must then return a result.
@@ -204,3 +208,55 @@ class TimeWindows:
                 self._waiting.append(request)
             else:
                 request.future.set_result(replace(result, stored=bool(request.stored)))
+
+
+class MaintenanceEffect:
+    """Calls `record` at once when a maintenance begins or ends.
+
+    It stores that in the running agent's row of the table agent_runs, so that a reboot during the maintenance does not
+    count as a failure, and in the health file, for a `gpumon check` that comes right after the command.
+    """
+
+    answer_seconds = 7.0
+    """Maximum seconds until the request is answered. In less time, the write to the store has succeeded or failed."""
+
+    def __init__(self, record: Callable[[], None]) -> None:
+        self.follow = record
+
+    def completion(self, _: TimeWindow, /) -> Completion:
+        return lambda _late: RequestResult()
+
+
+class HoldEffect:
+    """Ends the probe run in progress, and waits until none of its processes uses a GPU."""
+
+    answer_seconds = 4.0
+    """Maximum seconds until the request is answered. The answer names a rank that takes longer to close a GPU."""
+
+    def __init__(self, probing: ProbeRuns) -> None:
+        self._probing = probing
+
+    def follow(self) -> None:
+        """Do nothing: `completion` ends the run in progress, and each later run checks for holds before it begins."""
+
+    def completion(self, _: TimeWindow, /) -> Completion:
+        host, visibility = self._probing.host, self._probing.host.visibility
+        gpus, pids, ended = visibility.gpus, host.pids, None
+        self._probing.give_way()
+        if gpus:
+            visibility.read_closely()
+
+        def poll(late: bool) -> RequestResult | None:  # noqa: FBT001 - the signature of Completion
+            nonlocal ended
+            holders = host.holders()
+            if holders:
+                stuck = all(holder.stuck for holder in holders)
+                return RequestResult(holders=holders) if late or stuck else None
+            ended = ended or boot_clock()
+            left = visibility.remaining_on(gpus, pids, ended) if gpus else ()
+            if not late and (self._probing.running or left != ()):
+                return None
+            unknown = UNREAD if left is None else UNENDED if self._probing.running and not left else ""
+            return RequestResult(holders=left or (), not_readable=unknown)
+
+        return poll

@@ -1,4 +1,4 @@
-"""Writes state that must survive a restart to the store, without blocking the main loop."""
+"""Reads the stored state at the start, and writes what must survive a restart without blocking the main loop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
-from gpumon.model.error_event import ErrorChange, LogPosition
-from gpumon.probe.core.result import ProbeResult
-from gpumon.services import stored_state
+from gpumon.model.error_event import SXID, XID, ErrorChange, ErrorCounter, LogPosition
+from gpumon.probe.core.result import ProbeCounters, ProbeResult
+from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
+from gpumon.state.error_section import MAX_EVENTS
 from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs, records, verdicts
@@ -30,6 +32,8 @@ PATIENCE_SECONDS = 5.0
 """Maximum seconds that a message waits for its write before it takes effect. A hung disk must not suppress an alert."""
 MOVING_SECONDS = 3600.0
 """Seconds after which a row is written again even if only fields in `StoreTable.moving` have changed."""
+MAX_AGENT_RUNS = 50
+"""Maximum number of runs of the agent (from start to stop) to read from the store, the newest first."""
 
 DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
 
@@ -128,10 +132,10 @@ class WriteBehind:
         """Store the result of a probe run, then publish it."""
         self.record(lambda connection: probe_runs.record(connection, result), ProbeEnded(result=result))
 
-    def accept(self, acceptance: Acceptance, done: Callable[[], None], failed: Callable[[StoreError], None]) -> None:
-        """Store that the operator accepted missing hardware, then publish the acceptance and call `done`.
+    def accept(self, acceptance: Acceptance, on_done: Callable[[StoreError | None], None]) -> None:
+        """Store that the operator accepted missing hardware, then publish the acceptance, and call `on_done` with None.
 
-        If the acceptance cannot be stored, it does not take effect, and `failed` is called.
+        If the acceptance cannot be stored, it does not take effect, and `on_done` is called with the error.
         """
 
         def write(connection: sqlite3.Connection) -> None:
@@ -141,9 +145,9 @@ class WriteBehind:
 
         def publish(_: object) -> None:
             self._publish(acceptance)
-            done()
+            on_done(None)
 
-        self._submit(write, publish, failed)
+        self._submit(write, publish, on_done)
 
     # Rows that are copied from the Report
 
@@ -168,7 +172,7 @@ class WriteBehind:
         Rows that were submitted before this call are newer than the rows read, and remain those last submitted.
         """
         self._publish(stored)
-        for table, rows in stored_state.rows(stored).items():
+        for table, rows in _stored_rows(stored).items():
             self._rows[table] = {table.key(row): row for row in rows} | self._rows[table]
 
     def write_everything(self) -> None:
@@ -187,7 +191,7 @@ class WriteBehind:
             return
         self.complete = True
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}
-        self._submit(lambda connection: stored_state.write(connection, report, rows))
+        self._submit(lambda connection: _write_report(connection, report, rows))
 
     def _submit(
         self,
@@ -220,3 +224,85 @@ def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:
     if present.last_wall - former.last_wall > MOVING_SECONDS:
         return True
     return bool(replace(former, **{name: getattr(present, name) for name in table.moving}) != present)
+
+
+def read_stored_state(connection: sqlite3.Connection) -> StoredState:
+    """Return what the Report keeps of the store: of histories only the newest rows."""
+    return StoredState(
+        counters=error_events.read_counters(connection),
+        events=error_events.read_recent(connection, MAX_EVENTS),
+        position=error_events.read_position(connection),
+        gpus=records.read_gpus(connection),
+        ports=records.read_ports(connection),
+        accepted=records.accepted_count(connection) is not None,
+        verdicts=verdicts.read_open(connection),
+        transitions=_transitions(connection),
+        cleared=verdicts.read_last_cleared(connection),
+        pending=verdicts.read_pending(connection),
+        agent_runs=records.read_agent_runs(connection, MAX_AGENT_RUNS),
+        windows=records.read_windows(connection),
+        notified=records.read_notified(connection),
+        probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),
+        probe_counters=probe_runs.read_counters(connection),
+    )
+
+
+def _stored_rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
+    """Return the stored rows of those tables for which WriteBehind keeps the rows last submitted, by table."""
+    positions = [] if stored.position is None else [stored.position]
+    return {
+        records.GPUS: stored.gpus,
+        records.PORTS: stored.ports,
+        records.AGENT_RUNS: stored.agent_runs,
+        records.WINDOWS: stored.windows,
+        error_events.POSITION: positions,
+    }
+
+
+def _write_report(
+    connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]]
+) -> None:
+    """Write these rows, and the events, verdicts, probe results, counters and accepted inventory in the Report.
+
+    Writing what the store already has changes nothing.
+    """
+    for table, table_rows in rows.items():
+        table.put(connection, table_rows)
+    error_events.restore(connection, report.events, _error_counters(report))
+    history = (*report.health.cleared.values(), *report.health.history)
+    verdicts.restore(connection, report.health.open.values(), history)
+    probe_runs.restore(connection, report.probe.results, _probe_counters(report))
+    if report.inventory.accepted:
+        records.accept_gpus(connection, report.inventory.learned, ())
+
+
+def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...]:
+    """Return the newest transitions of verdicts, and before them those older ones that later evaluations still need."""
+    newest = verdicts.read_transitions(connection, MAX_TRANSITIONS)
+    significant = verdicts.read_transitions(connection, MAX_SIGNIFICANT, significant=True)
+    identities = {_identity(transition) for transition in newest}
+    return (*[transition for transition in significant if _identity(transition) not in identities], *newest)
+
+
+def _identity(transition: VerdictTransition) -> tuple[object, ...]:
+    return transition.verdict.key, transition.change, transition.time.wall
+
+
+def _error_counters(report: Report) -> list[ErrorCounter]:
+    counted = {XID: report.errors.xids, SXID: report.errors.sxids}
+    return [
+        ErrorCounter(kind=kind, device=device, code=int(code), count=int(count), last_wall=last)
+        for kind, devices in counted.items()
+        for device, codes in devices.items()
+        for code, (count, last) in codes.items()
+    ]
+
+
+def _probe_counters(report: Report) -> Mapping[str, ProbeCounters]:
+    return {
+        probe: ProbeCounters(
+            outcomes={outcome: int(count) for outcome, count in (metrics.runs_total or {}).items()},
+            reasons={reason: int(count) for reason, count in (metrics.skips_total or {}).items()},
+        )
+        for probe, metrics in report.probe.metrics.items()
+    }

@@ -30,7 +30,7 @@ from gpumon.outputs.prometheus import Renderer
 from gpumon.outputs.responses.base import HostTime
 from gpumon.outputs.responses.events import EventsResponse, newest_first
 from gpumon.probe.core.result import from_document
-from gpumon.services import stored_state
+from gpumon.services import write_behind
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import StoredState, Tick
 from gpumon.state.monitor import Monitor
@@ -163,7 +163,7 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
         damage(path, seed)
         with Store.open(path) as store, count_left_out() as left_out:
             with store.reading() as connection:
-                stored = stored_state.read(connection)
+                stored = write_behind.read_stored_state(connection)
                 found = error_events.find(connection, EventQuery())
                 probe_runs.find(connection, RunQuery())
                 records.read_audit_entries(connection, 10)
@@ -172,7 +172,7 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
             events = newest_first(report, [item.event for item in found])
             json.dumps(EventsResponse(events=events, complete=True).document(), allow_nan=False).encode()
             with store.writing() as connection:
-                stored_state.write(connection, report, stored_state.rows(stored))
+                write_behind._write_report(connection, report, write_behind._stored_rows(stored))
                 error_events.record(connection, [change(1, 79, "GPU-1", nvml=5)], LogPosition("boot-1", 78))
                 prune(connection, Retention(), WALL + 300)
     assert left_out_rows > len(SEEDS)

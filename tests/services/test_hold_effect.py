@@ -38,10 +38,9 @@ from gpumon.runner import gpu_visibility, ranks
 from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
-from gpumon.services import time_windows, window_effects
+from gpumon.services import time_windows
 from gpumon.services.persistence import Persistence
-from gpumon.services.time_windows import TimeWindows
-from gpumon.services.window_effects import HoldEffect
+from gpumon.services.time_windows import HoldEffect, TimeWindows
 from gpumon.state.messages import ProbeEnded, ProbeProgressed, Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
@@ -302,7 +301,7 @@ def test_gpus_that_were_not_read_are_not_reported_as_free(
     turn_until(agent.loop, lambda: not agent.probing.host.holders())
     agent.transform = lambda report: on_real_gpus(report, read_at=read_at, rank=pids)
     answer = agent.result_of(waits)
-    assert (answer.holders, answer.not_readable) == ((), window_effects.UNREAD)
+    assert (answer.holders, answer.not_readable) == ((), time_windows.UNREAD)
 
 
 @pytest.mark.parametrize("step", [-86400.0, 86400.0])
@@ -352,7 +351,7 @@ def test_the_next_hold_checks_an_unconfirmed_end_of_a_run(agent: HoldingAgent, m
         os.kill(pid, signal.SIGKILL)
     turn_until(agent.loop, lambda: not agent.probing.running)
     agent.watch_calls.clear()
-    assert agent.hold("1").not_readable == window_effects.UNREAD
+    assert agent.hold("1").not_readable == time_windows.UNREAD
     assert agent.watch_calls == [True]
     agent.transform = lambda report: on_real_gpus(report, read_at=4e9, rank=(pids[1],))
     assert [holder.pid for holder in agent.hold("1").holders] == [pids[1]]

@@ -15,8 +15,7 @@ from stores import read
 from gpumon.model.request import RequestResult
 from gpumon.model.time_window import MAX_REASON_LENGTH, WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.services.persistence import Persistence
-from gpumon.services.time_windows import TimeWindows
-from gpumon.services.window_effects import MaintenanceEffect
+from gpumon.services.time_windows import MaintenanceEffect, TimeWindows
 from gpumon.state.messages import Tick
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
