@@ -97,20 +97,13 @@ def probe_size(count: int, unit: str) -> str:
 
 
 def stage(name: str, count: int | None, unit: str, algorithm: str) -> str:
-    """Return the stage `name` of a probe run as text, with its size of `count` units and its algorithm.
-
-    The size is omitted if `count` is None, the algorithm if NCCL chooses it.
-    """
+    """Return the stage `name` of a probe run as text, with its size of `count` units and its algorithm, if given."""
     text = STAGE_TEXTS.get(name, name) + ("" if count is None else f" {probe_size(count, unit)}")
     return text + (f" ({algorithm})" if algorithm not in {"", "default"} else "")
 
 
 def participants(run: Mapping[str, Any]) -> str:
-    """Return the number of ranks of a run as text, such as `8 ranks`.
-
-    For a run without all GPUs of the host, return text such as `4 of 8 GPUs (0-3)`, with the GPU indexes during the
-    run.
-    """
+    """Return the ranks of a run as text: `8 ranks`, or `4 of 8 GPUs (0-3)` with the GPU indexes during the run."""
     conditions = run["conditions"]
     if not is_partial(run):
         return f"{run['ranks']} ranks"

@@ -36,10 +36,7 @@ def link_errors(link: Document) -> list[str]:
 
 
 def nvlink_sentences(document: Document) -> list[str]:
-    """Return a list of sentences: how many NVLinks are up, then one for each GPU with links down or with errors.
-
-    Return an empty list if there are no NVLinks.
-    """
+    """Return a list of sentences: how many NVLinks are up, then one for each GPU with links down or with errors."""
     links = document["links"]
     if not links:
         return []
@@ -64,10 +61,7 @@ def _link_faults(links: list[Document]) -> Iterator[str]:
 
 
 def fabric_fault(gpu: Document) -> str:
-    """Return a text on what is wrong with the NVLink fabric or with a GPU's registration in it.
-
-    Return an empty string if nothing is wrong, or if NVML reports nothing about a fabric.
-    """
+    """Return what is wrong with the NVLink fabric or a GPU's registration in it; "" if nothing is, or unreported."""
     fabric: Document = gpu["fabric"] or {}
     state, status = fabric.get("state"), fabric.get("status")
     if state in STATES:
@@ -87,10 +81,7 @@ def stopped_services(node: Document) -> list[str]:
 
 
 def port_sentences(document: Document) -> list[str]:
-    """Return a list of sentences: how many InfiniBand and RoCE ports are up, then one for each port that is down.
-
-    Return an empty list if there are no ports.
-    """
+    """Return a list of sentences: how many InfiniBand and RoCE ports are up, then one for each port that is down."""
     ports = document["ports"]
     if not ports:
         return []
@@ -172,10 +163,7 @@ def gpu_counts(document: Document) -> tuple[int, int]:
 
 
 def unmonitored_counts(document: Document) -> list[str]:
-    """Return a list with a phrase for the excluded GPUs and one for the released GPUs, such as `2 excluded`.
-
-    Omit a phrase if its number is 0.
-    """
+    """Return a phrase for the excluded GPUs and one for the released GPUs, such as `2 excluded`; none for 0."""
     states = [gpu["state"] for gpu in document["gpus"]]
     counts = {"excluded": len(document["node"]["excluded"]), "released": states.count("released")}
     return [f"{number} {reason}" for reason, number in counts.items() if number]
@@ -187,10 +175,7 @@ def exclusions(node: Document) -> list[str]:
 
 
 def headline(node: Document) -> str:
-    """Return a sentence with the number of problems of the node, without those of severity info.
-
-    If there are none and no check has run since the agent started, the sentence states that the state is unknown.
-    """
+    """Return a sentence with the number of problems of the node, without those of severity info."""
     number = sum(problem["severity"] != "info" for problem in node["problems"])
     if not number:
         return NOT_EVALUATED_TEXT if node["state"] == NOT_EVALUATED else "No problems."

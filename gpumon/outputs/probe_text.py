@@ -48,10 +48,7 @@ def table(result: ProbeResult) -> str:
 
 
 def comparison_sentence(comparison: Comparison) -> str:
-    """Return a sentence with a measured value, and its percentage of each reference value.
-
-    If the value is worse than one of them, the end of the sentence names that one.
-    """
+    """Return a sentence with a measured value, and its percentage of each reference value."""
     low, best = comparison.below_reference, f"its best median, until {comparison.best_date}"
     references = [
         _share_of(comparison, comparison.baseline, f"this host's median of {comparison.runs} runs"),
@@ -67,7 +64,6 @@ def comparison_sentence(comparison: Comparison) -> str:
 
 
 def _headings(result: ProbeResult) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of the columns, and their units."""
     first, probe = result.measurements[0], PROBES.get(result.probe)
     size_unit, (_, unit) = SIZE_UNITS.get(first.size_unit, first.size_unit), scale(first.unit)
     raw = probe.raw_quantity if probe is not None else ""
@@ -89,7 +85,6 @@ def _title(result: ProbeResult) -> str:
 
 
 def _groups(result: ProbeResult) -> Iterator[str]:
-    """Yield lines for each operation, algorithm and data type: a heading, then a line for each size."""
     ordered = sorted(result.measurements, key=lambda item: item.key)
     for (operation, algorithm, _), sizes in groupby(ordered, lambda item: item.subject):
         yield f"# {operation}, {algorithm}"

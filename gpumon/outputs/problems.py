@@ -69,10 +69,7 @@ def _rank(problem: NodeProblem) -> tuple[int, bool, float]:
 
 
 def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
-    """Return the state of the node, critical or warning, from its problems. Ignore problems of severity info.
-
-    Without a problem, return ok if checks have run (`evaluated`), else unknown.
-    """
+    """Return the state of the node: critical or warning by its problems, ok without, unknown unless `evaluated`."""
     severities = {problem.severity for problem in node_problems}
     healthy = "ok" if evaluated else NOT_EVALUATED
     return next((severity for severity in ("critical", "warning") if severity in severities), healthy)
@@ -114,10 +111,7 @@ def _with_device(verdict: Verdict, report: Report, text: str) -> str:
 
 
 def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
-    """Return a sentence on how a latched verdict is cleared.
-
-    Return an empty string if the check does not latch its verdicts, or if the fault is still present.
-    """
+    """Return a sentence on how a latched verdict is cleared whose fault is no longer present."""
     if verdict.active or check.latch is None:
         return ""
     state = report.gpu(verdict.device) if verdict.device else None
@@ -201,7 +195,6 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
 
 
 def _is_cleared(run: ProbeResult, probe: Probe, report: Report) -> bool:
-    """Return True if an operator has cleared a verdict on a probe since this run ended."""
     return any(
         transition.cleared_by is Clearance.OPERATOR
         and is_about(probe, transition.verdict.check)
@@ -229,10 +222,7 @@ def title(verdict: Verdict) -> str:
 
 
 def is_unobserved(verdict: Verdict, report: Report) -> bool:
-    """Return True if a verdict is open only because its GPU cannot be read now: it has a fault or is released.
-
-    A latched or active verdict is never unobserved.
-    """
+    """Return True if a verdict is open only because its GPU cannot be read now: it has a fault or is released."""
     check, state = BY_NAME.get(verdict.check), report.gpu(verdict.device) if verdict.device else None
     is_read = state is None or (state.fault is None and not state.released)
     return not (verdict.active or is_read or check is None or check.latch is not None)
@@ -247,10 +237,7 @@ def current_reason(verdict: Verdict, report: Report) -> str:
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:
-    """Return one phrase for each event, apart from an operator's request, that clears a latched verdict of this check.
-
-    Return an empty sequence for a check that does not latch.
-    """
+    """Return a phrase for each event, apart from an operator's request, that clears a latched verdict of this check."""
     if check.latch is None:
         return ()
     repair = ("a reset or reboot" if check.gpu else "a reboot",) if check.latch.repair else ()

@@ -115,10 +115,7 @@ class Renderer:
         return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
     def _forget(self, places: set[_Place]) -> None:
-        """Remove cached text of metric tables that the Report no longer has, such as those of a deleted MIG instance.
-
-        `places` has the type and the labels of each table that the Report has.
-        """
+        """Remove cached text of tables that the Report no longer has, such as those of a deleted MIG instance."""
         for gone in self._prefixes.keys() - places:
             del self._prefixes[gone]
             self._cached_lines.pop(gone, None)

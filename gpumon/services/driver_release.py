@@ -85,10 +85,7 @@ class DriverRelease:
         self._stopping = False
 
     def start(self) -> None:
-        """Start the first sampler when the stored releases and the marker file have been read.
-
-        Do not wait for the stored releases for longer than RECALL_SECONDS.
-        """
+        """Start the first sampler when the marker file and the stored releases are read (see RECALL_SECONDS)."""
         self._start_samplers(boot_clock() + RECALL_SECONDS)
 
     def apply(self, max_seconds: float) -> None:

@@ -225,10 +225,7 @@ class EventRecorder:
                 self._on_xid(observation.bus_id, observation.code)
 
     def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
-        """Return the observation. If it is of an Xid and lacks a uuid, add the uuid of the GPU at its bus id.
-
-        If the agent has not read this GPU yet, use the uuid in the store. If the store has none either, add none.
-        """
+        """Return the observation; an Xid without a uuid gets that of the GPU at its bus id, as read or else stored."""
         if observation.kind != XID or observation.uuid is not None:
             return observation
         inventory = self._latest().inventory

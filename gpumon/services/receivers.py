@@ -264,7 +264,6 @@ def _post(url: Secret, token: Secret, body: object, content_type: str) -> Orders
 
 
 def _lines(alert: SentAlert) -> Iterator[str]:
-    """Yield the lines of a message about a firing alert: reason, action, serial number and runbook."""
     yield alert.description
     yield f"Do: {alert.action}"
     if alert.serial:

@@ -71,10 +71,7 @@ class MarkerFile:
 
 
 def read_marker(path: Path) -> MarkerFile | None:
-    """Return the result of reading the marker file; None if there is no file.
-
-    If the file is invalid or cannot be read, `problem` of the result states why.
-    """
+    """Return the result of reading the marker file; None if there is no file."""
     try:
         # A FIFO must not block the daemon, and a symbolic link must not make it read another file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

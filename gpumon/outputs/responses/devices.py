@@ -12,7 +12,7 @@ from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink
-from gpumon.model.snapshot import MigReading, PortReading
+from gpumon.model.snapshot import MigReading
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import fault_text
 from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values, timestamp
@@ -141,10 +141,7 @@ class NvlinksResponse(ResponseModel):
 
 
 def _stored_links(state: GpuState) -> list[str]:
-    """Return the NVLink numbers that the store has for a GPU that has not been read since the agent started.
-
-    Return an empty list for any other GPU.
-    """
+    """Return the NVLink numbers that the store has for a GPU that has not been read since the agent started."""
     count = state.stored.nvlinks if state.restored and state.stored is not None else None
     return [str(link) for link in range(count or 0)]
 
@@ -158,18 +155,6 @@ class PortResponse(ResponseModel):
     role_reason: str = Field(description="Why the port has its role.")
     restricted: bool = Field(description="True if its counters may not be read. Such a port is not checked.")
 
-    @classmethod
-    def from_port(cls, port: PortReading, info: infiniband.InfinibandPortInfo) -> PortResponse:
-        return cls(
-            device=port.device,
-            port=port.port,
-            role_reason=port.role_reason,
-            restricted=port.restricted,
-            **row_values(info),
-            **row_values(port.link),
-            **row_values(port.counts),
-        )
-
 
 class PortsResponse(ResponseModel):
     """All InfiniBand and RoCE ports."""
@@ -178,4 +163,17 @@ class PortsResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report) -> PortsResponse:
-        return cls(ports=[PortResponse.from_port(port, report.port_info(port)) for port in report.ports])
+        return cls(
+            ports=[
+                PortResponse(
+                    device=port.device,
+                    port=port.port,
+                    role_reason=port.role_reason,
+                    restricted=port.restricted,
+                    **row_values(report.port_info(port)),
+                    **row_values(port.link),
+                    **row_values(port.counts),
+                )
+                for port in report.ports
+            ]
+        )

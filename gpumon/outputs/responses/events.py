@@ -86,10 +86,7 @@ def newest_first(report: Report, events: Sequence[ErrorEvent]) -> list[EventResp
 
 
 def _gpu_of(event: ErrorEvent, report: Report) -> GpuState | None:
-    """Return the GPU of an Xid or AER error, found by UUID or else by PCI address.
-
-    Return None for other errors, and if the inventory does not have the GPU.
-    """
+    """Return the GPU of an Xid or AER error, found by UUID or else by PCI address."""
     if event.kind not in {XID, AER}:
         return None
     same = (s for s in report.gpus if event.uuid == s.uuid or (not event.uuid and event.bus_id == s.bus_id))

@@ -58,11 +58,6 @@ class VerdictResponse(ResponseModel):
     def from_verdict(cls, verdict: Verdict, report: Report) -> VerdictResponse:
         return cls(**_verdict_values(verdict, report))
 
-    @classmethod
-    def as_recorded(cls, verdict: Verdict, report: Report) -> VerdictResponse:
-        """Return the response of a verdict in a transition, with the reason and action that the transition recorded."""
-        return cls(**_recorded_values(verdict, report))
-
 
 class PrimaryVerdictResponse(VerdictResponse):
     """A verdict that is not inhibited, with the verdicts that it inhibits as its consequences."""
@@ -79,10 +74,6 @@ class RefusedVerdictResponse(VerdictResponse):
     """A verdict that a request could not clear."""
 
     message: str = Field(description="Why the verdict cannot be cleared.")
-
-    @classmethod
-    def with_message(cls, verdict: Verdict, message: str, report: Report) -> RefusedVerdictResponse:
-        return cls(**_verdict_values(verdict, report), message=message)
 
 
 class GpuHealthResponse(ResponseModel):
@@ -138,7 +129,7 @@ class TransitionResponse(ResponseModel):
             cleared_by_text="" if transition.cleared_by is None else CLEARANCE_TEXTS[transition.cleared_by],
             note=transition.note,
             in_maintenance=transition.muted,
-            verdict=VerdictResponse.as_recorded(transition.verdict, report),
+            verdict=VerdictResponse(**_recorded_values(transition.verdict, report)),
         )
 
 
@@ -206,7 +197,10 @@ class ClearResponse(ResponseModel):
 
 
 def refused_verdicts(answer: ClearResult, report: Report) -> list[RefusedVerdictResponse]:
-    return [RefusedVerdictResponse.with_message(verdict, message, report) for verdict, message in answer.refused]
+    return [
+        RefusedVerdictResponse(**_verdict_values(verdict, report), message=message)
+        for verdict, message in answer.refused
+    ]
 
 
 def _level_name(value: float | None) -> LevelName:
@@ -240,6 +234,7 @@ def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
 
 
 def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
+    """Return the fields of a verdict's response as a transition recorded them."""
     state = report.gpu(verdict.device) if verdict.device else None
     return {
         "check": verdict.check,
