@@ -1,12 +1,22 @@
-"""Reads and writes rows of an open store, each in a transaction."""
+"""Reads and writes rows of an open store, each in a transaction, and an agent that has a store."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from loops import turn_until
+
+from gpumon.health.verdict import VerdictTransition
+from gpumon.services.persistence import Persistence
+from gpumon.state.monitor import Monitor
+from gpumon.state.reducer_settings import ReducerSettings
+from gpumon.state.report import Report
+from gpumon.store.retention import Retention
 from gpumon.store.store import Store
+from gpumon.supervisor.loop import Loop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,3 +36,21 @@ def read(
     """Return the result of `query`."""
     with store.reading() as connection:
         return query(connection, *arguments, **options)
+
+
+class StoringAgent:
+    """An agent with only persistence and a Report."""
+
+    def __init__(self, path: Path, report: Report) -> None:
+        self.loop = Loop()
+        self.monitor = Monitor(report, ReducerSettings())
+        self.persistence = Persistence(
+            self.loop, path, Retention(), publish=self.monitor.take, latest=lambda: self.monitor.latest
+        )
+
+    def store_transitions(self, *transitions: VerdictTransition) -> bool:
+        """Return whether the transitions are stored; they take effect in any case."""
+        results: list[bool] = []
+        self.persistence.writes.record_transitions(transitions, results.append)
+        turn_until(self.loop, lambda: bool(results))
+        return results[0]

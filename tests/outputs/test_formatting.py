@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers, times and the remaining time of a maintenance as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from each_case import each_case
 
 from gpumon.outputs import formatting
+from gpumon.outputs.node_text import maintenance
 
 
 @each_case(
@@ -78,3 +79,31 @@ def test_invalid_time_does_not_break_the_page() -> None:
     """A time outside the calendar, from a damaged store, becomes the first or the last possible time."""
     assert formatting.rfc3339(-1e300) == "1970-01-01T00:00:00.000Z"
     assert str(formatting.rfc3339(1e300)).startswith("9892-")
+
+
+DOCUMENT = {
+    "since": "2026-11-20T20:02:34.344Z",
+    "until": "2026-11-20T22:02:34.344Z",
+    "reason": "new power supply.",
+    "by": "command",
+}
+UNTRUSTED = " (the wall clock contradicts this and is not trusted yet after the boot)"
+SAID = "In maintenance until 2026-11-20 22:02:34 UTC{}, by command: new power supply. No alert pages."
+
+
+@each_case(
+    ("now", "words"),
+    [
+        (None, ""),
+        ("2026-11-20T20:12:34.344Z", ", for 1 h 50 min more"),
+        ("2026-11-20T21:57:35.000Z", ", for 5 min more"),
+        ("2026-11-20T22:02:36.000Z", ", for 0 s more"),
+        ("1970-01-01T00:02:00.000Z", UNTRUSTED),
+        ("2027-11-20T22:02:36.000Z", UNTRUSTED),
+    ],
+    ids=["no-clock", "within", "rounded-to-minutes", "at-its-end", "behind", "ahead"],
+)
+def test_a_time_that_cannot_be_true_is_not_told(now: str | None, words: str) -> None:
+    """After a boot with a wrong clock, neither a remainder of 56 years nor of 0 is shown."""
+    assert maintenance(DOCUMENT, now) == [SAID.format(words)]
+    assert maintenance(None, now) == []

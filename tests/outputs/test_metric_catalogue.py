@@ -1,9 +1,15 @@
-"""The catalogue of metrics: complete, and the same everywhere."""
+"""The catalogue of metrics is complete, and each row has a value on each simulated node or a reason for its absence."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+import pytest
+from each_case import each_case
+from gpumon_sim.profiles import PROFILES
 
 from gpumon.model.reading import rows
 from gpumon.outputs.metric_catalogue import catalogue, document, text
@@ -11,6 +17,9 @@ from gpumon.outputs.prometheus import TABLES
 from gpumon.state.report import Report
 from gpumon.state.sections import samples
 from scripts.docs.metrics_page import metrics_page
+from scripts.metric_facts import kind
+from scripts.missing_metrics import ALL, MISSING_METRICS, missing
+from scripts.simulated_reports import gpu_rows, rows_by_profile
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -55,3 +64,30 @@ def test_text_and_json_list_every_metric() -> None:
 def test_reference_page_is_current() -> None:
     """docs/metrics.md agrees with the tables; `make generate` writes it."""
     assert PAGE.read_text() == metrics_page()
+
+
+KINDS = tuple(dict.fromkeys(kind(each) for each in PROFILES))
+METRICS = {table.PREFIX + name for table, name in gpu_rows()}
+
+
+@pytest.fixture(scope="module")
+def lacking() -> Mapping[str, set[str]]:
+    """By profile: what it has no value for."""
+    return {one: METRICS - {table.PREFIX + name for table, name in having} for one, having in rows_by_profile().items()}
+
+
+@each_case("profile", PROFILES)
+def test_every_row_is_present_or_absent_for_a_reason(profile: str, lacking: Mapping[str, set[str]]) -> None:
+    """Each absent metric has an entry in scripts/missing_metrics.py, and no present metric has one."""
+    assert lacking[profile] == missing(kind(profile), METRICS)
+
+
+def test_every_absence_is_valid() -> None:
+    """Each entry has a reason, and names existing rows and simulated nodes."""
+    assert set(ALL) == set(KINDS)
+    for absence in MISSING_METRICS:
+        assert absence.reason
+        assert absence.kinds
+        assert set(absence.kinds) <= set(KINDS)
+        for metric in absence.metrics:
+            assert [each for each in METRICS if fnmatchcase(each, f"gpumon_{metric}")], metric

@@ -18,6 +18,7 @@ from loops import turn_until
 from reduced_reports import UP, gpu_reading, reduce_all, snapshot
 from sample_events import WALL, change
 from sample_windows import HOLD, MAINTENANCE, window
+from stores import StoringAgent
 
 from gpumon.health.node_health import PendingVerdict
 from gpumon.health.verdict import FAIL, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
@@ -34,7 +35,6 @@ from gpumon.services import write_behind
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import StoredState, Tick
 from gpumon.state.monitor import Monitor
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs, records, verdicts
 from gpumon.store.error_events import EventQuery
@@ -42,7 +42,6 @@ from gpumon.store.probe_runs import RunQuery
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
 from gpumon.store.stored_rows import count_left_out
-from gpumon.supervisor.loop import Loop
 
 SEEDS = range(120)
 TABLES = (
@@ -181,16 +180,11 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[[], tuple[Persistence, Monitor]]:
     def begin() -> tuple[Persistence, Monitor]:
-        loop, monitor = Loop(), Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
-        persistence = Persistence(
-            *(loop, tmp_path / "gpumon.db", Retention()),
-            publish=monitor.take,
-            latest=lambda: monitor.latest,
-        )
-        persistence.start()
-        turn_until(loop, lambda: monitor.latest.agent.restored)
-        persistence.close()
-        return persistence, monitor
+        agent = StoringAgent(tmp_path / "gpumon.db", Report(started=0.0, boot_id="boot-1"))
+        agent.persistence.start()
+        turn_until(agent.loop, lambda: agent.monitor.latest.agent.restored)
+        agent.persistence.close()
+        return agent.persistence, agent.monitor
 
     return begin
 

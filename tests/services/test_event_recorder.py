@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from loops import turn_for, turn_until, turn_until_equal
+from stores import StoringAgent
 
 from gpumon.clock import boot_clock
 from gpumon.model.error_event import NVML, SXID, XID, ErrorObservation
@@ -17,15 +18,10 @@ from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.runner.rank_process import KilledRanks
 from gpumon.services.event_recorder import EventRecorder
-from gpumon.services.persistence import Persistence
 from gpumon.services.write_behind import PATIENCE_SECONDS
 from gpumon.state.messages import Tick
-from gpumon.state.monitor import Monitor
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.store.retention import Retention
 from gpumon.store.store import Store
-from gpumon.supervisor.loop import Loop
 
 BUS_ID, UUID = "00000000:1B:00.0", "GPU-1"
 FALLEN = "79, pid=812, name=python3, GPU has fallen off the bus."
@@ -53,21 +49,13 @@ class KernelLogFile:
         self.append(f"NVRM: Xid (PCI:0000:1b:00): {text}", times=times)
 
 
-class EventRecorderOnly:
+class EventRecorderOnly(StoringAgent):
     """An agent with only an event recorder, persistence and a Report."""
 
     def __init__(self, folder: Path, log: Path | None, boot_id: str = "boot-1", *, reports_gpu: bool = True) -> None:
-        self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, probe=ProbeState(metrics=INITIAL)), ReducerSettings())
+        super().__init__(folder / "gpumon.db", Report(started=0.0, probe=ProbeState(metrics=INITIAL)))
         self.reported_xids: list[tuple[str, int]] = []
         self.killed = KilledRanks()
-        self.persistence = Persistence(
-            self.loop,
-            folder / "gpumon.db",
-            Retention(),
-            publish=self.monitor.take,
-            latest=lambda: self.monitor.latest,
-        )
         self.recorder = EventRecorder(
             self.loop,
             self.persistence.writes,

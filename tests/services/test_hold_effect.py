@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from changed_report import changed, new_report
 from loops import turn_for, turn_until
-from stores import read
+from stores import StoringAgent, read
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
@@ -39,17 +39,12 @@ from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.services import time_windows
-from gpumon.services.persistence import Persistence
 from gpumon.services.time_windows import HoldEffect, TimeWindows
 from gpumon.state.messages import ProbeEnded, ProbeProgressed, Tick
-from gpumon.state.monitor import Monitor
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.store import records
-from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
-from gpumon.supervisor.loop import Loop
 
 RACES = 200
 MAX_RANKS = 4096
@@ -63,19 +58,11 @@ time.sleep(60)
 FIRST = new_report(boot_id="a", simulated="h100x8", node=Node(snapshot_timestamp_seconds=1.0))
 
 
-class HoldingAgent:
+class HoldingAgent(StoringAgent):
     """An agent with persistence, probe runs and holds."""
 
     def __init__(self, store: Path, worker: Path, python: str = sys.executable) -> None:
-        self.loop = Loop()
-        self.monitor = Monitor(FIRST, ReducerSettings())
-        self.persistence = Persistence(
-            self.loop,
-            store,
-            Retention(),
-            publish=self.monitor.take,
-            latest=lambda: self.monitor.latest,
-        )
+        super().__init__(store, FIRST)
         self.transform: Callable[[Report], Report] = lambda report: report
         """Function with which a test changes the Report."""
         self.messages: list[Any] = []

@@ -10,39 +10,26 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from stores import read
+from stores import StoringAgent, read
 
 from gpumon.model.request import RequestResult
 from gpumon.model.time_window import MAX_REASON_LENGTH, WindowKind, WindowRequest, WindowSelection, in_force
-from gpumon.services.persistence import Persistence
 from gpumon.services.time_windows import MaintenanceEffect, TimeWindows
 from gpumon.state.messages import Tick
-from gpumon.state.monitor import Monitor
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.store import records
-from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
-from gpumon.supervisor.loop import Loop
 
 Windows = list[tuple[str, bool]]
 """The reason of each window, and whether it is in force."""
 
 
-class TimeWindowsOnly:
+class TimeWindowsOnly(StoringAgent):
     """An agent with only persistence, maintenance windows and a Report."""
 
     def __init__(self, path: Path) -> None:
-        self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, boot_id="a"), ReducerSettings())
-        self.persistence = Persistence(
-            self.loop,
-            path,
-            Retention(),
-            publish=self.monitor.take,
-            latest=lambda: self.monitor.latest,
-        )
+        super().__init__(path, Report(started=0.0, boot_id="a"))
         self.changes = 0
         self.windows = TimeWindows(
             self.loop,

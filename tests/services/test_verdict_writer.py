@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from stores import read, write
+from stores import StoringAgent, read, write
 
 from gpumon.clock import boot_clock
 from gpumon.health.clear_request import ClearRequest
@@ -19,15 +19,11 @@ from gpumon.health.node_health import Pending
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.model.records import AgentRun
-from gpumon.services.persistence import Persistence
 from gpumon.services.verdict_writer import VerdictWriter
-from gpumon.state.monitor import Monitor
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
 from gpumon.store import records, verdicts
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
-from gpumon.supervisor.loop import Loop
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 
@@ -57,19 +53,11 @@ def cleared_transition(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
     )
 
 
-class VerdictWriterOnly:
+class VerdictWriterOnly(StoringAgent):
     """An agent with only persistence, a verdict writer and a Report."""
 
     def __init__(self, path: Path) -> None:
-        self.loop = Loop()
-        self.monitor = Monitor(Report(started=0.0, boot_id="boot-1"), ReducerSettings())
-        self.persistence = Persistence(
-            self.loop,
-            path,
-            Retention(),
-            publish=self.monitor.take,
-            latest=lambda: self.monitor.latest,
-        )
+        super().__init__(path, Report(started=0.0, boot_id="boot-1"))
         self.verdict_writer = VerdictWriter(self.loop, self.persistence.writes, lambda: self.monitor.latest)
         self.persistence.start()
         turn_until(self.loop, lambda: self.monitor.latest.agent.restored or self.persistence.error is not None)
@@ -77,13 +65,6 @@ class VerdictWriterOnly:
     @property
     def open(self) -> set[str]:
         return {check for check, _ in self.monitor.latest.health.open}
-
-    def store_transitions(self, *transitions: VerdictTransition) -> bool:
-        """Return whether the transitions are stored; they take effect in any case."""
-        results: list[bool] = []
-        self.persistence.writes.record_transitions(transitions, results.append)
-        turn_until(self.loop, lambda: bool(results))
-        return results[0]
 
     def stop(self) -> None:
         """Wait until no write is missing, and stop."""
