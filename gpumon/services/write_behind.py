@@ -109,14 +109,10 @@ class WriteBehind:
         In the same write, store the position up to which the kernel log was read, unless it is None. `on_done` is
         called at the end, even if the write failed.
         """
-
-        def note_position(_: object) -> None:
-            if position is not None:
-                self._rows[error_events.POSITION] = {None: position}
-            on_done()
-
         message = ErrorChanges(changes=tuple(changes)) if changes else None
-        self.record(lambda connection: error_events.record(connection, changes, position), message, note_position)
+        if position is not None:
+            self._rows[error_events.POSITION] = {None: position}
+        self.record(lambda connection: error_events.record(connection, changes, position), message, lambda _: on_done())
 
     def record_transitions(
         self, transitions: Sequence[VerdictTransition], on_done: Callable[[bool], None] = lambda _: None
