@@ -17,7 +17,6 @@ from gpumon.clock import boot_clock
 from gpumon.config.component_settings import host_orders, initial_report, reducer_settings, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
-from gpumon.model.child_status import SamplerStatus
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
@@ -25,6 +24,7 @@ from gpumon.model.snapshot import (
     DriverStatus,
     Hello,
     Logged,
+    SamplerStatus,
     Snapshot,
     TrialResult,
 )

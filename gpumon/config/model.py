@@ -29,7 +29,7 @@ from gpumon.config.setting import (
     split,
 )
 from gpumon.health.xids import Xid
-from gpumon.model.series_limits import MAX_SERIES
+from gpumon.model.reading import MAX_SERIES
 
 
 class WebSection(ConfigurationSection):

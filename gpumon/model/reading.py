@@ -458,3 +458,17 @@ def labels_of(names: tuple[str, ...], key: str) -> Labels:
     """Return the labels with these names and the values in `key` ("corrected,dram"). Leave out empty values."""
     values = key.split(KEY_SEPARATOR) if len(names) > 1 else (key,)
     return tuple(pair for pair in zip(names, values, strict=True) if pair[1])
+
+
+MAX_SERIES: Mapping[str, int] = {
+    "xids": 64,
+    "processes": 64,
+    "migs": 16,
+    "links": 36,
+    "sxids": 64,
+    "ports": 64,
+    "poll_errors": 128,
+}
+"""Maximum number of items that get series, by kind. Per GPU: Xid codes, processes, MIG instances, and links of each
+type. Per node: SXid codes of NVSwitches, ports, and poll errors.
+"""

@@ -1,4 +1,4 @@
-"""Messages that child processes send to the daemon.
+"""Messages that child processes send to the daemon, and the states of children, from the services that supervise them.
 
 Times: `at` and `*_at` are seconds of CLOCK_BOOTTIME, for deadlines and rates; `wall` is Unix time, for display.
 """
@@ -268,3 +268,43 @@ class Logged(Frame):
 
     messages: Mapping[str, float]
     """Number of log messages by level."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Quarantine of a GPU or device: children open it only as a retry, because calls on it may hang or crash."""
+
+    fault: str
+    detail: str
+    wall: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerStatus:
+    """State of the sampler children, sent by the service that supervises them."""
+
+    stuck_seconds: float = 0.0
+    """Seconds for which the current driver call has not returned; 0 if no call is in progress."""
+    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
+    """Quarantined GPUs by bus id."""
+    restarts: Mapping[str, float] = field(default_factory=dict)
+    """Number of restarts of the sampler, by reason."""
+    abandoned: tuple[str, ...] = ()
+    """Names of the child processes that SIGKILL did not end."""
+    gave_up: bool = False
+    """True if no sampler runs, because too many children were abandoned."""
+    hang: str = ""
+    """A clause that names the driver call that does not return and when that began; empty after a snapshot."""
+    driver_calls: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatus:
+    """State of the host child, sent by the service that supervises the child."""
+
+    quarantined: Mapping[str, Quarantine] = field(default_factory=dict)
+    """Quarantined devices and collectors by name. Their files are not read, because a read of them blocked."""
+    abandoned: tuple[str, ...] = ()
+    """Names of the child processes that SIGKILL did not end."""
+    trouble: str = ""
+    """Reason why no host child runs; empty if one runs."""

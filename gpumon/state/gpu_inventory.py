@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpumon.health.products import Expectation, Neighbours, board_size, expectation
-from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Now
 from gpumon.model.node import Driver
 from gpumon.model.records import StoredGpu
 from gpumon.model.request import DeviceHolder
-from gpumon.model.snapshot import CONTAINER, SANDBOX, DriverStatus, PciBus, Snapshot
+from gpumon.model.snapshot import CONTAINER, SANDBOX, DriverStatus, PciBus, Quarantine, SamplerStatus, Snapshot
 from gpumon.model.str_enum import StrEnum
 from gpumon.state.gpu_identity import (
     DISPLACED,

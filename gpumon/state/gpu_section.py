@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import OK, UNKNOWN
-from gpumon.model.child_status import SamplerStatus
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Driver
-from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, Snapshot
+from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, SamplerStatus, Snapshot
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.state import gpu_inventory
 from gpumon.state.gpu_inventory import GpuInventory, Removal

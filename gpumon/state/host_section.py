@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpumon.model.child_status import HostStatus
 from gpumon.model.node import UNITS
 from gpumon.model.reading import SLOW
-from gpumon.model.snapshot import HostSnapshot, PortReading, PortReadings, ProcessReadings, ServiceReadings
+from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReading, PortReadings, ProcessReadings, ServiceReadings
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance, StoredState
 from gpumon.state.port_inventory import Records

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
-from gpumon.model.reading import Page, Table, count_series
-from gpumon.model.series_limits import MAX_SERIES
+from gpumon.model.reading import MAX_SERIES, Page, Table, count_series
 
 _Table = TypeVar("_Table", bound=Table)
 

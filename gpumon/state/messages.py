@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from gpumon.health.node_health import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
-from gpumon.model.child_status import HostStatus, SamplerStatus
 from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition
 from gpumon.model.frame import Frame
 from gpumon.model.records import AgentRun, NotifiedAlert, PortRecord, StoredGpu
 from gpumon.model.request import DeviceHolder
+from gpumon.model.snapshot import HostStatus, SamplerStatus
 from gpumon.model.time_window import TimeWindow, Windows, WindowsEnded
 from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import ALL_REDUCE

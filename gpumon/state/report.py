@@ -16,7 +16,6 @@ from gpumon.health.table import recorded_windows
 from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict
 from gpumon.model import time_window
 from gpumon.model.bus_id import parse_bus_id
-from gpumon.model.child_status import HostStatus
 from gpumon.model.error_event import UNNAMED, ErrorEvent
 from gpumon.model.frame import Frame
 from gpumon.model.gpu_state import GpuState
@@ -24,7 +23,7 @@ from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.reading import Labels, labels_of
 from gpumon.model.records import AgentRun
-from gpumon.model.snapshot import HostSnapshot, PortReading, PortReadings
+from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReading, PortReadings
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end, released_scopes
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.gpu_inventory import GpuInventory

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
 
 from gpumon.model.call_progress import CallInProgress
-from gpumon.model.child_status import HostStatus
 from gpumon.model.frame import Frame
 from gpumon.model.orders import EXIT_MISMATCH, HostOrders, Orders
-from gpumon.model.snapshot import TrialResult
+from gpumon.model.snapshot import HostStatus, TrialResult
 from gpumon.supervisor.child import Child, ChildProgram
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop, Timer

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_status import Quarantine
+from gpumon.model.snapshot import Quarantine
 from gpumon.supervisor.deadlines import Deadlines
 
 

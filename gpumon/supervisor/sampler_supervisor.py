@@ -11,12 +11,11 @@ from datetime import datetime, timezone
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import REST, WATCH
 from gpumon.model.call_progress import CallInProgress
-from gpumon.model.child_status import SamplerStatus
 from gpumon.model.error_event import FIRMWARE_SILENT, ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.orders import INDEX_PREFIX, SamplerOrders
 from gpumon.model.request import DeviceHolder
-from gpumon.model.snapshot import Snapshot
+from gpumon.model.snapshot import SamplerStatus, Snapshot
 from gpumon.model.time_window import NODE
 from gpumon.supervisor.child import Child, ChildProgram
 from gpumon.supervisor.child_supervisor import ChildSupervisor

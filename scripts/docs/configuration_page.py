@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gpumon.config import yaml_file
-from gpumon.config.configuration_sources import CONFIG_FILE_VARIABLE
-from gpumon.config.load import DEFAULT_FILE
+from gpumon.config.load import CONFIG_FILE_VARIABLE, DEFAULT_FILE
 from gpumon.config.settings_table import CONFIG_FILE, SettingRow, sections, settings
 from gpumon.health.table import LIMITS
 

@@ -11,12 +11,21 @@ from reduced_reports import UP, gpu_state, log_lines, reduce_all, xid79_verdict
 
 from gpumon.health.products import Basis, Expectation
 from gpumon.health.verdict import Level, Verdict
-from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Instant
 from gpumon.model.records import StoredGpu
-from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus, GpuReading, PciBus, Snapshot
+from gpumon.model.snapshot import (
+    CONTAINER,
+    GUEST,
+    HOST,
+    DriverStatus,
+    GpuReading,
+    PciBus,
+    Quarantine,
+    SamplerStatus,
+    Snapshot,
+)
 from gpumon.outputs.responses.devices import NvlinksResponse
 from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu

@@ -9,9 +9,8 @@ import pytest
 from reader_turns import host_snapshot
 from reduced_reports import gpu_reading, healthy, log_lines, reduce_all, snapshot
 
-from gpumon.model.child_status import HostStatus, Quarantine
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
-from gpumon.model.snapshot import HostSnapshot, PortReading
+from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReading, Quarantine
 from gpumon.outputs.prometheus import Renderer
 from gpumon.state.host_section import STALE_SECONDS
 from gpumon.state.messages import Tick

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from reader_turns import host_snapshot
 from reduced_reports import UP, gpu_reading, log_lines, reduce_all, snapshot
 
-from gpumon.model.child_status import HostStatus
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.records import PortRecord
-from gpumon.model.snapshot import HostSnapshot, PciBus, PortReading
+from gpumon.model.snapshot import HostSnapshot, HostStatus, PciBus, PortReading
 from gpumon.state import port_inventory
 from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.messages import Message, StoredState

@@ -20,12 +20,11 @@ from reduced_reports import (
 from sample_events import change
 
 from gpumon.health.verdict import OK, UNKNOWN
-from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.error_event import XID, ErrorCounter
 from gpumon.model.frame import decode, encode
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Now
-from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
+from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Quarantine, SamplerStatus, Snapshot
 from gpumon.state.messages import ErrorChanges, Message, StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce
 from gpumon.state.sections import samples

@@ -8,9 +8,8 @@ import pytest
 from reduced_reports import BUS, TERMS, UP, gpu_reading, gpu_state, healthy, lost_reading, reduce_all, snapshot
 from sample_windows import RELEASE, window
 
-from gpumon.model.child_status import Quarantine, SamplerStatus
 from gpumon.model.instant import Instant
-from gpumon.model.snapshot import DriverStatus, PciBus
+from gpumon.model.snapshot import DriverStatus, PciBus, Quarantine, SamplerStatus
 from gpumon.model.time_window import NODE, TimeWindow, WindowsEnded
 from gpumon.state.gpu_section import RESUME_SECONDS
 from gpumon.state.report import Report

@@ -16,11 +16,10 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_status import SamplerStatus
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation
-from gpumon.model.snapshot import Snapshot
+from gpumon.model.snapshot import SamplerStatus, Snapshot
 from gpumon.supervisor.child_supervisor import RestartDelay
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop

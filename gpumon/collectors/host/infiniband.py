@@ -24,8 +24,7 @@ from gpumon.model.infiniband import (
     Placement,
     matches,
 )
-from gpumon.model.reading import SLOW
-from gpumon.model.series_limits import MAX_SERIES
+from gpumon.model.reading import MAX_SERIES, SLOW
 from gpumon.model.snapshot import PortReading, PortReadings
 
 log = logging.getLogger("gpumon.collectors.host")

@@ -16,10 +16,9 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
-from gpumon.model.child_status import HostStatus
 from gpumon.model.frame import Frame
 from gpumon.model.orders import HostOrders, Simulation
-from gpumon.model.snapshot import HostSnapshot, PortReadings
+from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReadings
 from gpumon.supervisor.child_supervisor import HOST, HostSupervisor
 from gpumon.supervisor.loop import Loop
 
