@@ -17,6 +17,8 @@ from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.table import LIMITS
 from gpumon.model.input_file import MAX_BYTES
 
+GPU_FORMS = "must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its index, not "
+
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
@@ -322,11 +324,45 @@ def test_errors_name_the_valid_type(environ: dict[str, str], tmp_path: Path, sec
     assert problem.startswith(f"{path}:1: {complaint}; for example ")
 
 
-@each_case("wrong", ["0000:18:20.0", "0000:18:00.8", "\u0663", "18:00"])
-def test_an_invalid_gpu_to_exclude_is_an_error(environ: dict[str, str], tmp_path: Path, wrong: str) -> None:
-    """A bus id that no device can have, or a number in other digits, would exclude nothing."""
-    (problem,) = complaints(written(tmp_path, f"gpus: {{exclude: ['{wrong}']}}\n"), environ)
-    assert f"its PCI bus id (0000:18:00.0) or its index, not {wrong!r}" in problem
+@each_case(
+    ("section", "complaint"),
+    [
+        *(
+            (f"gpus: {{exclude: ['{gpu}']}}", f"gpus.exclude.0: {GPU_FORMS}{gpu!r}")
+            for gpu in ("0000:18:20.0", "0000:18:00.8", "\u0663", "18:00")
+        ),
+        *(
+            (
+                f"links: {{exclude: ['{name}']}}",
+                "links.exclude.0: must be a device (mlx5_3), a PCI address (0000:86:00.0)",
+            )
+            for name in ("mlx5_0/1", "*", "", "a b")
+        ),
+        *(
+            (f"web: {{listen_address: '{address}'}}", "web.listen_address: must be HOST:PORT")
+            for address in ("17400", "host:65536", "::1:80", "http://x:1", "host:")
+        ),
+        *(
+            (f"probe: {{{key}_seconds: 1e12}}", f"probe.{key}_seconds: ")
+            for key in ("interval", "jitter", "initial_delay", "min_idle", "deadline")
+        ),
+        ('probe: {nccl_environment: {"NCCL_A=B": 1}}', "probe.nccl_environment.NCCL_A=B: "),
+        ('probe: {nccl_environment: {NCCL_ALGO: "Ring\\0"}}', "probe.nccl_environment.NCCL_ALGO: "),
+        ('probe: {nccl_environment: {NCCL_ALGO: "\\ud800"}}', "probe.nccl_environment.NCCL_ALGO: "),
+        ('probe: {scheduler_gate: "/usr/bin/gate\\0"}', "probe.scheduler_gate.0: "),
+        ('probe: {scheduler_gate: ["", --node]}', "probe.scheduler_gate: "),
+        ('probe: {python: "/usr/bin/python3\\0"}', "probe.python: "),
+        ('probe: {python: ""}', "probe.python: "),
+        ("probe: {python: /}", "probe.python: "),
+        ("probe: {python: ~nobody-by-this-name/bin/python}", "probe.python: "),
+    ],
+)
+def test_values_that_cannot_work_are_refused(
+    environ: dict[str, str], tmp_path: Path, section: str, complaint: str
+) -> None:
+    """A value without effect, or with which the server or a run could not start, is an error when it is read."""
+    path = written(tmp_path, f"{section}\n")
+    assert complaints(path, environ)[0].startswith(f"{path}:1: {complaint}")
 
 
 def test_plain_scalars_are_text(environ: dict[str, str], tmp_path: Path) -> None:
@@ -373,43 +409,6 @@ def test_variables_of_kubernetes_are_ignored(environ: dict[str, str]) -> None:
 def test_a_listen_address_has_host_and_port(environ: dict[str, str], address: str, parts: tuple[str, int]) -> None:
     """Host and port are separated, for IPv6 too."""
     assert load(None, {"--web.listen-address": address}, environ).web.address == parts
-
-
-@each_case("address", ["17400", "host:65536", "::1:80", "http://x:1", "host:"])
-def test_invalid_listen_addresses_are_refused(environ: dict[str, str], address: str) -> None:
-    """An invalid listen address is an error before the server starts."""
-    assert complaints(None, environ, {"--web.listen-address": address})[0].startswith("--web.listen-address: ")
-
-
-@each_case(
-    ("settings", "key"),
-    [
-        ('nccl_environment: {"NCCL_A=B": 1}', "probe.nccl_environment.NCCL_A=B"),
-        ('nccl_environment: {NCCL_ALGO: "Ring\\0"}', "probe.nccl_environment.NCCL_ALGO"),
-        ('nccl_environment: {NCCL_ALGO: "\\ud800"}', "probe.nccl_environment.NCCL_ALGO"),
-        ('scheduler_gate: "/usr/bin/gate\\0"', "probe.scheduler_gate.0"),
-        ('scheduler_gate: ["", --node]', "probe.scheduler_gate"),
-        ('python: "/usr/bin/python3\\0"', "probe.python"),
-        ('python: ""', "probe.python"),
-        ("python: /", "probe.python"),
-        ("python: ~nobody-by-this-name/bin/python", "probe.python"),
-    ],
-)
-def test_invalid_program_arguments_are_refused(
-    environ: dict[str, str], tmp_path: Path, settings: str, key: str
-) -> None:
-    """Invalid program arguments are an error at start and not when a run starts."""
-    file = tmp_path / "gpumon.yaml"
-    file.write_text(f"probe:\n  {settings}\n")
-    assert complaints(file, environ)[0].startswith(f"{file}:2: {key}: ")
-
-
-@each_case("key", ["interval", "jitter", "initial_delay", "min_idle", "deadline"])
-def test_an_excessive_probe_time_is_refused(environ: dict[str, str], tmp_path: Path, key: str) -> None:
-    """An excessive time is an error when the configuration is read and not when a run starts."""
-    file = tmp_path / "gpumon.yaml"
-    file.write_text(f"probe:\n  {key}_seconds: 1e12\n")
-    assert complaints(file, environ)[0].startswith(f"{file}:2: probe.{key}_seconds: ")
 
 
 @pytest.mark.parametrize(
@@ -562,16 +561,6 @@ def test_unknown_version_names_are_refused(environ: dict[str, str], tmp_path: Pa
         f"{path}:2: health.versions.bios: unknown name; did you mean vbios?",
         f"{path}:2: health.versions.x: unknown name; valid names: " + ", ".join(sorted(VERSIONS)),
     ]
-
-
-@pytest.mark.parametrize("wrong", ["mlx5_0/1", "*", "", "a b"])
-def test_an_invalid_name_of_an_adapter_is_refused(environ: dict[str, str], tmp_path: Path, wrong: str) -> None:
-    """The error names the input and the accepted forms."""
-    path = written(tmp_path, f"links:\n  exclude: ['{wrong}']\n")
-
-    (problem,) = complaints(path, environ)
-    assert problem.startswith(f"{path}:2: links.exclude.0: must be a device (mlx5_3), a PCI address (0000:86:00.0)")
-    assert repr(wrong) in problem
 
 
 def test_adapters_are_named_by_device_address_and_board(environ: dict[str, str], tmp_path: Path) -> None:
