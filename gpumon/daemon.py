@@ -23,7 +23,7 @@ from gpumon.runner.containment import end_orphans, end_remains
 from gpumon.runner.host_memory import sweep
 from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
-from gpumon.supervisor import capabilities
+from gpumon.supervisor.child_process import clear_ambient
 from gpumon.supervisor.process_tree import descendants, resident_memory
 
 _log = logging.getLogger("gpumon")
@@ -64,7 +64,7 @@ class Daemon:
         store does not answer.
         """
         self._log_start()
-        capabilities.clear_ambient()
+        clear_ambient()
         _raise_descriptor_limit()
         _create_state_directory(self._configuration.store.path)
         _clean_up_after_previous_agent()

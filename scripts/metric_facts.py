@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from gpumon_sim.profiles import PROFILES
 
-from gpumon.collectors.nvml.field_ids import FIELD_IDS, Version
+from gpumon.collectors.nvml.fields import FIELD_IDS, Version
 from gpumon.collectors.nvml.gpm import METRICS
 from gpumon.model.reading import rows
 from scripts.simulated_reports import gpu_rows, rows_by_profile

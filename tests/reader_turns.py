@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, TypeVar, cast
 
-from gpumon.collectors.host.files import Files, ReadErrors
-from gpumon.collectors.host.reader import ReadFunction, Trees, Turn
+from gpumon.collectors.host.reader import Files, ReadErrors, ReadFunction, Trees, Turn
 from gpumon.model.frame import Frame
 from gpumon.model.orders import HostOrders
 from gpumon.model.reading import SLOW

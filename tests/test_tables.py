@@ -10,7 +10,7 @@ from each_case import each_case
 
 from gpumon.collectors.nvml import gpm
 from gpumon.collectors.nvml.calls import CALLS
-from gpumon.collectors.nvml.field_ids import FIELD_IDS, field_ids
+from gpumon.collectors.nvml.fields import FIELD_IDS, field_ids
 from gpumon.health.table import recorded_windows
 from gpumon.model.nvlink import C2cLink, Nvlink
 from gpumon.model.reading import (

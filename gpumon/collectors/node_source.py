@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gpumon.model.orders import Simulation, SimulationError
 
 if TYPE_CHECKING:  # the sampler child does not load the module, to save memory
-    from gpumon.collectors.host.files import Files
+    from gpumon.collectors.host.reader import Files
 
 GROUP = "gpumon.node_source"
 """Group of the entry point that names an object with the protocol NodeSource."""

@@ -64,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Source: one field of nvmlDeviceGetFieldValues. collectors/nvml/field_ids maps `name` to the driver's field id."""
+    """Source: one field of nvmlDeviceGetFieldValues. collectors/nvml/fields maps `name` to the driver's field id."""
 
     name: str
     scale: float = 1

@@ -1,6 +1,6 @@
 """TABLE: the fields of nvmlDeviceGetFieldValues, with the ids and values that the simulated driver has for them.
 
-It was written from NVML's header, independently of the table in collectors/nvml/field_ids.py, so that tests detect a
+It was written from NVML's header, independently of the table in collectors/nvml/fields.py, so that tests detect a
 wrong id there.
 """
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from gpumon.collectors.host.files import Files
+from gpumon.collectors.host.reader import Files
 from gpumon.collectors.node_source import NodeWithoutGpu
 from gpumon.model.orders import Simulation, is_recording
 from gpumon_sim.profiles import PROFILES

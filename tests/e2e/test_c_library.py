@@ -13,7 +13,7 @@ import pytest
 import small_nvml
 from agents import AgentProcess, eventually
 
-from gpumon.collectors.nvml.place import place
+from gpumon.collectors.sampler.node_reader import place
 from gpumon.model.snapshot import CONTAINER
 
 pytestmark = pytest.mark.slow

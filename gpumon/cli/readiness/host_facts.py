@@ -24,8 +24,7 @@ from gpumon.cli.config_arguments import local_socket, web_problem
 from gpumon.cli.once import SingleReading
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.clock import boot_clock
-from gpumon.collectors.host.files import Tree
-from gpumon.collectors.host.reader import Trees, Turn
+from gpumon.collectors.host.reader import Tree, Trees, Turn
 from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.collectors.kernel_log.reader import KernelLog
 from gpumon.config.component_settings import kernel_log_path, probe_settings

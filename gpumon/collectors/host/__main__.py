@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.host.files import ReadErrors, Tree
 from gpumon.collectors.host.infiniband import PortReader
 from gpumon.collectors.host.processes import ProcessReader
-from gpumon.collectors.host.reader import HostReader, Trees, Turn, mask_pids
+from gpumon.collectors.host.reader import HostReader, ReadErrors, Tree, Trees, Turn, mask_pids
 from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.collectors.host.services import ServiceReader
 from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run

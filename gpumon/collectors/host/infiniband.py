@@ -7,8 +7,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 
-from gpumon.collectors.host.files import Files, ReadErrors, list_names, read_text
-from gpumon.collectors.host.reader import Turn
+from gpumon.collectors.host.reader import Files, ReadErrors, Turn, list_names, read_text
 from gpumon.collectors.host.topology import PciTopology
 from gpumon.collectors.host.unmatched_patterns import UnmatchedPatterns
 from gpumon.model.bus_id import parse_bus_id

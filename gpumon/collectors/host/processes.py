@@ -14,8 +14,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from gpumon.collectors.host.files import UNSUPPORTED, list_names, read_link, read_text
-from gpumon.collectors.host.reader import Turn, mask_pids
+from gpumon.collectors.host.reader import UNSUPPORTED, Turn, list_names, mask_pids, read_link, read_text
 from gpumon.model.snapshot import ProcessReadings, StuckProcess
 
 MAX_PROCESSES = 16384

@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpumon.collectors.host.files import Files, list_names, read_link, read_text
 from gpumon.collectors.host.processes import MAX_PROCESSES
-from gpumon.collectors.host.reader import Turn
+from gpumon.collectors.host.reader import Files, Turn, list_names, read_link, read_text
 from gpumon.collectors.host.services import UNIT_FOLDERS
 from gpumon.model.snapshot import SchedulerReadings
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gpumon.collectors.host.files import UNSUPPORTED, Files, list_names
-from gpumon.collectors.host.reader import Turn
+from gpumon.collectors.host.reader import UNSUPPORTED, Files, Turn, list_names
 from gpumon.model.node import UNITS
 from gpumon.model.snapshot import ServiceReadings
 

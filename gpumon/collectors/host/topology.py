@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpumon.collectors.host.files import Files, list_names, read_link, read_text
+from gpumon.collectors.host.reader import Files, list_names, read_link, read_text
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import APART, BOND, DPU, NUMA, SWITCH, Placement
 

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.kernel_log.firmware_errors import FirmwareErrors
-from gpumon.collectors.kernel_log.lines import Line, parse
-from gpumon.collectors.kernel_log.log_time import KernelClock
-from gpumon.collectors.kernel_log.reader import KernelLog, Record
+from gpumon.collectors.kernel_log.lines import FirmwareErrors, Line, parse
+from gpumon.collectors.kernel_log.reader import KernelClock, KernelLog, Record
 from gpumon.model.error_event import KMSG, MAX_TEXTS, OVERRUN, ErrorObservation, LogPosition, common
 
 log = logging.getLogger("gpumon.collectors.kernel_log")

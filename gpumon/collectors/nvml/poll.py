@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.nvml.device import GpuFaultError
-from gpumon.collectors.nvml.field_ids import field_ids, version
-from gpumon.collectors.nvml.gpu_reader import EVERYTHING, Extent, GpuReader
+from gpumon.collectors.nvml.fields import field_ids, version
+from gpumon.collectors.nvml.gpu_reader import EVERYTHING, SLOW_SECONDS, Extent, GpuReader, Tally, Turns
 from gpumon.collectors.nvml.library import (
     GONE,
     GPU_IS_LOST,
@@ -21,9 +21,8 @@ from gpumon.collectors.nvml.library import (
     Library,
     NvmlError,
 )
+from gpumon.collectors.nvml.link_reader import PeerAccess
 from gpumon.collectors.nvml.nvml_events import Events
-from gpumon.collectors.nvml.peer_access import PeerAccess
-from gpumon.collectors.nvml.turns import SLOW_SECONDS, Tally, Turns
 from gpumon.model.call_progress import AGAIN
 from gpumon.model.reading import FAST, RARE, SLOW, Tier
 from gpumon.model.snapshot import DriverStatus, GpuReading, Snapshot

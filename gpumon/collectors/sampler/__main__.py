@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
-from gpumon.collectors.nvml.driver_list import DriverList
-from gpumon.collectors.nvml.gpu_reader import Extent
+from gpumon.collectors.nvml.gpu_list import DriverList
+from gpumon.collectors.nvml.gpu_reader import SLOW_SECONDS, Extent
 from gpumon.collectors.nvml.library import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
@@ -22,7 +22,6 @@ from gpumon.collectors.nvml.library import (
 )
 from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.collectors.nvml.table_reader import ProcessNames
-from gpumon.collectors.nvml.turns import SLOW_SECONDS
 from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded_bus_ids
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import EXIT_MISMATCH, INDEX_PREFIX, SamplerOrders

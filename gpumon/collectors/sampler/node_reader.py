@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,12 +13,11 @@ from pathlib import Path
 import pynvml
 
 from gpumon.collectors.node_source import node_source
-from gpumon.collectors.nvml import pci
-from gpumon.collectors.nvml.place import is_virtual, place
+from gpumon.collectors.nvml import gpu_list
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation, SimulationError
-from gpumon.model.snapshot import HOST, DriverStatus
+from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus
 
 log = logging.getLogger("gpumon.collectors.sampler")
 
@@ -54,13 +54,13 @@ def surroundings(orders: SamplerOrders) -> HostContext:
         return _simulate(orders.simulation)
     sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
     return HostContext(
-        bus=lambda: pci.functions(sysfs),
-        uuids=lambda: pci.uuids(procfs),
+        bus=lambda: gpu_list.functions(sysfs),
+        uuids=lambda: gpu_list.uuids(procfs),
         place=place(sysfs=sysfs, procfs=procfs, root=Path("/"), environment=os.environ),
-        ports=lambda: pci.ports(sysfs),
+        ports=lambda: gpu_list.ports(sysfs),
         # The virtual port of a guest, and of a container in it, does not show the lanes of the physical slot.
-        slot_lanes=dict if is_virtual(sysfs, procfs) else lambda: pci.slot_lanes(sysfs),
-        nvswitches=lambda: pci.nvswitches(sysfs),
+        slot_lanes=dict if is_virtual(sysfs, procfs) else lambda: gpu_list.slot_lanes(sysfs),
+        nvswitches=lambda: gpu_list.nvswitches(sysfs),
     )
 
 
@@ -109,3 +109,48 @@ def excluded_bus_ids(names: Iterable[str], gpus: Mapping[str, str], uuids: Mappi
                 extra={"uuid": name},
             )
     return frozenset(bus_ids)
+
+
+_MARKS = ("run/.containerenv", ".dockerenv")
+"""Files by which a container is detected: Podman and Docker create them in its root folder."""
+_VARIABLES = frozenset({"KUBERNETES_SERVICE_HOST", "NVIDIA_VISIBLE_DEVICES"})
+"""Environment variables of Kubernetes pods and of containers with GPUs."""
+_GROUPS = re.compile(r"kubepods|docker[-/]|libpod|crio-|/lxc")
+_VENDORS = re.compile(
+    r"QEMU|KVM|VMware|Xen|innotek|Parallels|Virtual Machine|Compute Engine|Alibaba Cloud ECS|OpenStack"
+)
+"""DMI vendors and products of virtual machines. Amazon's name is left out, because its bare-metal machines have it too.
+"""
+
+
+def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
+    """Return where the agent runs: CONTAINER, also in a virtual machine, else GUEST (virtual machine) or HOST."""
+    if _is_contained(procfs, root, environment):
+        return CONTAINER
+    return GUEST if is_virtual(sysfs, procfs) else HOST
+
+
+def _is_contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool:
+    marked = any((root / mark).exists() for mark in _MARKS) or bool(_VARIABLES & environment.keys())
+    started = re.search(r"(^|\0)container=[^\0]", _text(procfs / "1/environ")) is not None  # by systemd's convention
+    return marked or started or _GROUPS.search(_text(procfs / "self/cgroup")) is not None
+
+
+def is_virtual(sysfs: Path, procfs: Path) -> bool:
+    """Return True in a virtual machine.
+
+    It is detected by the CPU flag `hypervisor` or, on Arm, which has no CPU flags, by vendor and product name in DMI.
+    """
+    for line in _text(procfs / "cpuinfo").splitlines():
+        if line.startswith("flags"):
+            return "hypervisor" in line.split()
+    firmware = " ".join(_text(sysfs / "class/dmi/id" / name).strip() for name in ("sys_vendor", "product_name"))
+    return _VENDORS.search(firmware) is not None
+
+
+def _text(path: Path) -> str:
+    """Return the content of a file; "" if the file is missing or not readable."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -11,7 +11,7 @@ import pynvml
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
-from gpumon.collectors.nvml.driver_list import DriverList
+from gpumon.collectors.nvml.gpu_list import DriverList
 from gpumon.collectors.nvml.library import Library, NvmlError
 from gpumon.collectors.nvml.poll import start
 from gpumon.collectors.sampler.__main__ import Sampler, failure_status

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from gpumon.collectors.nvml.field_ids import field_ids
+from gpumon.collectors.nvml.fields import field_ids
 from gpumon.collectors.nvml.library import UNSUPPORTED
 from gpumon_sim.arrivals import XID
 from gpumon_sim.capture import EVENT, FIELD, Capture, Timeline

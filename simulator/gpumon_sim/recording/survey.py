@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations, product
 from typing import Any
 
-from gpumon.collectors.nvml.field_ids import field_ids
+from gpumon.collectors.nvml.fields import field_ids
 from gpumon.collectors.nvml.library import Library, NvmlError
 from gpumon_sim.layouts import FIELD_VALUE
 from gpumon_sim.library import DESCRIBED, signature

@@ -14,8 +14,7 @@ from sysfs import add_port
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.host.__main__ import HostChild
-from gpumon.collectors.host.files import Tree
-from gpumon.collectors.host.reader import HostReader, Trees, Turn
+from gpumon.collectors.host.reader import HostReader, Tree, Trees, Turn
 from gpumon.model import call_progress, frame
 from gpumon.model.frame import Frame
 from gpumon.model.orders import HostOrders, Simulation

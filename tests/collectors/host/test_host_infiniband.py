@@ -12,8 +12,8 @@ from gpumon_sim.scenario import ScenarioFile
 from reader_turns import Turns
 from sysfs import add_port, write
 
-from gpumon.collectors.host.files import ReadErrors, Tree
 from gpumon.collectors.host.infiniband import MAX_PORTS, PortReader
+from gpumon.collectors.host.reader import ReadErrors, Tree
 from gpumon.model.infiniband import BOND, SWITCH
 from gpumon.model.snapshot import PortReading, PortReadings
 

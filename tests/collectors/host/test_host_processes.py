@@ -14,8 +14,8 @@ import pytest
 from gpumon_sim.infiniband import FileTree, open_tree
 from reader_turns import Turns
 
-from gpumon.collectors.host.files import Tree
 from gpumon.collectors.host.processes import MAX_PROCESSES, ProcessReader
+from gpumon.collectors.host.reader import Tree
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import ProcessReadings, StuckProcess
 

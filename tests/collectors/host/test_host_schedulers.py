@@ -9,7 +9,7 @@ from pathlib import Path
 from each_case import each_case
 from reader_turns import Turns
 
-from gpumon.collectors.host.files import Tree
+from gpumon.collectors.host.reader import Tree
 from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.model.snapshot import SchedulerReadings
 

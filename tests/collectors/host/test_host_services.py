@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from reader_turns import Turns
 
-from gpumon.collectors.host.files import Tree
+from gpumon.collectors.host.reader import Tree
 from gpumon.collectors.host.services import ServiceReader
 from gpumon.model.snapshot import ServiceReadings
 

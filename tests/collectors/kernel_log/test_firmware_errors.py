@@ -6,8 +6,7 @@ from pathlib import Path
 
 from each_case import each_case
 
-from gpumon.collectors.kernel_log.firmware_errors import FirmwareErrors
-from gpumon.collectors.kernel_log.lines import Line
+from gpumon.collectors.kernel_log.lines import FirmwareErrors, Line
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
 from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, ErrorObservation, LogPosition
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.collectors.kernel_log.log_time import KernelClock
-from gpumon.collectors.kernel_log.reader import MAX_LINES
+from gpumon.collectors.kernel_log.reader import MAX_LINES, KernelClock
 from gpumon.collectors.kernel_log.watch import KernelLogWatch
 from gpumon.model.error_event import OVERRUN, XID, ErrorObservation, LogPosition
 

@@ -6,7 +6,7 @@ import pynvml
 import pytest
 from each_case import each_case
 
-from gpumon.collectors.nvml.field_ids import FIELD_IDS, field_ids, version
+from gpumon.collectors.nvml.fields import FIELD_IDS, field_ids, version
 
 
 @each_case(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpumon.collectors.nvml import pci
+from gpumon.collectors.nvml import gpu_list
 
 
 def add(sysfs: Path, place: str, vendor: str, kind: str) -> None:
@@ -27,7 +27,7 @@ def test_the_port_above_a_gpu_is_found_by_its_sysfs_link(tmp_path: Path) -> None
     add(tmp_path, "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1c:00.0", "0x15b3", "0x020700")
     add(tmp_path, "pci0000:00/0000:00:05.0", "0x10de", "0x030200")
 
-    assert pci.ports(tmp_path) == {"00000000:1B:00.0": "00000000:17:02.0"}
+    assert gpu_list.ports(tmp_path) == {"00000000:1B:00.0": "00000000:17:02.0"}
 
 
 def test_the_lanes_of_a_slot_are_those_of_the_port_above(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_the_lanes_of_a_slot_are_those_of_the_port_above(tmp_path: Path) -> None
         add(tmp_path, f"pci0000:15/0000:15:{bus}.0/0000:{bus}:00.0", "0x10de", "0x030200")
     add(tmp_path, "pci0000:00/0000:00:05.0", "0x10de", "0x030200")
 
-    assert pci.slot_lanes(tmp_path) == {"00000000:16:00.0": 8}
+    assert gpu_list.slot_lanes(tmp_path) == {"00000000:16:00.0": 8}
 
 
 def test_nvswitches_are_bridges_of_nvidia(tmp_path: Path) -> None:
@@ -47,4 +47,4 @@ def test_nvswitches_are_bridges_of_nvidia(tmp_path: Path) -> None:
     add(tmp_path, "pci0000:00/0000:00:06.0", "0x10de", "0x068000")
     add(tmp_path, "pci0000:00/0000:00:07.0", "0x10de", "0x068000")
     add(tmp_path, "pci0000:00/0000:00:08.0", "0x8086", "0x068000")
-    assert pci.nvswitches(tmp_path) == 2
+    assert gpu_list.nvswitches(tmp_path) == 2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from each_case import each_case
 
-from gpumon.collectors.nvml import pci
-from gpumon.collectors.nvml.place import place
+from gpumon.collectors.nvml import gpu_list
+from gpumon.collectors.sampler.node_reader import place
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
 
 INTEL = "processor\t: 0\nflags\t\t: fpu vme sse2"
@@ -59,4 +59,4 @@ def test_a_virtual_function_is_not_counted_as_a_gpu(tmp_path: Path) -> None:
     make_root(tmp_path, files)
     (tmp_path / devices / "0000:1b:00.4" / "physfn").symlink_to("../0000:1b:00.0")
 
-    assert set(pci.functions(tmp_path)) == {"00000000:1B:00.0"}
+    assert set(gpu_list.functions(tmp_path)) == {"00000000:1B:00.0"}
