@@ -26,8 +26,8 @@ def clear_ambient() -> None:
     """Clear this thread's ambient capabilities, so that programs that it starts do not inherit them.
 
     The systemd unit grants them to the daemon, and only the host child may have them. A rank of a probe runs torch,
-    perhaps from a network file system, and the scheduler gate an operator's program: with CAP_DAC_READ_SEARCH they could
-    read every file of the host. Programs of root have all capabilities anyway, see capabilities(7).
+    perhaps from a network file system, and the scheduler gate an operator's program: with CAP_DAC_READ_SEARCH they
+    could read every file of the host. Programs of root have all capabilities anyway, see capabilities(7).
     """
     ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 

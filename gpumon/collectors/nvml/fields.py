@@ -26,8 +26,8 @@ class FieldId(NamedTuple):
 _BEFORE_RENUMBERING: Version = (580, 82)
 
 # pynvml's constants cannot be used: 25 ids were renumbered between drivers, and the constants depend on pynvml's
-# version, not the driver's. For example, id 269 is CLOCKS_EVENT_SW_THERMAL since driver 580.82. Driver 580.65 reports no
-# error for it, but returns a power-smoothing preset.
+# version, not the driver's. For example, id 269 is CLOCKS_EVENT_SW_THERMAL since driver 580.82. Driver 580.65 reports
+# no error for it, but returns a power-smoothing preset.
 FIELD_IDS = (
     FieldId("ECC_CURRENT", 1),
     FieldId("ECC_PENDING", 2),

@@ -384,7 +384,7 @@ def test_a_gpu_whose_calls_are_slow_is_read_over_several_polls(monkeypatch: pyte
         whole = poll.poll().gpus[3]
     with open_poll(extent=Extent(gpm=False), patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.2)
-        for module in ("poll", "turns"):
+        for module in ("poll", "gpu_reader"):
             monkeypatch.setattr(f"gpumon.collectors.nvml.{module}.boot_clock", lambda: clock.now)
         clock.poll()  # opening it is slow too: the next poll opens the GPUs after it on the bus
         polls = [clock.poll() for _ in range(150)]
@@ -402,7 +402,7 @@ def test_a_suspend_during_a_read_does_not_make_the_gpu_slow(monkeypatch: pytest.
     """The GPU is in the poll that the suspend interrupted, and in the next poll."""
     with open_poll(patience=0.5) as poll:
         clock = SlowCalls(poll, SLOW_BUS_ID, seconds=0.0)
-        for module in ("poll", "turns"):
+        for module in ("poll", "gpu_reader"):
             monkeypatch.setattr(f"gpumon.collectors.nvml.{module}.boot_clock", lambda: clock.now)
         clock.poll()
         clock.sleep_at("nvmlDeviceGetUtilizationRates", 3600.0)
@@ -425,7 +425,7 @@ def test_slow_gpus_are_opened_one_per_poll(monkeypatch: pytest.MonkeyPatch) -> N
             return look_up(function, *arguments, **more)
 
         monkeypatch.setattr(poll.library, "call", slowly)
-        for module in ("poll", "turns"):
+        for module in ("poll", "gpu_reader"):
             monkeypatch.setattr(f"gpumon.collectors.nvml.{module}.boot_clock", lambda: now)
         polls = [poll.poll() for _ in range(9)]
 
