@@ -132,20 +132,25 @@ class Device:
 
     # Calls
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: Call, *, may_become_supported: bool = False) -> Any:
         """Return the answer of an NVML getter, which is called at most once in a reading of the current tier.
 
         Raise NvmlError if the getter fails, AbsentError if an earlier call found it unsupported, and GpuFaultError if
-        the whole GPU fails.
+        the whole GPU fails. `may_become_supported`: call it again even if it is unsupported now, and do not count that.
         """
         key = call.name, call.arguments
         if key in self._unsupported:
             raise AbsentError
         if key not in self._answers:
             try:
-                self._answers[key] = self._driver(*key)
+                if (own := CALLS.get(call.name)) is not None:
+                    answer = own(self.library, self.handle, self.bus_id, *call.arguments)
+                else:
+                    function = f"nvmlDeviceGet{call.name}"
+                    answer = self.library.call(function, self.handle, *call.arguments, bus_id=self.bus_id)
+                self._answers[key] = answer
             except NvmlError as error:
-                self.judge(error, key)
+                self.judge(error, None if may_become_supported else key)
                 self._answers[key] = error
             else:
                 self._known.add(key)
@@ -166,25 +171,6 @@ class Device:
             except (AbsentError, NvmlError):
                 return otherwise
         return self._constants[call]
-
-    def link_call(self, name: str, link: int) -> Any:
-        """Return a getter's answer for one link.
-
-        The answer is not cached, because a link that comes up may support more getters. Raise NvmlError if the getter
-        fails, GpuFaultError if the whole GPU fails.
-        """
-        try:
-            return self._driver(name, (link,))
-        except NvmlError as error:
-            if error.code not in UNSUPPORTED:
-                self.judge(error)
-            raise
-
-    def _driver(self, name: str, arguments: tuple[int, ...]) -> Any:
-        own = CALLS.get(name)
-        if own is not None:
-            return own(self.library, self.handle, self.bus_id, *arguments)
-        return self.library.call(f"nvmlDeviceGet{name}", self.handle, *arguments, bus_id=self.bus_id)
 
     def judge(self, error: NvmlError, key: Key | None = None) -> None:
         """Raise GpuFaultError if an NVML error concerns the whole GPU or the driver is gone. Otherwise count the error.

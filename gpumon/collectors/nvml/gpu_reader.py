@@ -21,7 +21,8 @@ from gpumon.collectors.nvml.table_reader import NO_PROCESS_NAMES, ProcessNames, 
 from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import C2cLink, NvlinkPeer
-from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Call, Gpm, Tier
+from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Call, Gpm, Tier, rows
+from gpumon.model.snapshot import GpuReading
 
 VIRTUALIZATION = Call("VirtualizationMode")
 PROCESSES = "processes"
@@ -62,7 +63,7 @@ class GpuReader:
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self.peer_access: Access = {}
-        """Peer access status that was not returned by `readings` yet, by UUID of the other GPU and by capability."""
+        """Peer access status that was not returned by `reading` yet, by UUID of the other GPU and by capability."""
         self._instances = Instances(self.device, gpm=extent.gpm)
         self.watching = False
         """If True, the number of processes is read with FAST, and the bytes moved by each NVLink with SLOW."""
@@ -70,6 +71,7 @@ class GpuReader:
         self._parted: bool | None = None
         self._guest = False
         self._slow_at: float | None = None
+        self._read_at: float | None = None
 
     def read(self, tier: Tier) -> Iterator[None]:
         """Read the metrics of a tier. Yield after every few driver calls, so that other GPUs can be read in between.
@@ -91,7 +93,7 @@ class GpuReader:
         for table in tables:
             answered |= yield from table.read(tier, but=PROCESSES if closely else "")
         if tier is FAST and self.watching:
-            self._gpu.read_row(PROCESSES)
+            self._gpu.read_row(PROCESSES, rows(Gpu)[PROCESSES])
             yield
         for reader in links:
             reader.read(tier)
@@ -152,35 +154,37 @@ class GpuReader:
         if (yield from self._peers.read(self._nvlinks.count)):
             self._new_peers = self._peers.peers
 
-    def readings(self) -> dict[str, Any]:
-        """Return the GPU's last values as keyword arguments of GpuReading. NodePoll adds the remaining arguments.
+    def reading(self, uuid: str | None, index: int | None, max_gap: float) -> GpuReading:
+        """Return the GPU's last values, and how much counters that are integrated over time have grown.
 
-        NVLink peers and peer access are included only in the first call after new ones were read.
+        No time is integrated before the first reading and over a pause of more than `max_gap` seconds. NVLink peers and
+        peer access are included only once after new ones were read.
         """
+        now = boot_clock()
+        watched = now - self._read_at if self._read_at is not None and now - self._read_at <= max_gap else 0.0
+        self._read_at = now
         peers, self._new_peers = self._new_peers, {}
         access, self.peer_access = self.peer_access, {}
-        return {
-            "gpu": Gpu(**self._gpu.values),
-            "guest": self._guest or None,
-            "links": self._nvlinks.links,
-            "peers": peers,
-            "peer_access": access,
-            "c2c_links": self._c2c_links.links,
-            "fabric": self._fabric.reading(),
-            "platform": self._platform.reading(),
-            "migs": self._instances.readings,
-            "pids": self._gpu.pids if PROCESSES in self._gpu.values else None,
-            "pids_at": self._gpu.pids_at,
-            "slow_at": self._slow_at,
-            "link_bytes": self._traffic.moved if self.watching else {},
-        }
-
-    def increments(self, seconds: float) -> Mapping[str, Any]:
-        """Return how much counters grow in this number of seconds, by metric name.
-
-        Only counters that are integrated over time from the last value of another metric are included.
-        """
-        return self._gpu.increments(seconds)
+        return GpuReading(
+            bus_id=self.device.bus_id,
+            uuid=uuid,
+            index=index,
+            watched=watched,
+            increments=self._gpu.increments(watched),
+            gpu=Gpu(**self._gpu.values),
+            guest=self._guest or None,
+            links=self._nvlinks.links,
+            peers=peers,
+            peer_access=access,
+            c2c_links=self._c2c_links.links,
+            fabric=self._fabric.reading(),
+            platform=self._platform.reading(),
+            migs=self._instances.readings,
+            pids=self._gpu.pids if PROCESSES in self._gpu.values else None,
+            pids_at=self._gpu.pids_at,
+            slow_at=self._slow_at,
+            link_bytes=self._traffic.moved if self.watching else {},
+        )
 
     def close(self) -> None:
         """Free the GPM samples of the GPU and of its MIG instances, and discard the readings of the MIG instances."""

@@ -17,7 +17,7 @@ from gpumon.collectors.nvml.library import UNSUPPORTED, NvmlError
 from gpumon.collectors.nvml.table_reader import decode_error_rate, rows_of, scale_value, words
 from gpumon.model import bus_id
 from gpumon.model.nvlink import Nvlink, NvlinkPeer
-from gpumon.model.reading import ONCE, RARE, SLOW, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
+from gpumon.model.reading import ONCE, RARE, SLOW, Call, Each, Field, LinkCall, LinkField, Source, Table, Tier, rows
 
 TRAFFIC = (
     {"NVLINK_THROUGHPUT_DATA_RX": 1024, "NVLINK_COUNT_RCV_BYTES": 1},
@@ -205,7 +205,7 @@ class PeerReader:
     def _word(self, source: Source, link: int) -> str | None:
         if not isinstance(source, LinkCall):
             return None
-        value = self._device.link_call(source.name, link)
+        value = self._device.call(Call(source.name, (link,)), may_become_supported=True)
         if source.attribute is not None:
             value = getattr(value, source.attribute)
         # A switch that is not a PCI function of this host has an address of all ones.

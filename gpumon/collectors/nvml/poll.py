@@ -79,7 +79,6 @@ class _Slot:
         self.tried = False
         """True after an attempt to open the GPU, successful or not."""
         self.retry_at = 0.0
-        self.read_at: float | None = None
 
 
 class NodePoll:
@@ -246,7 +245,8 @@ class NodePoll:
                 self._open_in_turn(slot, tally)
             if slot.turns is not None:
                 slot.turns.reader.watching = self.watching
-                return (self._gpu_reading(slot, slot.turns.reader),) if slot.turns.take(tally) else ()
+                is_read = slot.turns.take(tally)
+                return (slot.turns.reader.reading(slot.uuid, slot.index, self._gap),) if is_read else ()
         except GpuFaultError as fault:
             self._blame(slot, fault, tally)
         return (_fault(slot),) if slot.visible and slot.fault is not None else ()
@@ -257,20 +257,6 @@ class NodePoll:
         if slot.visible:  # a GPU that was not given to this container is not an error
             tally.errors[f"fast,{fault.error.name}"] += 1
         self._close(slot, fault.fault, str(fault))
-
-    def _gpu_reading(self, slot: _Slot, reader: GpuReader) -> GpuReading:
-        now = boot_clock()
-        watched = now - slot.read_at if slot.read_at is not None else 0.0
-        slot.read_at = now
-        watched = watched if watched <= self._gap else 0.0
-        return GpuReading(
-            bus_id=slot.bus_id,
-            uuid=slot.uuid,
-            index=slot.index,
-            watched=watched,
-            increments=reader.increments(watched),
-            **reader.readings(),
-        )
 
     def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
         """Open the GPU, unless it failed before and other GPUs were not tried yet.
@@ -311,7 +297,7 @@ class NodePoll:
             raise GpuFaultError(OPEN_FAULTS.get(error.code, "init_failed"), error) from None
         reader = GpuReader(self._library, handle, bus_id, self._field_ids, self._extent)
         slot.turns = Turns(reader, self._patience, self._gap)
-        slot.fault, slot.error, slot.visible, slot.read_at = None, "", True, None
+        slot.fault, slot.error, slot.visible = None, "", True
         self.events.watch(handle, bus_id, slot.uuid)
 
     def _close(self, slot: _Slot, fault: str, error: str) -> None:

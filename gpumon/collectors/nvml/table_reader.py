@@ -142,23 +142,19 @@ class TableReader:
         answered = False
         for name, row in rows_of(self._table, tier, detailed=self._detailed).items():
             if name != but:
-                answered |= self._read_row(name, row)
+                answered |= self.read_row(name, row)
                 yield
         return answered
-
-    def read_row(self, name: str) -> None:
-        """Read one metric although its tier is not due.
-
-        It must be a metric whose value NVML getters return, because NVML fields are read only with their tier.
-        """
-        self._read_row(name, rows(self._table)[name])
 
     def reading(self) -> Any:
         """Return an instance of the table with the last values; None if no metric has a value."""
         return self._table(**self.values) if self.values else None
 
-    def _read_row(self, name: str, row: Row) -> bool:
-        """Read a metric and store its value. Return True if the metric has a value."""
+    def read_row(self, name: str, row: Row) -> bool:
+        """Read a metric and store its value. Return True if the metric has a value.
+
+        If its tier is not due, NVML getters must return the value, because NVML fields are read only with their tier.
+        """
         value = None
         collector = self._collectors + ("gpm" if isinstance(row.source, Gpm) else name)
         self._device.denied.discard(collector)
