@@ -38,9 +38,9 @@ from gpumon.runner.rank_process import KilledRanks
 from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.server.app import create_app
-from gpumon.server.hosts import ANY, is_loopback, own_names
+from gpumon.server.context import Sources
+from gpumon.server.guard import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint
-from gpumon.server.sources import Sources
 from gpumon.services.driver_release import DriverRelease
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "render":
         print(render(rules(args.stale_after), args.keep_for, kind=args.format, runbooks=args.runbooks), end="")
         return 0
-    from gpumon.server.runbooks import static_pages  # noqa: PLC0415 - imports the web framework
+    from gpumon.server.page import static_pages  # noqa: PLC0415 - imports the web framework
 
     for path, content in static_pages():
         file = args.folder / path

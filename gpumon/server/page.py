@@ -1,4 +1,4 @@
-"""The status page and the API reference page. They load nothing from other hosts.
+"""The status page, the API reference page and the runbooks. They load nothing from other hosts.
 
 Routes that read files (templates, styles, a module imported late) are not coroutines. FastAPI runs them in a thread, so
 that a hung disk blocks only the page and not /metrics.
@@ -7,15 +7,19 @@ that a hung disk blocks only the page and not /metrics.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from gpumon.config.configuration_error import did_you_mean
+from gpumon.health.alert_texts import RUNBOOKS, alert_texts, runbook_url
+from gpumon.outputs.responses.base import Document
 from gpumon.outputs.responses.report import ReportResponse
-from gpumon.server import openapi
+from gpumon.outputs.runbook import runbooks
 from gpumon.server.context import IndentedJson, host_time, rendered_documents, sources
 from gpumon.server.problem import Problem
 
@@ -44,7 +48,7 @@ def docs(request: Request) -> Response:
 
     def render() -> bytes:
         document = request.app.openapi()
-        return html("docs.html", {"document": document, "operations": openapi.operations(document)})
+        return html("docs.html", {"document": document, "operations": operations(document)})
 
     return Response(rendered_documents(request).get("docs.html", None, render), media_type="text/html")
 
@@ -64,6 +68,11 @@ def static(name: str) -> Response:
         raise Problem(404, "Not Found", f"There is no file {name!r}.", f"Existing files: {', '.join(static_files())}.")
     kind = TYPES[Path(name).suffix]
     return Response(static_files()[name], headers={"Content-Type": kind, "Cache-Control": "public, max-age=86400"})
+
+
+def operations(document: Document) -> list[tuple[str, str, Document]]:
+    """Return the method, path and OpenAPI operation object of each route, in the order of the routes."""
+    return [(method, path, item) for path, items in document["paths"].items() for method, item in items.items()]
 
 
 def _live_html(request: Request, template: str) -> Response:
@@ -92,3 +101,39 @@ def static_files() -> dict[str, bytes]:
 def _version(name: str) -> str:
     """Return a hash of a static file. Links to the file contain it, so that browsers reload a changed file."""
     return hashlib.sha256(static_files()[name]).hexdigest()[:12]
+
+
+@router.get(RUNBOOKS)
+def index(request: Request) -> Response:
+    """Return the list of all runbooks."""
+    return Response(rendered_documents(request).get(RUNBOOKS, None, _runbook_page), media_type="text/html")
+
+
+@router.get(f"{RUNBOOKS}/{{name}}")
+def runbook(request: Request, name: str) -> Response:
+    """Return the runbook of an alert. If `alerts.runbook_url` is set, redirect to the runbook below that URL."""
+    section = {rule.name: rule.section for rule in alert_texts()}.get(name)
+    if section is None:
+        raise Problem(404, "Not Found", f"There is no alert {name!r}.", did_you_mean(name, runbooks()))
+    base = sources(request).runbook_url
+    if base is not None:
+        return RedirectResponse(runbook_url(section, base))
+    return Response(
+        rendered_documents(request).get(f"runbook {section}", None, lambda: _runbook_page(section)),
+        media_type="text/html",
+    )
+
+
+def static_pages() -> Iterator[tuple[str, bytes]]:
+    """Yield the path and content of each file to export: index.html, and NAME/index.html for each runbook."""
+    style = static_files()["gpumon.css"].decode()
+    yield "index.html", _runbook_page(style=style)
+    for name in runbooks():
+        yield f"{name}/index.html", _runbook_page(name, style=style)
+
+
+def _runbook_page(name: str = "", style: str = "") -> bytes:
+    """Return the HTML page of a runbook; without `name`, the list of all. `style`: CSS to include in a static page."""
+    root = "" if style else f"{RUNBOOKS}/"
+    context = {"runbook": runbooks().get(name), "runbooks": runbooks(), "style": style, "root": root}
+    return html("runbook.html", context)

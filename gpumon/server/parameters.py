@@ -1,7 +1,4 @@
-"""Parses request parameters: durations, times, GPUs and probes.
-
-The functions raise a Problem: with status 400 for invalid text, with 404 for an unknown GPU or probe.
-"""
+"""Parses request parameters: durations, times, GPUs and probes. Each function raises a Problem for an invalid value."""
 
 from __future__ import annotations
 
@@ -17,11 +14,10 @@ SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds si
 GPU = Field(None, description="Only of this GPU: uuid or index.")
 _MAX_SHOWN = 40
 """Maximum number of characters of an invalid value that the answer repeats."""
-_MOMENT = "a duration before now (1h), RFC 3339, or seconds since the epoch"
 
 
 def duration(name: str, text: str) -> float:
-    """Convert the value of parameter `name`, such as 90s or 1h30m, to seconds. Raise a Problem if it is invalid."""
+    """Convert the value of parameter `name`, such as 90s or 1h30m, to seconds."""
     seconds = durations.seconds(text)
     if seconds is None:
         raise _invalid_parameter(name, text, "a duration such as 90s, 24h or 1h30m")
@@ -29,42 +25,34 @@ def duration(name: str, text: str) -> float:
 
 
 def moment(name: str, text: str, now: float) -> float:
-    """Convert a Unix time, an RFC 3339 timestamp or a duration before `now` to Unix time.
-
-    Raise a Problem for any other value of the parameter `name`.
-    """
+    """Convert the value of parameter `name` (Unix time, RFC 3339, or a duration before `now`) to Unix time."""
     seconds = durations.moment(text, now)
     if seconds is None:
-        raise _invalid_parameter(name, text, _MOMENT)
+        raise _invalid_parameter(name, text, "a duration before now (1h), RFC 3339, or seconds since the epoch")
     return seconds
 
 
 def gpu(report: Report, text: str) -> GpuState:
-    """Return the GPU with this uuid, index or PCI address. Raise a Problem if there is none."""
+    """Return the GPU with this uuid, index or PCI address."""
     state = report.gpu(text)
-    if state is None:
-        raise _unknown_gpu(report, text)
-    return state
-
-
-def probe(text: str) -> Probe:
-    """Return the probe of this name. Raise a Problem if there is none."""
-    if text in PROBES:
-        return PROBES[text]
-    names = list(PROBES)
-    detail = f"There is no probe {_shorten(text)!r}."
-    raise Problem(404, "Unknown probe", detail, f"Use one of: {', '.join(names)}.", probes=names)
-
-
-def _unknown_gpu(report: Report, text: str) -> Problem:
+    if state is not None:
+        return state
     gpus = [f"{state.index} ({state.uuid})" for state in report.gpus]
-    return Problem(
+    raise Problem(
         404,
         "Unknown GPU",
         f"There is no GPU {text!r} in this node's inventory.",
         f"Use one of: {', '.join(gpus)}." if gpus else "The inventory is empty: see /api/v1/node for the reason.",
         gpus=[{"gpu": state.index, "uuid": state.uuid} for state in report.gpus],
     )
+
+
+def probe(text: str) -> Probe:
+    if text in PROBES:
+        return PROBES[text]
+    names = list(PROBES)
+    detail = f"There is no probe {_shorten(text)!r}."
+    raise Problem(404, "Unknown probe", detail, f"Use one of: {', '.join(names)}.", probes=names)
 
 
 def _invalid_parameter(name: str, text: str, wanted: str) -> Problem:

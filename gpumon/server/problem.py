@@ -1,4 +1,4 @@
-"""Error responses as application/problem+json (RFC 9457), each with a remedy."""
+"""Error responses as application/problem+json (RFC 9457), each with a remedy, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
 from gpumon.probe.core.remedies import remedy
-from gpumon.server.headers import secure
 
 MAX_PATH = 200
 MEDIA_TYPE = "application/problem+json"
@@ -25,6 +25,16 @@ REMEDIES: Mapping[int, str] = {
     405: "Use a method that the Allow header names.",
     413: "Send no body.",
     500: "This is a bug in gpumon. Please report it with the traceback in the agent's log.",
+}
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
 }
 
 
@@ -140,3 +150,10 @@ def _allowed_methods(request: Request) -> str:
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
     ]
     return ", ".join(methods).replace("GET", "GET, HEAD")
+
+
+def secure(headers: MutableHeaders) -> None:
+    """Add the security headers, and Cache-Control: no-store unless the response sets Cache-Control itself."""
+    for name, value in SECURITY_HEADERS.items():
+        headers[name] = value
+    headers.setdefault("Cache-Control", "no-store")

@@ -15,8 +15,6 @@ from gpumon.server.problem import Problem, errors
 
 router = APIRouter(tags=["agent"])
 
-HEALTHY, READY = "Healthy.\n", "Ready.\n"
-
 
 @router.get("/metrics/", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse, summary="All metrics but single links, for Prometheus")
@@ -53,7 +51,7 @@ def _page(request: Request, page: Exposition) -> Response:
 @router.get("/-/healthy", response_class=PlainTextResponse, summary="Liveness")
 async def healthy() -> Response:
     """Answer 200 as long as the server runs, whatever the state of the driver and the GPUs."""
-    return PlainTextResponse(HEALTHY)
+    return PlainTextResponse("Healthy.\n")
 
 
 @router.get(
@@ -67,7 +65,7 @@ async def ready(request: Request) -> Response:
     if not sources(request).ready():
         retry = {"Retry-After": "1"}
         raise Problem(503, "Not ready", "The first poll has not ended.", "Retry in a second.", headers=retry)
-    return PlainTextResponse(READY)
+    return PlainTextResponse("Ready.\n")
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

@@ -23,7 +23,7 @@ from each_case import each_case
 from serving import RawResponse, ServedNode, ask, serving
 
 from gpumon.cli.client import Client, ClientError
-from gpumon.server.credentials import MAX_WAITING_OF_CLIENT, Passwords, TooManyPasswordsError
+from gpumon.server.access import MAX_WAITING_OF_CLIENT, Passwords, TooManyPasswordsError
 from gpumon.server.uvicorn_thread import MAX_HANDSHAKES
 from gpumon.server.web_config import WebConfigError, read, tls_context
 

@@ -1,24 +1,38 @@
-"""Route /api/v1/clear: an operator clears latched verdicts whose fault is over."""
+"""Routes for the changes of an operator: clear verdicts, accept the inventory; and the audit of all changes."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
+from starlette.responses import Response
 
 from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.problems import verdict_name
+from gpumon.outputs.responses.events import AuditEntryResponse, AuditResponse
 from gpumon.outputs.responses.health import ClearResponse, VerdictResponse, refused_verdicts
+from gpumon.outputs.responses.inventory import InventoryResponse
 from gpumon.server import parameters
-from gpumon.server.context import MAIN_LOOP_TIMEOUT_SECONDS, Filter, main_loop_answer, sources
+from gpumon.server.context import (
+    MAIN_LOOP_TIMEOUT_SECONDS,
+    STORE_TIMEOUT_SECONDS,
+    AuditedFilter,
+    Filter,
+    NoParameters,
+    main_loop_answer,
+    render_once,
+    sources,
+)
 from gpumon.server.guard import TOKEN_ERRORS, needs_token
 from gpumon.server.problem import Problem, errors
 from gpumon.state.report import Report
+from gpumon.store.store_error import StoreError
 
-router = APIRouter(prefix="/api/v1", tags=["node"])
+router = APIRouter(prefix="/api/v1")
 
 MAX_NOTE = 500
 MAINTENANCE = "gpumon maintenance start --for 2h --reason WHY"
@@ -34,6 +48,7 @@ class ClearFilter(Filter):
 
 @router.post(
     "/clear",
+    tags=["node"],
     summary="Clear verdicts of faults that are over",
     dependencies=[needs_token],
     responses=errors(
@@ -94,3 +109,63 @@ def _still_active_problem(answer: ClearResult, report: Report) -> Problem:
     actions = dict.fromkeys(verdict["action_text"] for verdict in refused)
     remedy = f"To do: {'; '.join(actions)}. To mute the alerts of this node until then: {MAINTENANCE}."
     return Problem(409, "Fault still active", detail, remedy, refused=refused)
+
+
+class AcceptFilter(AuditedFilter):
+    part: list[str] = Field(
+        [],
+        max_length=1024,
+        description="Only this GPU (uuid or PCI address) or port (`mlx5_3/1`, or GUID/1) that is missing, down, "
+        "slower than before, or has too few PCIe lanes. May be given more than once; without it, all of them.",
+    )
+
+
+@router.get("/inventory", tags=["node"], summary="Expected GPUs and ports", response_model=InventoryResponse)
+def state(request: Request, _: NoParameters) -> Response:
+    """Return the inventory. A GPU is listed as missing, also after reboots, until it is back, replaced or accepted."""
+    return render_once(request, "inventory", InventoryResponse.from_report)
+
+
+@router.post(
+    "/inventory/accept",
+    tags=["node"],
+    summary="Accept the GPUs and ports that are present",
+    dependencies=[needs_token],
+    responses=errors(
+        {
+            **TOKEN_ERRORS,
+            409: "The GPUs cannot be counted now, a part is not missing, or the change cannot be stored.",
+        }
+    ),
+)
+async def accept(request: Request, chosen: Annotated[AcceptFilter, Query()]) -> InventoryResponse:
+    """Accept that GPUs and ports are missing, down, slower or have fewer PCIe lanes, and clear their verdicts.
+
+    An accepted GPU or port that comes back is expected again.
+    """
+    answer = await main_loop_answer(sources(request).accept_inventory(chosen.part), MAIN_LOOP_TIMEOUT_SECONDS)
+    if answer.refused:
+        raise Problem(409, "Not accepted", answer.refused, answer.remedy)
+    return InventoryResponse.from_report(sources(request).latest())
+
+
+class AuditFilter(Filter):
+    limit: int = Field(100, ge=1, le=10_000, description="Maximum number, newest first.")
+
+
+@router.get(
+    "/audit",
+    tags=["agent"],
+    dependencies=[needs_token],
+    summary="Who changed the state",
+    responses=errors(TOKEN_ERRORS),
+)
+async def audit(request: Request, chosen: Annotated[AuditFilter, Query()]) -> AuditResponse:
+    """Return the authorized requests to change the agent's state or to start work, also failed ones, newest first."""
+    try:
+        future = asyncio.wrap_future(sources(request).find_changes(chosen.limit))
+        entries = await asyncio.wait_for(future, STORE_TIMEOUT_SECONDS)
+    except (StoreError, asyncio.TimeoutError) as error:
+        detail = f"The store cannot be read: {error or 'it does not answer'}."
+        raise Problem(503, "Store unavailable", detail, "Retry. The agent's log has the same entries.") from error
+    return AuditResponse(entries=[AuditEntryResponse.model_validate(entry) for entry in entries])
