@@ -162,12 +162,10 @@ def test_checks_read_windows_of_exported_metrics() -> None:
 
 
 def test_every_field_number_is_used() -> None:
-    """Every field with a number is read."""
     read = {part.name for _, _, row in ROWS for part in parts(row.source) if isinstance(part, Field | LinkField)}
     read |= {table.COUNT.name for table in (Nvlink, C2cLink)}
     assert {row.name for row in FIELD_IDS} == read
 
 
 def test_every_gpm_metric_is_used() -> None:
-    """Every GPM metric is read."""
     assert {part.name for _, _, row in ROWS for part in parts(row.source) if isinstance(part, Gpm)} == set(gpm.METRICS)

@@ -82,7 +82,6 @@ def test_only_registered_events_are_delivered(scenario: Path) -> None:
 
 
 def test_one_unsupported_type_registers_nothing(scenario: Path) -> None:
-    """One unsupported type in the mask registers no event type."""
     with simulated_node(scenario=scenario, now=1.0) as simulation:
         handle = simulation.handles()[0]
         supported = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
@@ -145,7 +144,6 @@ def test_a_storm_lasts_for_its_configured_period(scenario: Path) -> None:
 
 
 def test_an_unread_event_set_keeps_a_limited_number_of_events(scenario: Path) -> None:
-    """A set keeps a limited number of events and loses the others without an error."""
     text = "gpus: {2: {xids: [{xid: 95, rate: 5000, at: 10}]}}"
     with simulated_node(scenario=scenario, text=text, now=1.0) as simulation:
         waiting = event_set(simulation.handles())

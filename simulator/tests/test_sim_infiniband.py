@@ -139,7 +139,6 @@ print(tree.read("class/infiniband/mlx5_3/ports/1/state"))
 
 
 def test_a_restarting_service_has_a_new_process_each_time(tmp_path: Path) -> None:
-    """A restarting service has a new process after each restart and is always running."""
     unit = f"{CGROUPS}/{SERVICES['fabric_manager']}"
     trees = [
         open_simulated_tree(tmp_path, "services: {fabric_manager: restarting}", now=now)
@@ -153,7 +152,6 @@ def test_a_restarting_service_has_a_new_process_each_time(tmp_path: Path) -> Non
 
 
 def test_each_port_device_has_its_own_pci_address(tmp_path: Path) -> None:
-    """Each port device has a unique PCI address that is not the address of a GPU."""
     tree, gpus = open_simulated_tree(tmp_path), PROFILES["h100x8"].bus_ids
     places = [
         tree.read(f"{CLASS}/{device}/device/uevent").partition("PCI_SLOT_NAME=")[2] for device in tree.names(CLASS)

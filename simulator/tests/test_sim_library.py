@@ -31,7 +31,6 @@ def test_functions_are_plain_c_function_pointers() -> None:
 
 
 def test_every_export_is_a_function_of_pynvml() -> None:
-    """Every exported name is a function name of pynvml."""
     source = Path(pynvml.__file__).read_text()
     unknown = [name for name in EXPORTS if f'"{name}"' not in source]
     assert unknown == ["nvmlInit_v2"]  # pynvml calls nvmlInitWithFlags; other programs call this
@@ -167,14 +166,12 @@ def test_free_memory_is_never_negative(tmp_path: Path) -> None:
 
 
 def test_every_return_code_has_a_text() -> None:
-    """Return codes have a text, also before an initialization."""
     with simulated_node(init=False):
         assert pynvml.nvmlErrorString(25) == "Argument version mismatch"
         assert pynvml.nvmlErrorString(12345) == "Unknown"
 
 
 def test_an_unknown_profile_is_an_error_that_lists_the_profiles() -> None:
-    """The error lists the available profiles."""
     with pytest.raises(SimulationError, match=r"'b100x8'.*h100x8, a100x8, t4x1"):
         open_node("b100x8", scenario=None, epoch=0.0)
 

@@ -124,7 +124,6 @@ def test_remote_devices_of_links_depend_on_the_generation() -> None:
 
 
 def test_a_link_that_is_down_has_no_remote_device(scenario: Path) -> None:
-    """A link that is down has no remote device and speed 0."""
     with simulated_node(scenario=scenario, text="gpus: {0: {nvlinks: {3: {state: down}}}}") as simulation:
         handle = simulation.handles()[0]
         assert answer(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, 3) == pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -149,7 +148,6 @@ def test_only_grace_has_c2c_links(scenario: Path) -> None:
 
 
 def test_the_links_of_a_guest_are_all_down() -> None:
-    """A guest has 18 links that are all down."""
     with simulated_node("h100guestx2", now=100.0) as simulation:
         handles = simulation.handles()
         assert len(handles) == len(simulation.node.pci_functions()) == 2

@@ -79,7 +79,6 @@ def test_each_board_has_its_own_sizes() -> None:
 
 
 def test_a_scenario_that_does_not_fit_names_the_gpu(scenario: Path) -> None:
-    """The error names the GPU."""
     scenario.write_text("gpus:\n  2: {mig: [7g.80gb, 1g.10gb]}\n")
     with pytest.raises(SimulationError, match=r":2: gpus\.2\.mig: no room is left for another 1g\.10gb"):
         open_node("h100x8", scenario=scenario, epoch=0.0)
@@ -196,7 +195,6 @@ def test_a_new_layout_is_an_event_and_invalidates_handles(scenario: Path) -> Non
 
 
 def test_the_same_layout_has_the_same_uuids(scenario: Path) -> None:
-    """The same layout gives the same UUIDs again."""
     text = "gpus: {1: {mig: [3g.40gb, 2g.20gb]}}"
     with simulated_node(scenario=scenario, text=text) as simulation:
         gpu = simulation.handles()[1]

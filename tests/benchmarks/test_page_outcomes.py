@@ -42,7 +42,6 @@ def test_the_alert_of_the_fault_is_right() -> None:
 
 
 def test_another_alert_is_not_right() -> None:
-    """One notification about something else is not that of the fault."""
     one = outcome(("NvlinkDown", "3"), expected_notification("IbPortDown", device="mlx5_0"))
     assert (one.right, one.lacking) == (False, ("NvlinkDown: notification",))
 

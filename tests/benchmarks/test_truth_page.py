@@ -34,14 +34,12 @@ def test_every_check_has_a_fault_to_detect_or_a_reason() -> None:
 
 
 def test_each_fault_applies_to_a_profile_and_has_a_unique_name() -> None:
-    """Every row is measured on at least one profile."""
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
     assert all(any(fault.on(profile) for profile in PROFILES.values()) for fault in FAULTS)
     assert len({each.name for each in DISTURBANCES}) == len(DISTURBANCES) >= 25
 
 
 def test_a_miss_without_a_reason_is_a_failure() -> None:
-    """A missed fault is a problem of the run."""
     fault = FaultRow(name="some", check="gpu_lost", steps=())
     outcome = FaultOutcome(fault="some", profile="t4x1")
     assert problems_of([outcome], [fault], ()) == ["missed on t4x1: some"]
@@ -63,7 +61,6 @@ def test_an_expected_verdict_of_a_disturbance_is_required_and_not_false() -> Non
 
 
 def test_the_page_counts_false_verdicts_apart_from_expected_ones() -> None:
-    """The page has the reason of each expected verdict."""
     row = Disturbance(name="some", expected_verdicts={"gpu_count_mismatch": "is unknown: some reason."})
     raised = (("gpu_count_mismatch", "unknown"), ("gpumon_poll_slow", "warn"))
     text = page([CalmOutcome(name="some", profile="l40sx4", hours=1, verdicts_raised=raised)], (), [row], 1)
@@ -135,7 +132,6 @@ def test_the_page_is_that_of_the_stored_results() -> None:
 
 
 def test_the_page_explains_every_miss_and_has_no_false_failure() -> None:
-    """The measured page has no unexplained miss and no false verdict of level fail."""
     text = PAGE.read_text()
     assert "not explained yet" not in text
     assert "| false verdicts of level fail | 0:" in text

@@ -84,7 +84,6 @@ def test_preflight_skips_runs_on_held_or_busy_gpus(world: World) -> None:
 
 @pytest.mark.parametrize(("same", "under"), [(True, (True, False)), (False, (False, False))])
 def test_a_slow_gpu_is_inhibited_by_its_own_heat_only(*, same: bool, under: tuple[bool, bool]) -> None:
-    """The heat of another GPU does not inhibit the verdict on the slow one."""
     by_name = {fault.name: fault for fault in FAULTS}
     pair = (by_name["one GPU slows the all-reduce down"], by_name["clocks reduced by a hardware slowdown"])
     both = measure_pair(*pair, "b200x8", same_gpu=same)

@@ -69,7 +69,6 @@ def test_a_hung_call_quarantines_its_gpu_until_it_answers(world: World) -> None:
 
 
 def test_a_verdict_survives_a_restart_and_a_reboot(world: World) -> None:
-    """The real store keeps the verdict over kill -9 and a reboot."""
     world.edit("gpus: {1: {lost: true}}")
     world.advance(30)
     world.restart()
@@ -83,7 +82,6 @@ def test_a_verdict_survives_a_restart_and_a_reboot(world: World) -> None:
 
 
 def test_the_clocks_of_the_process_are_restored(tmp_path: Path) -> None:
-    """After the block the clock functions are the original ones."""
     before = time.time, time.sleep, time.clock_gettime
     with World("t4x1", tmp_path) as one:
         one.advance(10)

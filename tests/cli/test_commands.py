@@ -233,13 +233,11 @@ def test_a_runbook_has_the_steps_in_order(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_all_alerts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line an alert."""
     assert main(["runbook"]) == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert {check.alert for check in CHECKS if check.levels} <= listed
 
 
 def test_an_unknown_alert_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error names the alert and a similar one."""
     assert main(["runbook", "GpuLots"]) == 2
     assert "there is no alert 'GpuLots': did you mean GpuLost?" in capsys.readouterr().err

@@ -206,7 +206,6 @@ def test_a_healthy_host_is_ok() -> None:
 
 
 def test_ports_that_are_down_are_named() -> None:
-    """A port of the fabric that is down is a warning with its name."""
     host = facts()
     host.report["ports"][2]["port_up"] = 0
     (answer,) = [answer for check, answer in diagnose(host) if check.name == "infiniband"]

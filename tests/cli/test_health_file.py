@@ -43,7 +43,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_the_agent_writes_is_read(path: Path) -> None:
-    """Verdicts, GPUs and level survive the round trip."""
     report = sample_reports.lost()
     health = read_health(write(path, content(report)))
     assert [verdict["check"] for verdict in health.verdicts] == [each.check for each in report.health.primary]

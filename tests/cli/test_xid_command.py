@@ -41,7 +41,6 @@ def test_a_code_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_code_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    """The JSON output says it is unknown too."""
     assert "Severity:       warning" in output_of(capsys, "4242")
     explanation = document(capsys, "4242")
     assert (explanation["xid"], explanation["known"], explanation["severity"]) == (4242, False, "warning")

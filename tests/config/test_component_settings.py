@@ -40,7 +40,6 @@ def test_a_simulated_node_does_not_read_the_kernel_log(
 
 
 def test_thresholds_of_the_configuration_reach_the_checks() -> None:
-    """The checks use the thresholds that the operator has set."""
     configuration = load(None, {}, {"GPUMON_HEALTH__THRESHOLDS": "{min_busy_ratio: 0.05}"})
     assert reducer_settings(configuration).policy.thresholds == {"min_busy_ratio": 0.05}
 

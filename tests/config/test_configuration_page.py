@@ -21,7 +21,6 @@ def test_generated_files_are_fresh() -> None:
 
 
 def test_every_example_is_valid(tmp_path: Path) -> None:
-    """The sample file loads without effect, and also loads with its comments removed."""
     as_it_is, filled = tmp_path / "as_it_is.yml", tmp_path / "filled.yml"
     as_it_is.write_text(sample(), encoding="utf-8")
     xids = tmp_path / "xids.yml"
@@ -36,7 +35,6 @@ def test_every_example_is_valid(tmp_path: Path) -> None:
 
 
 def test_documented_defaults_of_the_probe_are_correct() -> None:
-    """The documented defaults of the probe are those of its settings."""
     probe = PROBES["allreduce"]
     words = {row.key: row.default_in_words for row in settings().values() if row.section == "probe"}
 

@@ -43,7 +43,6 @@ def complaints(path: Path | None, environ: dict[str, str], flags: dict[str, str 
 
 
 def test_every_setting_has_a_default(environ: dict[str, str], tmp_path: Path) -> None:
-    """Without file, variables and flags every setting has its default."""
     configuration = load(None, {}, environ)
 
     assert configuration.web.listen_address == "127.0.0.1:17400"
@@ -222,7 +221,6 @@ def test_valid_thresholds_of_checks_are_accepted(environ: dict[str, str], lower:
     ],
 )
 def test_unsupported_yaml_is_refused(environ: dict[str, str], tmp_path: Path, text: str, complaint: str) -> None:
-    """YAML other than plain mappings, lists and scalars is an error with its line."""
     path = written(tmp_path, text)
 
     assert complaints(path, environ)[0].startswith(f"{path}{complaint}")
@@ -291,7 +289,6 @@ def test_what_is_not_a_small_regular_file_is_refused(environ: dict[str, str], tm
     "text", ["{0}: 1", "log:\n  {0}: 1", "health:\n  thresholds:\n    {0}: 1", "health:\n  disabled_checks: [{0}]"]
 )
 def test_thousands_of_unknown_names_are_a_short_error(environ: dict[str, str], tmp_path: Path, text: str) -> None:
-    """A file full of unknown names is refused with the first problems and the number of the others."""
     head, _, row = text.rpartition("\n")
     names = [f"name{number}" for number in range(5000)]
     listed = row.format(", ".join(names)) if "[" in row else "\n".join(row.format(name) for name in names)
@@ -407,7 +404,6 @@ def test_variables_of_kubernetes_are_ignored(environ: dict[str, str]) -> None:
     [("127.0.0.1:17400", ("127.0.0.1", 17400)), ("[::1]:0", ("::1", 0)), (":80", ("", 80)), ("node7:1", ("node7", 1))],
 )
 def test_a_listen_address_has_host_and_port(environ: dict[str, str], address: str, parts: tuple[str, int]) -> None:
-    """Host and port are separated, for IPv6 too."""
     assert load(None, {"--web.listen-address": address}, environ).web.address == parts
 
 
@@ -435,7 +431,6 @@ def test_configuration_file_is_the_flag_then_the_variable(tmp_path: Path) -> Non
 
 
 def test_the_shown_configuration_can_be_loaded(environ: dict[str, str], tmp_path: Path) -> None:
-    """The output of `config show` is a valid configuration file with the same settings."""
     before = load(None, {"--simulate": "h100x8"}, environ | {"GPUMON_GPUS__EXCLUDE": "[0000:18:00.0]"})
 
     after = load(written(tmp_path, show(before)), {}, {"HOME": "/elsewhere"})
@@ -530,7 +525,6 @@ def test_the_source_of_an_invalid_setting_is_named(
 
 
 def test_flags_are_the_documented_flags() -> None:
-    """The flags are the documented ones, and each sets an existing setting."""
     assert {flag.name for flag in FLAGS} == {
         *("--config.file", "--web.config.file", "--web.listen-address", "--web.token-file", "--web.socket"),
         *(
@@ -554,7 +548,6 @@ def test_every_version_name_is_in_the_documentation() -> None:
 
 
 def test_unknown_version_names_are_refused(environ: dict[str, str], tmp_path: Path) -> None:
-    """A misspelled version name is an error and is not ignored."""
     path = written(tmp_path, "health:\n  versions: {vbios: 96.00.89.00.01, bios: '1', x: '2'}\n")
 
     assert sorted(complaints(path, environ)) == [

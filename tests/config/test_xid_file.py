@@ -52,7 +52,6 @@ def test_the_configured_file_takes_effect(path: Path) -> None:
 
 
 def test_an_empty_file_changes_nothing(path: Path) -> None:
-    """An empty file is valid and changes nothing."""
     path.write_text("# nothing yet\n")
     assert xid_file.read(path) == ({}, [])
 
@@ -89,13 +88,11 @@ def test_an_invalid_file_is_reported_with_line_and_remedy(path: Path, text: str,
 
 
 def test_all_errors_are_reported_at_once(path: Path) -> None:
-    """Each error has its own line."""
     path.write_text("79: {severity: fatal}\n80: {sevreity: info}\n81: {severity: info}\n")
     assert len(xid_file.read(path)[1]) == 2
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
-    """A missing file and invalid text are named."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     missing, binary = (xid_file.read(tmp_path / name)[1][0] for name in ("missing", "binary"))
 

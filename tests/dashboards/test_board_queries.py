@@ -120,7 +120,6 @@ def test_nodes_of_one_name_in_two_clusters_are_two(tmp_path: Path) -> None:
 
 
 def test_the_cluster_selects_nodes_and_alerts(tmp_path: Path) -> None:
-    """With a cluster selected the nodes and alerts of others are not shown."""
     been = query("gpumon-fleet", "How has each node been?", cluster="a")
     _expects(tmp_path, NODES, been, 5, [({"cluster": "a", "instance": "twin"}, 3.0)])
     firing = query("gpumon-agents", "Alerts that fire?", cluster="a", instance="twin")

@@ -48,7 +48,6 @@ SERVERS |= {"prometheus_notifications_errors_total"}
 
 
 def test_files_are_current() -> None:
-    """The committed JSON is the output of `make generate`."""
     assert {file.name: file.read_text(encoding="utf-8") for file in FILES.glob("*.json")} == dict(dashboards())
 
 
@@ -94,14 +93,12 @@ def test_panels_fill_the_grid_without_overlap(dashboard: Dashboard) -> None:
 
 @each_case("dashboard", DASHBOARDS)
 def test_titles_are_questions_that_differ(dashboard: Dashboard) -> None:
-    """No two panels of a dashboard have one title, nor a panel and a row."""
     titles = [panel.title for panel in dashboard.panels] + [section.title for section in dashboard.sections]
     assert all(title.endswith("?") for title in titles)
     assert len(set(titles)) == len(titles)
 
 
 def test_no_two_panels_ask_the_same() -> None:
-    """No two panels of all dashboards have the same queries, apart from white space and the time between points."""
     asked: dict[tuple[str, ...], str] = {}
     for dashboard in DASHBOARDS:
         for panel in dashboard.panels:

@@ -87,7 +87,6 @@ def test_helm_and_kubernetes_accept_the_chart(values: dict[str, Any]) -> None:
 
 @each_case("values", MISSPELT)
 def test_misspelt_values_are_refused(values: dict[str, Any]) -> None:
-    """The schema names the value."""
     problems = render(**values)["problems"]
     assert any(name in problems[0] for name in re.findall(r"\w+", str(values))), problems
 

@@ -44,7 +44,6 @@ def _check(*arguments: str) -> None:
 
 
 def test_compose_accepts_the_file() -> None:
-    """The file is valid for docker-compose."""
     _check("docker-compose", "--file", "docker-compose.yml", "config", "--quiet")
 
 
@@ -274,7 +273,6 @@ def test_the_newest_alert_of_a_group_is_named_first(tmp_path: Path) -> None:
 
 
 def test_alertmanager_accepts_its_configuration() -> None:
-    """Amtool accepts the routes."""
     _check("amtool", "check-config", str(ROOT / "deploy" / "alertmanager" / "alertmanager.yml"))
 
 

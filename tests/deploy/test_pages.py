@@ -61,7 +61,6 @@ def test_metrics_named_exist(page: Path) -> None:
 
 @each_case("page", [ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"], ids=["CONTRIBUTING.md", "ARCHITECTURE.md"])
 def test_modules_named_exist(page: Path) -> None:
-    """Every module or folder of the package that a page for developers names exists."""
     modules = [f"/{path.relative_to(ROOT).as_posix()}/" for path in ROOT.glob("[a-z]*/**/*")]
     named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:[.]py|/))`", page.read_text(encoding="utf-8")))
     assert named
@@ -123,7 +122,6 @@ def test_every_file_names_the_default_port() -> None:
 
 @every_page
 def test_commands_named_exist(page: Path) -> None:
-    """Every subcommand and make target in a page exists."""
     text = page.read_text(encoding="utf-8")
     targets = {target for target, _ in MADE.findall((ROOT / "Makefile").read_text(encoding="utf-8"))}
     assert set(re.findall(r"^(?: {4,}|\$ |.*`)make ([a-z-]+)", text, re.MULTILINE)) <= targets
@@ -132,7 +130,6 @@ def test_commands_named_exist(page: Path) -> None:
 
 
 def test_make_help_lists_every_target() -> None:
-    """`make help` has one line for each target that is not a file."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert phony is not None

@@ -36,7 +36,6 @@ def commit(checkout: Path) -> None:
 
 
 def test_a_tagged_checkout_is_released(checkout: Path) -> None:
-    """Nothing is missing."""
     assert list(problems(checkout, VERSION)) == []
 
 

@@ -110,7 +110,6 @@ def test_a_command_of_slurm_that_ignores_sigterm_is_killed(host: StandInCommands
     ],
 )
 def test_a_node_without_gpu_pods_is_free_in_kubernetes(host: StandInCommands, pods: str, code: int, words: str) -> None:
-    """Pods without GPUs and ended pods are ignored."""
     host.answer("kubectl", pods)
     assert host.run(KUBERNETES) == (code, words)
     asked = host.recorded_arguments("kubectl")

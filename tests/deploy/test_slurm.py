@@ -77,7 +77,6 @@ def test_nothing_is_changed_by_default(host: SlurmHost, agents: Agents, store: s
 
 
 def test_a_failed_node_is_drained_with_its_reason(host: SlurmHost, agents: Agents) -> None:
-    """If enabled, a failure drains the node once, with the line as the reason."""
     ran = host.run(HEALTHCHECK, store=agents.stores["failed"], environment=DRAIN)
     shown, counted, counted_again, drained = host.calls("scontrol")
     assert (ran.code, shown, counted, counted_again) == (0, SHOW, LIST, LIST)
@@ -175,7 +174,6 @@ def test_a_node_is_drained_once_per_failure(host: SlurmHost, agents: Agents) -> 
 
 
 def test_a_drained_node_is_not_changed(host: SlurmHost, agents: Agents) -> None:
-    """A drained node keeps its state and reason."""
     for state in ("IDLE+DRAIN", "MIXED+DRAIN", "DOWN", "DOWN*+DRAIN", "FAIL", "IDLE+MAINT+RESERVED"):
         for reason in ("gpumon: GPU FAIL: GPU 3", "new DIMMs State=IDLE"):
             host.node(state, reason)
@@ -185,7 +183,6 @@ def test_a_drained_node_is_not_changed(host: SlurmHost, agents: Agents) -> None:
 
 
 def test_maintenance_drains_and_resumes_nothing(host: SlurmHost, agents: Agents) -> None:
-    """During maintenance the script neither drains nor resumes the node."""
     status, _ = agents.failed.post("/api/v1/windows?kind=maintenance&for_seconds=600&reason=DIMMs")
     assert status == 200
     try:

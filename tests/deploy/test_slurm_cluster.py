@@ -149,7 +149,6 @@ def test_a_reason_of_an_operator_is_kept(node: SlurmNode) -> None:
 
 
 def test_a_resumed_node_is_not_drained_again(node: SlurmNode) -> None:
-    """An operator who resumes a failed node keeps it in service."""
     node.become("failed")
     node.await_state("IDLE+DRAIN")
     node.await_runs("failed")  # a run that found the node healthy, and that has not ended, would delete the mark

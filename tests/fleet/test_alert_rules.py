@@ -396,7 +396,6 @@ def test_an_operator_can_read_each_expression() -> None:
 
 
 def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
-    """`promtool check rules` finds nothing."""
     path = tmp_path / "rules.yml"
     path.write_text(render(rules(stale_seconds=300)))
     assert "gpumon_snapshot_timestamp_seconds > 300" in path.read_text()
@@ -408,7 +407,6 @@ def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
     [("prometheusrule", "monitoring.coreos.com/v1"), ("vmrule", "operator.victoriametrics.com/v1beta1")],
 )
 def test_operators_get_the_same_rules_as_an_object(kind: str, version: str) -> None:
-    """The object's spec is the rule file."""
     rendered = yaml.safe_load(render(rules(), kind=kind))
     assert rendered["spec"] == yaml.safe_load(render(rules()))
     assert (rendered["apiVersion"], rendered["kind"].lower()) == (version, kind)
@@ -428,7 +426,6 @@ def test_generated_files_are_fresh() -> None:
 
 
 def test_the_runbook_page_has_the_section_of_each_alert() -> None:
-    """docs/alerts.md has one section a runbook."""
     titles = [line.removeprefix("### ") for line in alerts_page().splitlines() if line.startswith("### ")]
     assert len(set(titles)) == len(titles)
     assert {rule.section for rule in rules()} == set(titles)

@@ -109,7 +109,6 @@ def test_nodes_of_two_clusters_with_one_name_have_each_their_ratio(tmp_path: Pat
 
 
 def test_three_nodes_have_no_median(tmp_path: Path) -> None:
-    """A median needs four nodes with the same hardware."""
     few = [each for each in FLEET if dict(each.labels)["instance"] in {"a", "b", "low"}]
     wanted = [{"expr": f"{MEDIAN} or {RATIO}", "eval_time": "2m", "exp_samples": []}]
     check(tmp_path, render(rules()), [group(60, few, promql_expr_test=wanted)])

@@ -164,7 +164,6 @@ def test_unknown_fires_after_ten_minutes() -> None:
 
 
 def test_an_inhibited_verdict_is_no_alert() -> None:
-    """Only primary verdicts alert."""
     ward = Ward(gpus=2)
     cause = verdict("allreduce_failing", Level.FAIL, NODE, ward)
     inhibited = verdict("gpu_idle", Level.WARN, ward.report.gpus[1].uuid, ward, inhibited_by=cause.key)

@@ -33,12 +33,10 @@ def test_every_check_row_is_complete() -> None:
 
 
 def test_a_healthy_node_has_no_verdict() -> None:
-    """A healthy node raises no verdict for an hour."""
     assert not Ward().go_on(3600.0, every=30.0).verdicts
 
 
 def test_a_finding_must_last() -> None:
-    """A link that is down for two polls raises no verdict; one that remains down does."""
     ward = Ward()
     ward.link(3, 4, up=0.0)
     assert not ward.go_on(60).verdicts
@@ -74,7 +72,6 @@ def test_a_gpu_that_cannot_be_read_keeps_its_verdict() -> None:
 
 
 def test_a_lost_gpu_inhibits_link_verdicts_of_its_peers() -> None:
-    """A lost GPU is the only primary verdict when the links of its peers are down."""
     ward = Ward(gpus=2)
     peers = ward.report.gpus[0].peers
     for index in (0, 1):

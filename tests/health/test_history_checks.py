@@ -191,7 +191,6 @@ def test_gpus_repaired_together_ask_for_an_inspection(cleared_by: Clearance) -> 
 
 
 def test_faults_raised_and_cleared_in_maintenance_are_no_repair() -> None:
-    """Only a fault raised before maintenance, or cleared after it, counts as a repair."""
     node = Ward(gpus=4, ports=0)
 
     def in_maintenance(*, raised: bool, cleared: bool) -> None:
@@ -211,7 +210,6 @@ def test_faults_raised_and_cleared_in_maintenance_are_no_repair() -> None:
 
 
 def test_a_reboot_in_maintenance_is_no_repair_if_the_verdict_clears_later() -> None:
-    """A verdict that clears after maintenance is no repair if the reboot was in maintenance."""
     node = Ward(gpus=4, ports=0)
     for number in range(3):
         node.maintain(HOUR)
@@ -267,7 +265,6 @@ def test_the_score_falls_with_a_failure_and_recovers_in_a_month() -> None:
 
 
 def test_a_failure_that_outlasts_maintenance_lowers_the_score() -> None:
-    """A failure from maintenance lowers the score from the end of maintenance on."""
     ward = Ward(gpus=4, ports=0)
     ward.maintain(HOUR)
     ward.event(1, 95)

@@ -95,7 +95,6 @@ def test_invariants(found: list[Verdict]) -> None:
 @settings(max_examples=150)
 @given(st.lists(st.tuples(verdicts(), st.booleans()), max_size=25))
 def test_verdicts_from_before_a_reboot_make_no_circle(found: list[tuple[Verdict, bool]]) -> None:
-    """Verdicts from before a reboot cause neither a circle nor a lower level."""
     ages = [
         one._replace(
             raised=one.raised._replace(boot_id="boot-0"),

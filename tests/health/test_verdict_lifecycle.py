@@ -30,7 +30,6 @@ def clearances(ward: Ward, check: str) -> list[Clearance | None]:
 
 
 def test_a_reboot_clears_a_verdict_after_ten_healthy_minutes() -> None:
-    """A verdict clears ten healthy minutes after a reboot, and remains if the GPU fails in that time."""
     ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.reboot()
     ward.go_on(590)
@@ -48,7 +47,6 @@ def test_a_reboot_clears_a_verdict_after_ten_healthy_minutes() -> None:
 
 
 def test_time_without_evaluations_does_not_count_as_healthy() -> None:
-    """Time in which the host is suspended or the agent is stopped does not count as healthy time."""
     ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.reboot()
     ward.go_on(60)
@@ -69,7 +67,6 @@ def readable_again(ward: Ward) -> Ward:
 
 @UNREADABLE
 def test_a_gpu_must_be_readable_for_ten_minutes_after_a_reboot(unreadable: dict[str, object]) -> None:
-    """The verdict clears only after the GPU is readable and healthy for ten minutes since the reboot."""
     ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.go_on(HOUR, every=60)
     ward.reboot()
@@ -82,7 +79,6 @@ def test_a_gpu_must_be_readable_for_ten_minutes_after_a_reboot(unreadable: dict[
 
 @UNREADABLE
 def test_a_gpu_must_be_readable_for_a_minute_after_a_reset(unreadable: dict[str, object]) -> None:
-    """The verdict clears only after the GPU is readable and healthy for a minute since the reset."""
     ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.go_on(300)
     ward.reset(2)
@@ -97,7 +93,6 @@ def test_a_gpu_must_be_readable_for_a_minute_after_a_reset(unreadable: dict[str,
 @pytest.mark.slow
 @UNREADABLE
 def test_quiet_time_counts_only_while_the_gpu_is_readable(unreadable: dict[str, object]) -> None:
-    """A verdict that ends after a quiet day needs a day in which the GPU is readable."""
     ward = Ward(gpus=6, ports=0)
     ward.event(2, 92)
     ward.go_on()
@@ -109,7 +104,6 @@ def test_quiet_time_counts_only_while_the_gpu_is_readable(unreadable: dict[str, 
 
 
 def test_quiet_time_continues_over_restarts_and_excludes_pauses() -> None:
-    """A restart of the agent keeps the quiet time, and time in which the host is suspended does not add to it."""
     ward = Ward(gpus=5, ports=0)
     ward.fault(1, "missing")
     ward.go_on(90)
@@ -150,7 +144,6 @@ def test_steps_of_the_wall_clock_clear_nothing_and_raise_nothing() -> None:
 
 
 def test_an_error_after_a_reboot_is_new_if_the_clock_was_ahead_before() -> None:
-    """A new error raises a verdict if the wall clock was ahead in the previous boot."""
     ward = Ward(gpus=5, ports=0)
     ward.step(YEAR)
     with_critical_xid(ward)
@@ -212,7 +205,6 @@ def test_a_reset_that_does_not_help_is_followed_by_a_reboot() -> None:
 
 
 def test_faults_raised_in_maintenance_do_not_escalate_the_action() -> None:
-    """A fault raised in maintenance does not escalate the next action; one that was only cleared in it does."""
     for raised, action in ((True, Action.RESET), (False, Action.REBOOT)):
         ward = with_critical_xid(Ward())
         ward.reset(2)
@@ -228,7 +220,6 @@ def test_faults_raised_in_maintenance_do_not_escalate_the_action() -> None:
 
 
 def test_the_escalation_of_an_action_expires_after_a_week() -> None:
-    """A fix older than a week, or of another GPU, does not escalate the action."""
     ward = with_critical_xid(Ward(gpus=6, ports=0))
     ward.reset(2)
     ward.go_on(120)
@@ -246,7 +237,6 @@ def test_the_escalation_of_an_action_expires_after_a_week() -> None:
 
 
 def test_an_open_verdict_survives_a_restart() -> None:
-    """A restart of the agent neither clears an open verdict nor raises it a second time."""
     ward = Ward(gpus=5, ports=0)
     ward.link(3, 4, up=0.0)
     ward.go_on(180)
@@ -287,7 +277,6 @@ def test_a_clearing_includes_inhibited_verdicts() -> None:
 
 
 def test_a_verdict_of_a_pci_address_moves_to_the_uuid_of_its_gpu() -> None:
-    """A verdict raised for a PCI address remains the same verdict when the GPU reports its uuid."""
     ward = Ward(gpus=5, ports=0)
     uuid, bus_id = ward.report.gpus[4].uuid, ward.report.gpus[4].bus_id
     ward.gpu(4, state={"uuid": f"pci-{bus_id.lower()}", "fault": "missing"})
@@ -301,7 +290,6 @@ def test_a_verdict_of_a_pci_address_moves_to_the_uuid_of_its_gpu() -> None:
 
 
 def test_verdicts_of_a_gpu_that_is_no_longer_expected_are_cleared() -> None:
-    """The verdicts of a GPU are cleared ten minutes after it leaves the inventory."""
     ward = with_critical_xid(Ward(gpus=6, ports=0))
     gpus = ward.report.gpus
     ward.report = changed(ward.report, gpus=(*gpus[:2], *gpus[3:]))
@@ -313,7 +301,6 @@ def test_verdicts_of_a_gpu_that_is_no_longer_expected_are_cleared() -> None:
 
 
 def test_a_pending_verdict_keeps_its_time_over_a_restart() -> None:
-    """A restart of the agent keeps the time for which a port was down."""
     ward = Ward(gpus=1, ports=2)
     ward.port(1, link={"port_up": 0.0})
     ward.go_on(180)
@@ -328,7 +315,6 @@ def test_a_pending_verdict_keeps_its_time_over_a_restart() -> None:
 
 
 def test_a_pending_verdict_starts_again_after_a_long_gap_or_a_reboot() -> None:
-    """After five minutes without the agent, or a reboot, a port must be down for the whole time again."""
     for reboots in (False, True):
         ward = Ward(gpus=1, ports=2)
         ward.port(1, link={"port_up": 0.0})
@@ -344,7 +330,6 @@ def test_a_pending_verdict_starts_again_after_a_long_gap_or_a_reboot() -> None:
 
 
 def test_a_healthy_reading_after_a_restart_ends_a_pending_verdict() -> None:
-    """A healthy reading after a restart discards the time for which the port was down before."""
     ward = Ward(gpus=1, ports=2)
     ward.port(1, link={"port_up": 0.0})
     ward.go_on(200)
@@ -390,7 +375,6 @@ def test_a_gpu_that_fails_after_the_reboot_has_a_new_primary_verdict(fault: str,
 
 
 def test_a_gpu_missing_before_and_after_the_reboot_is_raised_after_ten_minutes() -> None:
-    """A GPU missing before and ten minutes after the reboot asks for an inspection."""
     ward = Ward(gpus=5, ports=0)
     ward.fault(1, "lost")
     ward.go_on()
@@ -404,7 +388,6 @@ def test_a_gpu_missing_before_and_after_the_reboot_is_raised_after_ten_minutes()
 
 
 def test_a_gpu_that_returns_after_a_reboot_clears_after_ten_minutes() -> None:
-    """The verdict of a GPU that returns remains primary until ten healthy minutes clear it."""
     ward = rebooted_after_a_lost_gpu(slow=False)
     ward.fault(1, None)
     ward.go_on(590)

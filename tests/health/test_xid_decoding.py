@@ -49,7 +49,6 @@ def test_a_recovery_action_is_identified_by_its_number(to: str, severity: Severi
 
 
 def test_the_newest_recovery_action_counts() -> None:
-    """A recovery action of None replaces an earlier one."""
     changed = "GPU recovery action changed from"
     texts = (f"{changed} 0x0 (None) to 0x1 (GPU Reset Required)", f"{changed} 0x1 (GPU Reset Required) to 0x0 (None)")
     advice = error_event(1, 154, texts=texts, text=texts[0])
@@ -127,7 +126,6 @@ def test_every_bit_has_one_finding_and_every_finding_a_rank() -> None:
     ],
 )
 def test_words_in_the_text_decide_the_severity(code: int, text: str, severity: Severity, action: str) -> None:
-    """An Xid whose text reports another error than its code alone is graded by the text."""
     assert severity_and_action(code, text) == (severity, action)
 
 
@@ -209,7 +207,6 @@ def test_the_table_has_the_size_of_nvidias_decode_table() -> None:
 
 @given(st.sampled_from([45, 74, 144, 145, 146, 147, 148, 149, 150, 154]), st.text())
 def test_malformed_lines_are_explained_without_an_error(code: int, text: str) -> None:
-    """Any text of a line is explained without an exception."""
     start = {74: "link 1(0x1", 154: "to 0x", 45: "caused by previous Xid "}.get(
         code, "RLW_CTRL Fatal XC0 i0 Link 1 (0x3 "
     )
@@ -228,7 +225,6 @@ def test_an_xid_caused_by_another_is_information() -> None:
 
 
 def test_an_xid_can_be_cancelled_by_another() -> None:
-    """Xid 163 is a warning until an Xid 162 cancels it."""
     lost = error_event(1, 163)
     assert SHIPPED.explain(lost).severity is WARNING
     over = SHIPPED.explain(replace(lost, cancelled_wall=2.0))

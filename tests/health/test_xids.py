@@ -13,7 +13,6 @@ from gpumon.health.xids import NOTHING, TABLE, XIDS, Class, Severity, possible_x
 
 
 def test_each_code_has_one_row() -> None:
-    """No code is written twice."""
     assert len(TABLE) == len(XIDS)
 
 

@@ -97,7 +97,6 @@ def test_long_values_are_cut_in_the_middle() -> None:
 
 
 def test_a_call_with_wrong_arguments_is_logged() -> None:
-    """A message whose arguments do not fit its format is logged with the arguments appended."""
     (line,) = logged_lines('logging.getLogger("gpumon").info("%d GPUs", "eight")')
 
     assert "msg=\"%d GPUs ('eight',)\"" in line
@@ -158,7 +157,6 @@ def test_an_unusable_standard_error_is_ignored(redirection: str) -> None:
 
 
 def test_a_full_pipe_does_not_block() -> None:
-    """Lines are dropped when the pipe is full, and each line that arrives is complete."""
     program = LEAD.format(level="info", format="json") + textwrap.dedent(
         """
         for number in range(200):

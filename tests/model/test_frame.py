@@ -17,7 +17,6 @@ from gpumon.model.snapshot import Snapshot
 
 @pytest.mark.parametrize("profile", ["h100x8", "b200x8", "h100migx8"])
 def test_a_sequence_of_snapshots_arrives_as_it_was_sent(profile: str) -> None:
-    """Every snapshot of a sequence is decoded as sent, with any changes and tiers."""
     encoder, decoder = Encoder(), Decoder()
     with simulated_poll(profile) as poll:
         for number in range(6):
@@ -36,7 +35,6 @@ def test_unchanged_parts_are_the_same_objects() -> None:
 
 
 def test_rows_and_gpus_that_disappear_and_come_back() -> None:
-    """Rows, readings and GPUs can disappear and return."""
     encoder, decoder = Encoder(), Decoder()
     warm = gpu_reading(0)
     for reading in (
@@ -52,7 +50,6 @@ def test_rows_and_gpus_that_disappear_and_come_back() -> None:
 
 
 def test_a_frame_that_depends_on_one_never_received_is_an_error() -> None:
-    """A frame of one encoder is an error for the decoder of another child."""
     encoder = Encoder()
     encoder.encode(snapshot(gpu_reading(0)))
     with pytest.raises(FrameError):

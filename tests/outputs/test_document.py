@@ -357,7 +357,6 @@ def test_corrupting_probe_is_critical_even_after_a_skip() -> None:
 
 
 def test_information_does_not_change_the_state() -> None:
-    """A verdict of severity info is listed, and the node stays ok."""
     node = whole(samples.idle(2))["node"]
     assert (node["state"], len(node["problems"])) == ("ok", 1)
 
@@ -370,7 +369,6 @@ def test_detail_of_a_fault_is_a_sentence_of_its_own() -> None:
 
 
 def test_every_fault_has_advice() -> None:
-    """Each fault of the table has a meaning and an action."""
     assert set(ADVICE) == set(FAULTS)
     assert all(each.meaning and each.action for each in ADVICE.values())
 

@@ -90,7 +90,6 @@ def test_first_line_names_a_simulated_node() -> None:
 
 
 def test_missing_driver_is_named() -> None:
-    """Both commands show that the driver is missing."""
     assert "libnvidia-ml.so.1" in status(samples.without_driver())
     assert "libnvidia-ml.so.1" in table(samples.without_driver())
 

@@ -142,7 +142,6 @@ def test_a_process_in_another_session_is_killed_when_the_run_ends(
 
 
 def test_an_unkillable_process_of_a_rank_is_named(delegated_cgroup: Path | None, tmp_path: Path) -> None:
-    """The agent waits for an unkillable process of a rank and names its pid in the result."""
     program = build(tmp_path)
     with agent(delegated_cgroup, tmp_path, "time.sleep(600)", STARTED) as process:
         stuck = leftover_pids(tmp_path)
@@ -194,7 +193,6 @@ def test_a_cgroup_that_is_not_delegated_is_unused(group: Path) -> None:
 
 
 def test_processes_in_the_cgroup_of_a_killed_agent_are_killed_at_the_next_start(group: Path) -> None:
-    """An agent kills processes in the cgroup of a dead agent, and none in the cgroup of a live one."""
     dead, living = group / "probe-4711-1", group / f"probe-{own_mark()}"
     commands = ["/bin/sh", "-c", 'echo $$ > "$0"/cgroup.procs; echo; exec sleep 600']
     with ExitStack() as stack:

@@ -15,7 +15,6 @@ def write_files(root: Path, files: dict[str, str]) -> None:
 
 
 def test_available_memory_is_the_minimum_of_host_and_cgroups(tmp_path: Path) -> None:
-    """Available memory is the minimum of the host's and of each cgroup above the agent that has a limit."""
     write_files(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n"})
     assert available_bytes(tmp_path) == 5000 * KIB
     groups = {
@@ -44,5 +43,4 @@ def test_inactive_file_pages_count_as_available(tmp_path: Path) -> None:
 
 
 def test_available_memory_is_unknown_without_proc_files(tmp_path: Path) -> None:
-    """Available memory is None if the kernel's files are missing."""
     assert available_bytes(tmp_path) is None

@@ -96,7 +96,6 @@ def test_a_host_has_a_median_after_five_good_runs() -> None:
 
 
 def test_low_bandwidth_is_below_the_floor_and_beyond_the_spread() -> None:
-    """A bandwidth is low if it is below the share of the median and outside the spread of earlier runs."""
     steady = state_after(*(run(number, 450e9) for number in range(5)))
     assert compare_with(steady, 406e9).below_reference == ""
     assert compare_with(steady, 404e9).below_reference == "baseline"
@@ -136,7 +135,6 @@ def test_changed_conditions_start_a_new_median(conditions: Conditions, versions:
 
 
 def test_a_changed_condition_is_reported_with_both_values() -> None:
-    """A changed driver is reported with its old and new version until there is a new median."""
     judge = replace(judge_with(state_after(run(1))), conditions=replace(HERE, driver="590.10"))
     assert judge.changed_conditions(2, VERSIONS) == "driver 590.10 after 580.65"
     since = run(2, conditions=judge.conditions)
@@ -193,7 +191,6 @@ def test_the_probed_algorithm_is_not_part_of_the_settings() -> None:
 
 
 def test_nccl_settings_do_not_affect_cpu_runs() -> None:
-    """NCCL settings are not compared for runs on the CPU."""
     cpu = Conditions(driver="580.65")
     judge = replace(
         judge_with(state_after(*(run(number, conditions=cpu) for number in range(5)))), conditions=cpu, settings={}
@@ -215,7 +212,6 @@ def test_a_replaced_board_keeps_the_median_of_a_whole_host() -> None:
 
 
 def test_skipped_and_degraded_runs_do_not_displace_the_median() -> None:
-    """Any number of skipped and degraded runs leave the runs of the median in the state."""
     good = [run(number) for number in range(5)]
     degraded = [run(number, 200e9, outcome="degraded") for number in range(100, 100 + 2 * MAX_RESULTS)]
     skips = [run(number, outcome="skipped") for number in range(1000, 1000 + 2 * MAX_RESULTS)]
@@ -226,7 +222,6 @@ def test_skipped_and_degraded_runs_do_not_displace_the_median() -> None:
 
 
 def test_runs_under_other_conditions_do_not_displace_the_median() -> None:
-    """The state keeps the runs of a median separately for each set of conditions."""
     first, second = replace(HERE, driver="1"), replace(HERE, driver="2")
     runs = [run(number, conditions=first) for number in range(5)]
     state = state_after(*runs, *(run(number, conditions=second) for number in range(10, 10 + 3 * MAX_RUNS)))

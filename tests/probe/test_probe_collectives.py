@@ -65,7 +65,6 @@ def _measurements_from(run_pass: Pass, first_step: int) -> RankMeasurements:
 def test_every_operation_is_timed_and_its_data_is_correct(
     measurements: tuple[RankMeasurements, RankMeasurements],
 ) -> None:
-    """Every operation is timed with correct data on each rank, in both types and at each size."""
     correct, _ = measurements
     assert set(OPERATIONS) == {
         *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),

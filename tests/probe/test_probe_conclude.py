@@ -87,7 +87,6 @@ def test_an_operation_takes_the_time_of_its_slowest_rank() -> None:
 
 
 def test_percentiles_interpolate_between_values() -> None:
-    """A percentile interpolates between the two nearest values."""
     assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
     assert percentile([4.0, 1.0, 3.0, 2.0], 1.0) == 4.0
     assert percentile([7.0], 0.99) == 7.0
@@ -104,7 +103,6 @@ def test_wrong_elements_are_summed_over_ranks_and_sizes() -> None:
 
 
 def test_wrong_elements_of_pairs_and_incomplete_sizes_count() -> None:
-    """Wrong elements of pairs and of incomplete sizes are counted; without any size the count is unknown."""
     rank_accounts = accounts(FOUR_GPUS)
     rank_accounts[2] = replace(rank_accounts[2], pairs={(1, 0): Sized(seconds=(1e-3,), wrong=7)})
     result = conclude_pass(rank_accounts)
@@ -141,7 +139,6 @@ def test_a_size_that_one_rank_has_not_measured_is_omitted() -> None:
 
 
 def test_only_the_largest_planned_size_is_compared() -> None:
-    """Only the largest planned size is compared with expectations, even if a run measured less."""
     judge = replace(JUDGE, expected=lambda _: (1e15, "a data sheet"))
     rank_accounts = accounts(FOUR_GPUS)
     whole = conclude_pass(rank_accounts, replace(ENDING, aborted=HELD), judge=judge)
@@ -253,7 +250,6 @@ def test_a_rank_that_cannot_be_killed_is_named() -> None:
 
 
 def test_the_hint_names_the_abort_and_the_unkillable_rank() -> None:
-    """The hint of an aborted run names both the reason of the abort and the unkillable rank."""
     ending = replace(ENDING, abandoned=(4711,), aborted=Skip(reason="held", hint="Held by 4712."))
     result = conclude_pass(accounts(FOUR_GPUS), ending)
     assert (result.outcome, result.reason) == ("timeout", "unkillable")
@@ -291,7 +287,6 @@ def test_a_short_last_pass_does_not_blame_the_file_system(lasted: float, suggest
 
 
 def test_the_log_has_no_control_characters() -> None:
-    """Control characters in the output of the ranks are removed from the log of the result."""
     rank_accounts = [replace(account, output=b"\x1b[2Jbad \xff\n", status=1) for account in accounts(FOUR_GPUS)]
     assert "\x1b" not in conclude_pass(rank_accounts).log
     assert "bad" in conclude_pass(rank_accounts).log
@@ -328,7 +323,6 @@ def test_ranks_use_gpus_by_uuid_and_inherit_no_environment(monkeypatch: pytest.M
 
 
 def test_a_simulated_node_runs_two_ranks_on_the_cpu() -> None:
-    """A simulated node runs a real probe with two ranks on the CPU."""
     [plan] = make_plans(ALL_REDUCE, ["GPU-a"] * 8, python="python3", simulated=True)
     assert (plan.ranks, plan.setting.backend, plan.gpus) == (2, "gloo", ())
     assert plan.environment["CUDA_VISIBLE_DEVICES"] == ""
@@ -368,7 +362,6 @@ def test_omitted_sizes_are_reported_with_the_reason() -> None:
 
 
 def test_types_are_measured_in_sequence() -> None:
-    """Each type is measured at every size, one type after the other."""
     [plan] = make_plans(ALL_REDUCE, (), python="python3", dtypes=("float32", "bfloat16"))
     assert [(measure.dtype, measure.sizes) for measure in plan.measures] == [
         (dtype, plan.setting.sizes) for dtype in ("float32", "bfloat16")
@@ -380,7 +373,6 @@ def test_types_are_measured_in_sequence() -> None:
     [("allreduce", 6 / 4), ("allgather", 3 / 4), ("reducescatter", 3 / 4), ("alltoall", 3 / 4), ("sendrecv", 1)],
 )
 def test_bus_factors_are_those_of_nccl_tests(name: str, factor: float) -> None:
-    """The bus factor of each probe for four ranks is the factor of nccl-tests."""
     probe = PROBES[name]
     assert probe.raw_value is not None
     assert probe.value(MIB, 4, 1.0) == probe.raw_value(MIB, 4, 1.0) * factor

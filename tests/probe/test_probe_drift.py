@@ -119,7 +119,6 @@ def test_a_decline_of_one_percent_a_week_is_reported() -> None:
 
 
 def test_the_best_median_survives_a_restart() -> None:
-    """The best median and its date survive a restart, although its runs are no longer stored."""
     host = DriftingHost()
     before = host.decline_until_low()
     host.restart()
@@ -132,14 +131,12 @@ def test_the_best_median_survives_a_restart() -> None:
 
 
 def test_there_is_no_best_before_a_whole_window() -> None:
-    """There is no best median before a whole window of runs."""
     host = DriftingHost()
     assert [host.run(FIRST).best for _ in range(MAX_RUNS)] == [None] * MAX_RUNS
     assert host.run(FIRST).best == FIRST
 
 
 def test_a_faster_host_has_a_higher_best_median() -> None:
-    """The highest median of all time is the best; a single fast run does not change it."""
     host = DriftingHost()
     for busbw in (*(FIRST,) * 40, *(500e9,) * 40, 900e9):
         host.run(busbw)
@@ -147,7 +144,6 @@ def test_a_faster_host_has_a_higher_best_median() -> None:
 
 
 def test_a_cleared_slowness_restarts_median_and_best() -> None:
-    """A cleared slowness restarts median and best, also after the transition is no longer stored."""
     host = DriftingHost()
     low = host.decline_until_low()
     host.clear()
@@ -167,7 +163,6 @@ def test_a_cleared_slowness_restarts_median_and_best() -> None:
 
 
 def test_a_cleared_slowness_is_reported_as_a_changed_condition() -> None:
-    """The clearing is reported as the reason for the missing median."""
     host = DriftingHost()
     for _ in range(5):
         host.run(FIRST)

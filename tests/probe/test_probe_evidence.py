@@ -98,7 +98,6 @@ def test_heat_is_always_a_finding_and_a_common_power_limit_is_not() -> None:
 
 
 def test_little_link_traffic_is_not_compared() -> None:
-    """Link traffic is compared only after enough of it."""
     for seconds, count in ((0.01, 0), (1.0, 1)):
         assert (
             len(findings(add_samples(add_samples({}, gpu_samples(0.0)), gpu_samples(seconds, link_bytes=0.0)))) == count
@@ -134,7 +133,6 @@ def test_a_link_with_less_traffic_than_its_parallels_is_named(
 
 
 def test_a_poll_counts_once() -> None:
-    """Samples of the same poll count once."""
     once = add_samples({}, gpu_samples(1.0, held_down=["hw_thermal"]))
     assert add_samples(once, gpu_samples(1.0)) == once
     assert add_samples(once, gpu_samples(-86400.0)) != once, "the clock was set back"
@@ -169,7 +167,6 @@ HOT = {"held_seconds": {"hw_thermal": 3.0}}
 
 
 def test_a_slow_gpu_is_named_with_its_findings() -> None:
-    """The sentence names index, UUID and main cause of the slow GPU; the evidence has all findings."""
     location = location_of(pass_over_pairs((ODD,)), observations(**HOT, pcie_width=8.0))
     assert location.message == ("GPU 3 (GPU-3) is slow with every other: its clocks were held down by heat (hardware).")
     assert (location.ranks, location.gpus) == ((3,), ("GPU-3",))
@@ -180,7 +177,6 @@ def test_a_slow_gpu_is_named_with_its_findings() -> None:
 
 
 def test_a_slow_path_is_explained_by_a_finding_of_either_end() -> None:
-    """The sentence for a slow path has the finding of either of its two GPUs."""
     location = location_of(pass_over_pairs((1, ODD)), observations(links_down=["4"]))
     assert location.ranks == (1, 3)
     assert location.message == (
@@ -205,14 +201,12 @@ def test_a_gpu_with_a_finding_is_named_if_no_pair_differs(ranks: int) -> None:
 
 
 def test_a_finding_of_another_gpu_is_evidence_only() -> None:
-    """A finding of another GPU is in the evidence and not in the sentence."""
     location = location_of(pass_over_pairs((0,)), observations(**HOT))
     assert location.message == "GPU 0 (GPU-0) is slow with every other."
     assert location.evidence == ("GPU 3 (GPU-3): its clocks were held down by heat (hardware).",)
 
 
 def test_wrong_data_is_not_explained_by_a_cause_of_slowness() -> None:
-    """A cause of slowness is evidence beside wrong data, not its explanation."""
     run_pass = pass_over_pairs()
     accounts = [
         replace(account, pairs={key: replace(sized, wrong=int(key[1] == ODD)) for key, sized in account.pairs.items()})
@@ -224,7 +218,6 @@ def test_wrong_data_is_not_explained_by_a_cause_of_slowness() -> None:
 
 
 def test_missing_peer_access_of_a_pair_is_evidence() -> None:
-    """A pair without peer access is evidence if other pairs have it."""
     location = location_of(pass_over_pairs((0, 2), apart=(0, 2)), {})
     assert location.evidence == ("GPU GPU-0 and GPU GPU-2 cannot access each other's memory, as other pairs can.",)
     assert not location_of(pass_over_pairs(ranks=2, apart=(0, 1)), {}).evidence
@@ -327,7 +320,6 @@ def pass_with_wrong_data(*senders: int) -> Pass:
 
 
 def test_the_first_pass_with_a_location_determines_the_location() -> None:
-    """The location of a result is that of the first pass that finds one."""
     run, judge = Run(id="one", trigger="schedule", started=0.0), Judge(probe="allreduce", backend="nccl")
     unclear = replace(
         pass_with_wrong_data(),

@@ -85,7 +85,6 @@ def test_whole_boards_have_a_figure_at_the_measured_size(profile: str) -> None:
 
 @pytest.mark.parametrize(("model", "healthy", "lost"), [("NVIDIA B200", 790e9, 682e9), (H200, 473e9, 367.6e9)])
 def test_a_default_as_slow_as_the_ring_has_lost_nvlink_sharp(model: str, healthy: float, lost: float) -> None:
-    """A default that is low and as slow as the ring is reported as a loss of NVLink SHARP."""
     size = max(PROBES["allreduce"].gpu.sizes_if_fit)
     judge = Judge(probe="allreduce", backend="nccl", expected=lambda measurement: figure(model, 8, measurement))
     for default, message in ((healthy, ""), (lost, LOST)):
@@ -123,7 +122,6 @@ def test_a_first_run_reports_a_default_no_faster_than_the_ring(
 
 
 def test_every_figure_is_near_a_measured_size() -> None:
-    """Every published figure is near enough to the largest measured size to be used."""
     largest = max(PROBES["allreduce"].gpu.sizes_if_fit)
     for row in TABLE:
         assert row.bytes <= NEAR * largest
@@ -133,7 +131,6 @@ def test_every_figure_is_near_a_measured_size() -> None:
 
 
 def test_figures_increase_with_size_and_name_their_source() -> None:
-    """Within one product the figures increase with the size, and every row names its source."""
     for before, after in pairwise(TABLE):
         if (before.names, before.ranks, before.algorithm) == (after.names, after.ranks, after.algorithm):
             assert before.bytes < after.bytes

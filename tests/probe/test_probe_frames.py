@@ -126,7 +126,6 @@ def test_an_invalid_frame_is_an_error_of_its_rank(frame: dict[str, Any] | bytes)
 
 
 def test_frames_after_an_error_are_ignored() -> None:
-    """Frames that follow an invalid frame are ignored."""
     account = fold(b"garbage", SIZED, {"error": "another"}, {"done": True})
     assert account == fold(b"garbage")
 
@@ -140,13 +139,11 @@ def test_a_repeated_measurement_is_an_error(frame: dict[str, Any]) -> None:
 
 
 def test_a_frame_of_a_step_that_was_not_ordered_is_an_error() -> None:
-    """A frame is an error if its step was not ordered."""
     for frame in (SIZED, PAIR, PLACE, {"stepped": 1}):
         assert fold(frame, steps=()).error
 
 
 def test_texts_of_a_rank_are_printable_and_bounded() -> None:
-    """Texts of a rank are stored on one line of limited length, without control characters and lone surrogates."""
     assert (
         fold({"error": "\x1b]0;owned\x07no\nroute \ud800\u202e" + "x" * 60_000}).error
         == ("]0;owned no route " + "x" * 60_000)[:MAX_TEXT]

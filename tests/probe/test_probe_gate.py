@@ -91,7 +91,6 @@ def agent(folder: Path, script: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_all_processes_of_a_gate_end_with_its_answer(
     tmp_path: Path, last: str, seconds: float, words: str | None
 ) -> None:
-    """Processes in the background, in another session or without a parent end with the gate's command."""
     before = children(os.getpid())
     loop, answers = Loop(), list[Skip | None]()
     hold = "while [ ! -e go ]; do sleep 0.05; done\n"
@@ -105,7 +104,6 @@ def test_all_processes_of_a_gate_end_with_its_answer(
 
 
 def test_no_process_of_a_gate_outlives_a_killed_agent(tmp_path: Path) -> None:
-    """SIGKILL of the agent ends all processes of its gate."""
     with agent(tmp_path, LEAVE + "exec sleep 600") as process, leftover_processes(tmp_path) as ends:
         process.kill()
         assert all(has_ended(end, within=60.0) for end in ends)

@@ -35,12 +35,10 @@ def with_second_gpu(**use: Any) -> PreflightFacts:
 
 
 def test_one_gpu_is_enough_for_ranks_that_act_alone() -> None:
-    """A copy probe may run on a single GPU."""
     assert may_run(PreflightFacts(gpus=gpus(0), expected=1, alone=True)) is None
 
 
 def test_free_gpus_may_be_probed() -> None:
-    """A run may start on GPUs that no process holds."""
     assert may_run(FREE) is None
 
 
@@ -112,7 +110,6 @@ def test_a_simulated_node_is_guarded_by_its_simulated_processes() -> None:
     [({"utilization": 0.06}, "GPU 1 is 6% utilized"), ({"memory_used": 3.0 * IDLE_BYTES}, "GPU 1 has 3.0 GiB in use")],
 )
 def test_utilization_or_memory_without_a_process_is_busy(sign: dict[str, Any], hint: str, *, simulated: bool) -> None:
-    """Utilization or used memory makes a GPU busy before a process is counted on it."""
     first, second = gpus(0, 0)
     skip = may_run(replace(FREE, gpus=(first, replace(second, **sign)), simulated=simulated))
     assert skip is not None
@@ -120,7 +117,6 @@ def test_utilization_or_memory_without_a_process_is_busy(sign: dict[str, Any], h
 
 
 def test_a_hint_names_some_gpus_and_counts_the_others() -> None:
-    """A hint describes four GPUs and counts the others."""
     working = tuple(replace(gpu, utilization=0.3, traffic=9.1e9) for gpu in gpus(*[0] * 8))
     skip = may_run(replace(FREE, gpus=working, expected=8))
     assert skip is not None
@@ -172,7 +168,6 @@ def test_too_little_idleness_gives_the_time_to_wait() -> None:
     ],
 )
 def test_a_partial_run_uses_the_idle_gpus(situation: PreflightFacts, wanted: tuple[str, ...]) -> None:
-    """A partial run omits GPUs that are in use or unknown."""
     opted_in = replace(situation, partial=True)
     assert (may_run(opted_in), usable_gpus(opted_in)) == (None, wanted)
     assert (may_run(situation) is None) == (situation is FREE)

@@ -108,7 +108,6 @@ def locate_among_three(seconds: Seconds, *links: tuple[int, int]) -> Location:
 
 
 def test_a_slow_rank_or_path_among_three_linked_gpus_is_named() -> None:
-    """Among three GPUs with NVLinks between all, a clearly slow rank or path is named."""
     ends = [(0, 1), (0, 2), (1, 2)]
     for seed in range(20):
         bad = seed % 3
@@ -118,7 +117,6 @@ def test_a_slow_rank_or_path_among_three_linked_gpus_is_named() -> None:
 
 @pytest.mark.parametrize("spread", [0.06, 0.2])
 def test_noise_among_three_gpus_names_no_rank(spread: float) -> None:
-    """Noise among three GPUs names no rank."""
     for seed in range(200):
         location = locate_among_three(noisy_seconds(seed, spread, lambda *_: 1.0), (0, 1), (0, 2), (1, 2))
         assert location.ranks == (), (seed, location)
@@ -126,14 +124,12 @@ def test_noise_among_three_gpus_names_no_rank(spread: float) -> None:
 
 @pytest.mark.parametrize("links", [((0, 1),), ()])
 def test_a_gpu_without_nvlinks_among_three_is_not_named(links: tuple[tuple[int, int], ...]) -> None:
-    """A GPU that has no NVLinks by design is not named as slow."""
     location = locate_among_three(noisy_seconds(0, 0.05, slow_rank(2, 10.0)), *links)
     assert location.ranks == ()
     assert location.message == f"GPU 2 (GPU-2) is slow with every other{AS_BUILT}."
 
 
 def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
-    """Ranks on the CPU are named by their numbers."""
     [plan] = make_plans(replace(PROBES["allreduce"], ranks=4), (), python="python3")
     for seconds, ranks, sentence in (
         (slow_rank(2, 2.0), (2,), "rank 2 is slow with every other."),
@@ -146,7 +142,6 @@ def test_on_the_cpu_ranks_are_named_by_their_numbers() -> None:
 
 @pytest.mark.parametrize("times", [2.0, 1.2])
 def test_a_slow_path_is_named(times: float) -> None:
-    """Two ranks that are slow only with each other are named as a path."""
     paths = [pair for round_ in rounds(8) for pair in round_]
     for seed, path in enumerate(paths):
         location = location_of(pass_over_pairs(8, noisy_seconds(seed, 0.05, slow_path(path, times))))
@@ -204,7 +199,6 @@ def usual_seconds(_a: int, _b: int) -> float:
 
 
 def test_a_rank_that_sent_wrong_data_is_named() -> None:
-    """A rank whose data was wrong before it was sent is named."""
     location = location_of(pass_over_pairs(4, usual_seconds, lambda a, _: int(a == 2), faulty_sender=2))
     assert location.ranks == (2,)
     assert location.message == "Wrong data comes from GPU GPU-2."
@@ -223,7 +217,6 @@ def test_a_rank_that_sent_wrong_data_is_named() -> None:
     ids=["sends", "receives", "both", "two send", "path", "two paths"],
 )
 def test_the_common_end_of_all_wrong_data_is_named(wrong: Wrong, named: tuple[int, ...]) -> None:
-    """The rank, or the path, that all wrong exchanges have in common is named."""
     location = location_of(pass_over_pairs(4, usual_seconds, wrong))
     assert location.ranks == named, location
     assert ("cannot be located" in location.message) == (not named)
@@ -254,7 +247,6 @@ def test_a_slow_pair_is_measured_again_before_it_is_named() -> None:
 
 
 def test_a_slow_rank_is_measured_twice() -> None:
-    """A slow rank is measured a second time to confirm it."""
     run_pass = pass_over_pairs(4, slow_rank(2, 2.0))
     assert next_step(with_planned_steps(run_pass, 1), JUDGE) is not None
     assert next_step(with_planned_steps(run_pass, 1, tries=2), JUDGE) is None
@@ -279,7 +271,6 @@ def test_the_fastest_of_several_tries_counts() -> None:
 
 
 def test_an_unexplained_slow_pair_is_measured_until_the_limit() -> None:
-    """A slow pair apart from the slow rank is measured again until the maximum number of tries."""
     run_pass = pass_over_pairs(4, pair_seconds({(0, 3): 5.0, (1, 3): 5.0, (2, 3): 5.0, (0, 1): 2.0}))
     assert location_of(run_pass).ranks == (3,)
     step = next_step(with_planned_steps(run_pass, 1, tries=2), JUDGE)

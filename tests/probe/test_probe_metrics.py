@@ -57,7 +57,6 @@ def test_a_success_exports_its_measurements() -> None:
 
 
 def test_a_partial_run_changes_no_bandwidth() -> None:
-    """A partial run leaves the bandwidth of the last whole run unchanged."""
     gpus = tuple(f"GPU-{index}" for index in range(4))
     partial = replace(OK, ranks=4, started=2000.0, conditions=Conditions(gpus=gpus, host_gpus=8), measurements=())
     metrics = fold_result(fold_result(INITIAL, OK), partial)
@@ -94,7 +93,6 @@ def test_a_skip_counts_by_reason_and_changes_no_time() -> None:
 
 
 def test_measurements_are_those_of_the_last_run() -> None:
-    """Metrics of an algorithm or a backend disappear when a run no longer measures it."""
     compared = Comparison(
         operation="all_reduce",
         algorithm="default",

@@ -125,8 +125,6 @@ def messages() -> Iterator[queue.Queue[str]]:
 
 
 def test_a_failing_callback_is_logged(messages: queue.Queue[str]) -> None:
-    """An error of the callback is logged, and the schedule continues."""
-
     def fail(_: str) -> None:
         raise OSError("no loop")
 
@@ -135,7 +133,6 @@ def test_a_failing_callback_is_logged(messages: queue.Queue[str]) -> None:
 
 
 def test_an_overrun_is_logged(messages: queue.Queue[str]) -> None:
-    """A callback that has not returned when the next is due is logged."""
     release = threading.Event()
 
     def hang(_: str) -> None:

@@ -122,7 +122,6 @@ def trials() -> Trials:
 
 
 def test_the_faulty_rank_or_path_is_named_in_every_trial(trials: Trials) -> None:
-    """The faulty rank or path is named in all 20 trials."""
     named = [() if location is None else location.ranks for location in trials.locations]
     wanted = [order.named for order in trials.orders]
     assert named == wanted, list(zip(trials.orders, trials.locations, strict=False))

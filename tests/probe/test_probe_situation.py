@@ -71,7 +71,6 @@ def test_load_right_after_a_run_is_ignored() -> None:
 
 
 def test_a_skip_for_an_unread_store_names_the_error() -> None:
-    """A skip because of an unread store has the store's error and remedy as hint."""
     unread = new_report(notices={"store": "/gpumon.db: it is not a store of gpumon; move it away"})
     skip = may_run(gather_facts(unread, 0.0))
     assert skip is not None

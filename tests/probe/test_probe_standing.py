@@ -51,12 +51,10 @@ def state_after(*runs: ProbeResult) -> ProbeState:
     ],
 )
 def test_a_success_replaces_a_failure_only_on_its_gpus(runs: tuple[ProbeResult, ...], current: int | None) -> None:
-    """A failure remains the current result until a run with the same GPUs succeeds."""
     assert current_result(runs, "allreduce") == (None if current is None else runs[current])
 
 
 def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
-    """Wrong elements remain, also over a restart, until a run checks the same GPUs."""
     state = state_after(WRONG, partial_run(9), partial_run(8, outcome="degraded"))
     restored = restore(ProbeState(metrics=INITIAL), state.history, {})
     for present in (state, restored):
@@ -65,7 +63,6 @@ def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
 
 
 def test_partial_runs_do_not_displace_the_current_result() -> None:
-    """Any number of partial runs leave the current result in the state."""
     state = state_after(
         WRONG, *(replace(partial_run(80), id=f"run {number}") for number in range(3 * MAX_COMPLETED_RUNS))
     )

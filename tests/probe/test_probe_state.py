@@ -15,7 +15,6 @@ BEFORE = end_run(ProbeState(metrics=INITIAL), OK)
 
 
 def test_another_probe_changes_no_all_reduce_state() -> None:
-    """A run of another probe is recorded and changes neither the last all-reduce result nor a metric."""
     during = begin_run(BEFORE, "other", "broadcast")
     assert (during.running, during.running_probe, during.metrics["allreduce"].running) == ("other", "broadcast", 1)
     after = end_run(during, OTHER)
@@ -24,7 +23,6 @@ def test_another_probe_changes_no_all_reduce_state() -> None:
 
 
 def test_runs_of_another_probe_do_not_displace_all_reduce_runs() -> None:
-    """Any number of runs of another probe leave the all-reduce run in the state, in order of time."""
     state = BEFORE
     for number in range(MAX_COMPLETED_RUNS + 1):
         state = end_run(state, replace(OTHER, id=f"other {number}", outcome="failed", started=OK.started + 1 + number))
@@ -37,7 +35,6 @@ def test_runs_of_another_probe_do_not_displace_all_reduce_runs() -> None:
 
 
 def test_a_late_result_does_not_end_the_next_run() -> None:
-    """A result that arrives late does not end the run that has started since."""
     during = end_run(begin_run(BEFORE, "next", "allreduce"), replace(OK, id="late"))
     assert (during.running, during.metrics["allreduce"].running) == ("next", 1)
     assert end_run(during, replace(OK, id="next")).metrics["allreduce"].running == 0

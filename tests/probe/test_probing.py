@@ -161,7 +161,6 @@ def test_a_disabled_probe_does_not_run_on_request(bench: Bench) -> None:
 
 
 def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> None:
-    """A due run starts when the GPUs have been polled for the first time."""
     polled_report, bench.report = bench.report, Report(started=0.0, simulated="h100x8")
     bench.scheduler.run_due("allreduce")
     turn_for(bench.loop, 2 * WATCH_SECONDS)
@@ -172,7 +171,6 @@ def test_a_run_that_is_due_before_the_first_poll_waits_for_it(bench: Bench) -> N
 
 
 def test_a_run_after_a_repair_is_due_once(bench: Bench) -> None:
-    """The reset of a GPU makes one run due before its scheduled time."""
     polled_report = on_host(node(0.0, 0.0, simulated=False))
     host = replace(polled_report.host, snapshot=host_snapshot(contained=False, schedulers=()))
     before = ProbeResult(
@@ -283,7 +281,6 @@ def test_remaining_memory_is_what_the_preflight_calls_busy() -> None:
 def test_a_run_ends_if_the_processes_on_its_gpus_are_not_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, stays: str
 ) -> None:
-    """A run ends if a GPU is no longer polled or its processes cannot be read."""
     monkeypatch.setattr(preflight, "UNSEEN_SECONDS", 0.5)
     free = on_host(node(0.0, 0.0, simulated=False))
 
@@ -327,7 +324,6 @@ def test_ended_ranks_of_one_algorithm_are_not_foreign_to_the_next(bench: Bench, 
 
 
 def test_an_ended_rank_is_not_foreign_to_the_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that has ended and that NVML still lists does not interrupt the run."""
     monkeypatch.setattr(gpu_visibility, "DEPARTURE_PATIENCE", 0.3)
     bench.worker.write_text(HANG.replace("time.sleep(60)", "sys.exit(1) if orders['rank'] else time.sleep(60)"))
     bench.report = on_host(node(0.0, 0.0, simulated=False))
@@ -396,7 +392,6 @@ def test_a_record_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_the_run_of_another_live_agent_is_not_recorded(bench: Bench, tmp_path: Path) -> None:
-    """A run of another agent is read as interrupted only when that agent has ended."""
     run = bench.run()
     path = tmp_path / "run.json"
     document = json.loads(path.read_text())
@@ -414,7 +409,6 @@ def test_the_run_of_another_live_agent_is_not_recorded(bench: Bench, tmp_path: P
 
 
 def test_shared_memory_of_an_interrupted_run_is_deleted(bench: Bench, tmp_path: Path) -> None:
-    """The next agent deletes the shared memory of an interrupted run and stores its result."""
     run = bench.run()
     record = (tmp_path / "run.json").read_text()
     bench.probing.stop()
@@ -441,7 +435,6 @@ def with_schedulers(report: Report, *schedulers: str) -> Report:
 
 
 def test_a_scheduler_without_a_gate_prevents_scheduled_runs(bench: Bench) -> None:
-    """A scheduler without a gate prevents scheduled runs and allows requested ones."""
     bench.report = with_schedulers(node(0.0, 0.0, simulated=False), "slurmd")
     bench.scheduler.run_due("allreduce")
     bench.turn_until(lambda: bool(bench.results))
@@ -452,7 +445,6 @@ def test_a_scheduler_without_a_gate_prevents_scheduled_runs(bench: Bench) -> Non
 
 
 def test_a_due_run_waits_for_the_scheduler_detection(bench: Bench) -> None:
-    """A due run starts only after the first detection of schedulers."""
     host = node(0.0, 0.0, simulated=False)
     bench.report = changed(host, node=replace(host.node, snapshot_timestamp_seconds=1.0))
     bench.scheduler.run_due("allreduce")
@@ -502,7 +494,6 @@ def test_a_gate_that_refuses_the_node_is_a_skip(
 
 
 def test_a_missing_gate_command_is_a_skip(bench: Bench) -> None:
-    """The hint of a skip names the missing gate command and the remedy."""
     bench.probing.host.settings = replace(bench.probing.host.settings, gate=("/nonexistent/gate",))
     assert bench.request().accepted
     bench.turn_until(lambda: bool(bench.results))
@@ -534,7 +525,6 @@ def test_a_gate_that_refuses_the_second_algorithm_ends_the_run(bench: Bench, tmp
 
 
 def test_a_gate_that_is_removed_during_a_run_is_not_used(bench: Bench) -> None:
-    """A gate that a new configuration removes is not asked for the second algorithm."""
     bench.worker.write_text(MEASURE)
     bench.gate("true")
     bench.run()
@@ -575,7 +565,6 @@ def test_any_probe_runs_on_request(bench: Bench) -> None:
 
 
 def test_a_scheduled_run_waits_for_another_probe(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduled run starts when the run of another probe has ended."""
     monkeypatch.setattr(scheduler, "IDLE_INTERVAL", 0.1)
     bench.report = changed(bench.report, node=replace(bench.report.node, snapshot_timestamp_seconds=1.0))
     other = bench.run("broadcast")
@@ -601,7 +590,6 @@ def idle(report: Report, *seconds: float) -> Report:
 
 @pytest.mark.slow
 def test_a_scheduled_run_waits_for_idle_gpus(bench: Bench) -> None:
-    """A scheduled run starts when all GPUs have been idle for the configured time."""
     bench.probing.host.settings = replace(bench.probing.host.settings, min_idle_seconds=600.0)
     bench.report = idle(node(0.0, 0.0), 3600.0, 540.0)
     bench.scheduler.run_due("allreduce")
@@ -662,7 +650,6 @@ def test_a_partial_run_omits_gpus_in_use(bench: Bench) -> None:
 
 
 def test_a_run_without_an_expected_gpu_is_partial(bench: Bench) -> None:
-    """A run is partial if an expected GPU was never reported."""
     bench.worker.write_text(MEASURE)
     bench.probing.host.settings = replace(bench.probing.host.settings, partial=True)
     polled_report = on_host(node(0.0, 0.0, simulated=False))
@@ -674,7 +661,6 @@ def test_a_run_without_an_expected_gpu_is_partial(bench: Bench) -> None:
 
 
 def test_a_partial_run_on_a_simulated_node_omits_gpus_in_use(bench: Bench) -> None:
-    """On a simulated node only a process on a GPU of the partial run interrupts it."""
     bench.probing.host.settings = replace(bench.probing.host.settings, partial=True)
     bench.report = node(0.0, 1.0, 0.0)
     bench.run()
@@ -686,7 +672,6 @@ def test_a_partial_run_on_a_simulated_node_omits_gpus_in_use(bench: Bench) -> No
 
 
 def test_only_the_ring_is_measured_in_a_multi_node_fabric(bench: Bench) -> None:
-    """In a multi-node fabric only the ring is measured, unless algorithms are configured."""
     bench.worker.write_text(MEASURE)
     rack = on_host(node(0.0, 0.0, simulated=False))
     fabric = Fabric(cluster_uuid="1f0e", clique_id="1", state=3.0)

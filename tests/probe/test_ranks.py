@@ -316,7 +316,6 @@ sys.exit(1)
 
 
 def test_a_result_line_without_end_fails_the_run(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """A line without end on the result descriptor is dropped and fails the run."""
     result = probing.run(worker('os.write(orders["result"], b"x" * 200_000)\nsys.exit(0)'))
     assert result.outcome == "failed"
     assert "invalid frame" in result.hint
@@ -325,7 +324,6 @@ def test_a_result_line_without_end_fails_the_run(probing: Probing, worker: Calla
 def test_the_environment_of_the_ranks_is_not_inherited(
     probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks have the environment of the plan and no other variable of the agent."""
     monkeypatch.setenv("NCCL_ALGO", "Tree")
     monkeypatch.setenv("GPUMON_SECRET", "hidden")
     plan = worker("print(json.dumps(dict(os.environ)))\nsys.exit(1)")
@@ -336,7 +334,6 @@ def test_the_environment_of_the_ranks_is_not_inherited(
 
 
 def test_a_run_leaves_no_descriptor(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """Pipes and sockets of a run are closed when it has ended."""
     before = open_files()
     probing.run(worker('send(error="no")\nsys.exit(1)'))
     assert not open_files() - before

@@ -123,7 +123,6 @@ def test_a_crash_at_any_stage_is_a_failure_that_names_rank_and_stage(tmp_path: P
 
 
 def test_a_failed_rank_that_hangs_ends_the_run(probing: Probing, tmp_path: Path) -> None:
-    """The error of a rank ends the run at once, even if the rank does not exit."""
     result = probing.run(
         make_script_plan(tmp_path / "worker.py", 'send(stage="join")\nsend(error="no route")\n' + WAIT)
     )
@@ -133,7 +132,6 @@ def test_a_failed_rank_that_hangs_ends_the_run(probing: Probing, tmp_path: Path)
 
 
 def test_too_many_frames_end_the_run(probing: Probing, tmp_path: Path) -> None:
-    """A rank that sends too many frames fails the run long before the deadline."""
     flood = 'n = 0\nwhile orders["rank"]:\n    n += 1\n    send(stage="measure", index=0, sizes=n, size=n)\n' + WAIT
     result = probing.run(make_script_plan(tmp_path / "worker.py", flood, deadline=100.0))
     assert (result.outcome, result.reason) == ("failed", "ranks")
@@ -143,7 +141,6 @@ def test_too_many_frames_end_the_run(probing: Probing, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", [BAD + GOOD, GOOD + BAD], ids=["first", "last"])
 def test_an_invalid_frame_fails_the_run(probing: Probing, tmp_path: Path, script: str) -> None:
-    """An invalid frame fails the run, whatever else the rank sends."""
     result = probing.run(make_script_plan(tmp_path / "worker.py", script))
     assert result.outcome == "failed"
     assert "Rank 1 at start: it sent an invalid frame" in result.hint
@@ -152,7 +149,6 @@ def test_an_invalid_frame_fails_the_run(probing: Probing, tmp_path: Path, script
 
 @pytest.mark.parametrize("end", ["hang", "crash", "abort"])
 def test_the_agent_deletes_shared_memory_of_ended_ranks(probing: Probing, tmp_path: Path, end: str) -> None:
-    """The agent deletes NCCL's files in /dev/shm when the ranks have ended."""
     last = {"hang": WAIT, "crash": CRASH, "abort": WAIT}[end]
     plan = make_script_plan(tmp_path / "worker.py", SHARE + 'send(stage="measure")\n' + last, deadline=STARTED)
     mapped_paths: set[str] = set()
@@ -283,7 +279,6 @@ def test_ranks_meet_where_no_other_user_can_reach_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["import", "join"])
 @pytest.mark.parametrize("kind", ["hang", "crash"])
 def test_the_worker_hangs_and_crashes_as_ordered(probing: Probing, torchless: str, kind: str, stage: str) -> None:
-    """The shipped worker hangs or crashes at the ordered stage, with the same outcome as the test scripts."""
     plan = make_plan(QUICK, (), python=torchless, fault=f"{kind}:0:{stage}", deadline=STARTED)
     result = probing.run(plan)
     assert result.outcome == {"hang": "timeout", "crash": "failed"}[kind], result
@@ -371,7 +366,6 @@ def test_the_agent_outlives_ranks_that_take_all_memory(small_group: Path, torchl
 
 
 def test_ranks_of_torch_that_ignore_sigterm_or_crash_are_ended() -> None:
-    """Connected ranks of torch are ended if one ignores SIGTERM or crashes."""
     faults = {"deaf": "hang:1:measure", "crash": "crash:1:measure"}
     plans = {
         name: make_plan(QUICK, (), python=sys.executable, fault=fault, deadline={"deaf": 12.0}.get(name, 100.0))

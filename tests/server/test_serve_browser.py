@@ -79,7 +79,6 @@ def test_page_shows_that_the_agent_is_offline(tmp_path: Path) -> None:
 
 
 def test_page_recovers(tmp_path: Path) -> None:
-    """When the agent responds again, the page is updated again."""
     seen = look(Changing(reports=[samples.healthy(), *[None] * 5, samples.lost(3)]), tmp_path, seconds=20)
     assert "GPU 3: The GPU fell off the bus" in seen.words
     assert re.search(r'<p id="offline"[^>]*hidden', seen.html)

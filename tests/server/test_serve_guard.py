@@ -97,7 +97,6 @@ def test_own_page_may_change_something(node: ServedNode, port: int) -> None:
 
 @each_case("path", ["/", "/docs", "/metrics", "/api/v1/node", "/nope", "/static/gpumon.js"])
 def test_responses_have_security_headers(port: int, path: str) -> None:
-    """Every response has them."""
     headers = ask(port, path).headers
     assert headers["Content-Security-Policy"].startswith("default-src 'self';")
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
@@ -148,7 +147,6 @@ def test_unusable_token_is_an_error(tmp_path: Path, content: bytes) -> None:
 
 
 def test_missing_file_is_an_error(tmp_path: Path) -> None:
-    """The error names the file."""
     with pytest.raises(TokenError, match=r"there is no token file .*--web\.token-file"):
         read(tmp_path / "token")
 

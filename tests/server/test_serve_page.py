@@ -178,7 +178,6 @@ def test_node_without_links_has_no_matrix(node: ServedNode, port: int) -> None:
 
 
 def test_instances_are_below_their_gpu(node: ServedNode, port: int) -> None:
-    """Each MIG instance is shown with its readings."""
     html = page(node, port, samples.partitioned_node())
     assert html.count("<b>1g.10gb</b>") == 7
     text = words(html)
@@ -356,7 +355,6 @@ def test_pairs_are_a_matrix(node: ServedNode, port: int) -> None:
 
 
 def test_run_in_progress_has_its_progress(node: ServedNode, port: int) -> None:
-    """As figures and as text."""
     during = replace(samples.healthy(), probe=example.measuring())
     assert "A run is in progress: warming up 1 GiB (ring) 42 %" in words(page(node, port, during))
 

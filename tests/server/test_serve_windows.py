@@ -194,7 +194,6 @@ def test_an_incomplete_effect_is_an_error(node: ServedNode, port: int, path: str
 def test_a_main_loop_that_does_not_respond_is_an_error(
     node: ServedNode, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client gets an error after a timeout."""
     monkeypatch.setattr(routes, "MAIN_LOOP_TIMEOUT_SECONDS", 0.05)
     node.let_go = None
     assert is_problem(ask(port, f"{PATH}?kind=release&for_seconds=5", "POST", BEARER), 503)

@@ -105,7 +105,6 @@ def run(port: int, tmp_path: Path) -> Run:
 def test_invalid_arguments_change_nothing(
     node: ServedNode, run: Run, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    """The command reports what is invalid and exits with 2."""
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
     assert node.asked == []
@@ -261,7 +260,6 @@ def test_page_and_terminal_begin_with_the_maintenance(node: ServedNode, port: in
 
 
 def test_page_and_terminal_show_the_hold_beside_the_probe(node: ServedNode, port: int) -> None:
-    """The page and the terminal show the hold beside the probe and escape its reason."""
     node.report = report_with_holds("4711", reason="job <b>4711</b>")
     assert "by command for 4711 (job &lt;b&gt;4711&lt;/b&gt;)." in ask(port, "/").body.decode()
     shown = terminal.status(report_document(report_with_holds("4711")), 120, color=False)

@@ -94,7 +94,6 @@ def test_the_driver_is_shut_down_in_order(node: ReleasedNode) -> None:
 
 @pytest.mark.parametrize("stopped_node", [Deadlines(grace=0.5)], indirect=True)
 def test_a_shutdown_that_hangs_is_ended(node: ReleasedNode) -> None:
-    """A sampler whose NVML shutdown hangs is killed after the grace period."""
     node.simulate_node_faults(hang=["nvmlShutdown"])
     assert node.release(50.0).holders == ()
     assert not node.sampler_pids()
@@ -309,7 +308,6 @@ def test_a_release_continues_after_a_restart_of_the_agent(stopped_node: Released
 def test_samplers_start_if_the_store_cannot_be_read(
     stopped_node: ReleasedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Samplers start after a timeout even if the store does not answer."""
     monkeypatch.setattr(driver_release, "RECALL_SECONDS", 0.1)
     stopped_node.driver_release.start()
     stopped_node.until(lambda: stopped_node.up() == EVERY)
@@ -358,7 +356,6 @@ def test_a_marker_file_can_name_a_gpu_and_a_duration(node: ReleasedNode) -> None
 
 
 def test_a_marker_with_a_future_time_is_bounded(stopped_node: ReleasedNode) -> None:
-    """A marker with a future modification time counts as written now, up to the maximum duration."""
     write_marker(stopped_node, "for=10h", age=-1e6)
     stopped_node.driver_release.follow()
     (window,) = stopped_node.releases()
@@ -400,7 +397,6 @@ def test_an_invalid_marker_releases_nothing(node: ReleasedNode, caplog: pytest.L
 
 
 def test_an_expired_marker_releases_nothing(stopped_node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """A marker past its duration is logged once with the advice to delete it."""
     with caplog.at_level(logging.INFO, "gpumon.release"):
         write_marker(stopped_node, "for=5s", age=6)
         for _ in range(3):
@@ -427,7 +423,6 @@ def test_a_marker_from_before_the_start_prevents_the_first_sampler(stopped_node:
 
 
 def test_a_done_file_that_cannot_be_created_is_logged(node: ReleasedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """A done file that cannot be created is logged as a warning."""
     node.done.mkdir()
     write_marker(node)
     node.until(lambda: node.releases() and not node.report.inventory.release_holders)

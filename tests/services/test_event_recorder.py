@@ -188,7 +188,6 @@ def test_xids_of_killed_ranks_are_not_counted(start: Callable[..., EventRecorder
 
 
 def test_nvml_errors_count_without_a_kernel_log(start: Callable[..., EventRecorderOnly]) -> None:
-    """Without a kernel log all errors of NVML are counted, with repeats and unnumbered Xids."""
     agent = start(None)
     agent.wait_for_counts({})
     for xid in (79, 79, 13, 999):
@@ -200,7 +199,6 @@ def test_nvml_errors_count_without_a_kernel_log(start: Callable[..., EventRecord
 def test_an_unnumbered_nvml_error_has_the_number_of_the_kernel_log(
     start: Callable[..., EventRecorderOnly], log: KernelLogFile
 ) -> None:
-    """An error without a number in NVML is counted once, with the number of the kernel log."""
     agent = start()
     agent.wait_for_counts({})
     log.xid("201, something new")
@@ -248,7 +246,6 @@ def test_a_message_without_an_xid_is_ignored_if_nvml_reads_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A message "off the bus" without an Xid is logged and ignored if NVML still reads the GPU after the wait."""
     monkeypatch.setattr("gpumon.services.event_recorder.WITNESS_SECONDS", 0.0)
     agent = start()
     agent.wait_for_counts({})
@@ -292,7 +289,6 @@ def test_each_error_counts_once_despite_kills(start: Callable[..., EventRecorder
 def test_lines_from_before_the_installation_are_history(
     start: Callable[..., EventRecorderOnly], log: KernelLogFile
 ) -> None:
-    """Lines from before the installation are stored and not counted; a repeat is counted."""
     log.xid()
     log.append(SWITCH)
     agent = start()
@@ -333,7 +329,6 @@ def test_lines_of_a_new_boot_are_counted_from_the_first(
 
 
 def test_a_replaced_board_has_its_own_uuid(start: Callable[..., EventRecorderOnly], tmp_path: Path) -> None:
-    """The stored uuid of an address is replaced by the one that the GPU reports."""
     with Store.open(tmp_path / "gpumon.db"):
         pass
     agent = start(None)

@@ -92,7 +92,6 @@ def test_the_previous_file_remains_until_the_store_is_read(node: NodeWithHealthF
 
 
 def test_a_stopped_agent_is_not_running(node: NodeWithHealthFile) -> None:
-    """A stopped agent writes that it does not run."""
     node.content()
     node.file.stop()
     assert not json.loads(node.path.read_text())["agent"]["running"]

@@ -165,7 +165,6 @@ def test_a_hold_ends_the_run_before_its_answer(agent: HoldingAgent) -> None:
 
 
 def test_each_owner_has_a_hold(agent: HoldingAgent) -> None:
-    """No run starts before the holds of all owners have ended."""
     for owner in ("1", "2", "", "2"):
         assert not agent.hold(owner).refused
     assert agent.owners() == ["1", "", "2"]
@@ -177,7 +176,6 @@ def test_each_owner_has_a_hold(agent: HoldingAgent) -> None:
 
 
 def test_a_hold_survives_a_kill_of_the_agent(agent: HoldingAgent, store: Path, tmp_path: Path) -> None:
-    """A hold is stored when its request is answered, and remains in force after SIGKILL."""
     for owner in ("1", "2"):
         assert agent.hold(owner).stored
     assert agent.unhold("1").stored
@@ -238,7 +236,6 @@ def test_a_hold_is_in_force_if_the_store_fails(
 def test_a_rank_that_cannot_be_killed_is_named(
     agent: HoldingAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer names an unkillable rank, and the hold is in force."""
     monkeypatch.setattr(ranks, "KILL_PATIENCE", 0.2)
     agent.run()
     pid = agent.probing.host.holders()[0].pid
@@ -253,7 +250,6 @@ def test_a_rank_that_cannot_be_killed_is_named(
 def test_a_rank_that_ends_slowly_is_named_as_not_stuck(
     agent: HoldingAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank that takes long to end is named without being called stuck, and the run is a skip when it has ended."""
     monkeypatch.setattr(HoldEffect, "answer_seconds", 0.2)
     agent.run()
     pid = agent.probing.host.holders()[0].pid

@@ -27,7 +27,6 @@ def test_a_marker_is_parsed(text: str, expected: MarkerRequest) -> None:
 
 @each_case("text", ["for", "for=", "for=5", "for=-5m", "for=0s", "gpu=", "GPU=3", "gpu=1 gpu=1", "for:5m"])
 def test_an_invalid_marker_is_an_error(text: str) -> None:
-    """The error for an invalid marker states what to write."""
     with pytest.raises(MarkerError, match=r"write"):
         parse(text)
 

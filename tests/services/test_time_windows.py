@@ -119,7 +119,6 @@ def test_a_window_is_stored_when_the_request_is_answered(agent: TimeWindowsOnly,
 
 
 def test_an_invalid_request_changes_nothing(agent: TimeWindowsOnly) -> None:
-    """The answer to an invalid request has the problem and the remedy."""
     for seconds, reason in (
         (0.0, "x"),
         (3601.0, "x"),
@@ -144,7 +143,6 @@ def test_too_many_windows_are_refused(agent: TimeWindowsOnly, monkeypatch: pytes
 
 
 def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: TimeWindowsOnly, path: Path) -> None:
-    """The next tick after its deadline stores a window as ended."""
     agent.start("short", 0.05)
 
     def window_has_ended() -> bool:
@@ -157,7 +155,6 @@ def test_a_window_that_ends_by_its_deadline_is_stored_as_ended(agent: TimeWindow
 
 
 def test_a_failing_store_gets_the_windows_when_it_recovers(agent: TimeWindowsOnly, path: Path) -> None:
-    """A window is in force while the store fails, and is stored when it recovers."""
     moved_folder = path.parent.with_name("aside")
     agent.start("before")
     path.parent.rename(moved_folder)
@@ -181,8 +178,6 @@ def test_a_failing_store_gets_the_windows_when_it_recovers(agent: TimeWindowsOnl
 def test_the_answer_reports_a_store_that_failed(
     agent: TimeWindowsOnly, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the store fails, the change is active and the answer reports that it is not stored."""
-
     def raise_disk_full(*_: object) -> None:
         raise StoreError(path, "the disk is full", "make room")
 

@@ -213,7 +213,6 @@ def test_a_clearing_is_durable_before_its_answer(tmp_path: Path) -> None:
 
 
 def test_retention_keeps_the_last_clearing_of_each_verdict(tmp_path: Path) -> None:
-    """The retention keeps the last clearing of each verdict, so that no old event raises it again."""
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, verdicts.record, [raised_transition("a"), cleared_transition("a"), raised_transition("b")])
         write(store, prune, Retention(days=1), 2e9 + 10 * 86400)
@@ -222,7 +221,6 @@ def test_retention_keeps_the_last_clearing_of_each_verdict(tmp_path: Path) -> No
 
 
 def test_an_unreadable_row_does_not_affect_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An unreadable row is logged, and the other rows are read."""
     with Store.open(tmp_path / "gpumon.db") as store:
         write(store, verdicts.record, [raised_transition("good"), raised_transition("bad")])
         with store.writing() as connection:

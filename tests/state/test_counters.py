@@ -45,14 +45,12 @@ def test_one_low_value_is_not_a_restart() -> None:
 
 
 def test_a_counter_that_restarts_twice_adds_up() -> None:
-    """Each restart keeps the total that was counted before it."""
     counts = exported_counts(*({ENERGY: {"": raw}} for raw in (1000.0, 5.0, 8.0, 100.0, 2.0, 3.0)))
 
     assert counts[ENERGY][""].total == 1000.0 + 100.0 + 3.0
 
 
 def test_a_falling_counter_adds_nothing() -> None:
-    """A counter that only falls does not increase the total."""
     counts = exported_counts(*({ENERGY: {"": float(raw)}} for raw in range(1000, 0, -10)))
 
     assert counts[ENERGY][""].total == 1000.0
@@ -67,14 +65,12 @@ def test_errors_long_after_a_reset_are_counted() -> None:
 
 @pytest.mark.parametrize("later", [2.0, 5.0])
 def test_a_value_that_stays_low_is_a_restart(later: float) -> None:
-    """A value that stays low for long is a restart: all later increases count, up to the old value too."""
     counts = exported_counts(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 0.0, 0.0, later)), every=15.0)
 
     assert counts[ENERGY][""] == Count(2.0 + later, later)
 
 
 def test_a_repeated_wrong_value_of_a_slow_field_is_not_a_restart() -> None:
-    """One wrong reading that is repeated in several polls does not restart the counter."""
     counts = exported_counts(*({SELDOM: {"": raw}} for raw in (9.0, 0.0, 0.0, 0.0, 0.0, 9.0, 10.0)), every=60.0)
 
     assert counts[SELDOM][""] == Count(10.0, 10.0)
@@ -89,7 +85,6 @@ def test_a_confirmed_reset_restarts_the_counters_that_fell() -> None:
 
 
 def test_a_small_decrease_is_not_exported() -> None:
-    """A small decrease neither lowers the total nor counts twice."""
     counts = exported_counts({ENERGY: {"": 1000.0}}, {ENERGY: {"": 999.0}}, {ENERGY: {"": 1001.0}})
 
     assert counts[ENERGY][""].total == 1001.0
@@ -122,7 +117,6 @@ def test_a_driver_counter_without_a_reading_is_absent() -> None:
 @example([527656066187.01013, 0.0, 381237041059.14136, 190618520530.0, 190618520530.0])
 @given(st.lists(st.floats(min_value=0, max_value=1e12), min_size=1))
 def test_exported_counters_never_fall(values: list[float]) -> None:
-    """The exported counter never decreases, whatever the driver returns."""
     counts: Counts = {}
     last = 0.0
     for number, value in enumerate(values):

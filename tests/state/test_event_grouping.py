@@ -77,7 +77,6 @@ def test_a_gpu_loss_with_and_without_an_xid_number_is_one_event(*, numbered_firs
 
 
 def test_devices_codes_kinds_and_history_have_separate_bursts() -> None:
-    """Different errors at the same time are different events."""
     observations = [
         observation(100.0),
         observation(100.0, code=13),
@@ -111,7 +110,6 @@ def test_a_burst_has_its_first_and_last_times_and_some_lines() -> None:
 
 
 def test_another_boot_starts_new_events() -> None:
-    """Events of another boot are not continued."""
     events = EventGrouper("boot-2")
     events.restore([error_event(100)])
     assert events.add(observation(101.0)).count == 1

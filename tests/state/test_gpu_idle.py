@@ -46,7 +46,6 @@ def test_the_probe_is_excluded_from_utilization_integrals() -> None:
 
 
 def test_a_gpu_is_idle_from_its_first_idle_reading() -> None:
-    """A GPU is idle from its first idle reading, also at the start of the agent."""
     assert gpu_state(after(gpu(), gpu(), gpu()), "GPU-0").idle_since == 100.0
     assert gpu_state(after(gpu(processes=1.0), gpu(), gpu()), "GPU-0").idle_since == 101.0
 
@@ -114,7 +113,6 @@ def test_nvlink_traffic_of_the_probe_is_not_use() -> None:
 
 
 def test_a_gap_between_readings_restarts_the_idle_time() -> None:
-    """After a gap between readings, idle time starts again."""
     report = reduce_all(snapshot(gpu(), at=100.0 + GAP_SECONDS + 1), at=100.0 + GAP_SECONDS + 1, report=after(gpu()))
     assert gpu_state(report, "GPU-0").idle_since == 100.0 + GAP_SECONDS + 1
 
@@ -140,7 +138,6 @@ def test_the_load_of_the_probe_does_not_count_as_use() -> None:
 
 
 def test_a_run_that_waits_for_permission_has_no_load() -> None:
-    """A run that waits for scheduler permission is not excluded from utilization."""
     report = reduce_all(ProbeStarted(id="one"), snapshot(gpu(utilization_ratio=1.0)), at=100.0)
     assert gpu_state(report, "GPU-0").gpu.busy_seconds_total == 1.0
 

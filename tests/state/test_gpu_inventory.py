@@ -204,7 +204,6 @@ def test_a_replaced_gpu_is_no_longer_expected(place: int) -> None:
 
 
 def test_only_the_gpu_whose_slot_is_taken_is_replaced() -> None:
-    """If one of two missing GPUs is replaced, the other remains missing."""
     report = report_after(EIGHT, bus(range(7)), UP, complete_poll(in_place(without=[3, 7]) | {3: 99}), boot="b2")
 
     assert faults(report) == {"GPU-7": "missing"}
@@ -212,7 +211,6 @@ def test_only_the_gpu_whose_slot_is_taken_is_replaced() -> None:
 
 
 def test_a_gpu_without_a_uuid_replaces_no_gpu() -> None:
-    """A stuck GPU without a UUID at a new address does not replace the missing GPU."""
     quarantined = SamplerStatus(quarantined={address(9): Quarantine(fault="stuck", detail="", wall=1e9)})
     seven = complete_poll(in_place(without=[3]), visible=8)
     report = report_after(EIGHT, bus([*in_place(without=[3]), 9]), UP, quarantined, seven, boot="b2")
@@ -233,7 +231,6 @@ def test_a_gpu_of_a_virtual_machine_is_not_missing_after_a_restart() -> None:
 
 
 def test_an_excluded_gpu_is_not_missing_after_a_restart() -> None:
-    """An excluded GPU is not missing, whether it is on the bus or not."""
     eight = complete_poll(in_place(without=[3]), visible=8)
     report = report_after(EIGHT, bus(range(8), excluded=[3]), UP, eight)
     assert not faults(report)
@@ -245,7 +242,6 @@ def test_an_excluded_gpu_is_not_missing_after_a_restart() -> None:
 
 
 def test_without_a_driver_stored_gpus_are_unknown_and_not_missing() -> None:
-    """Without a driver every stored GPU has fault "unknown", with the remedy in its detail."""
     sixteen = state_with_gpus(*map(board, range(16)))
     down = DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia")
     report = report_after(sixteen, bus([]), down)
@@ -314,7 +310,6 @@ def with_lanes(number: int, lanes: float, *, place: int | None = None) -> Snapsh
 
 
 def test_the_highest_number_of_lanes_is_remembered_by_address() -> None:
-    """The store has the highest number of PCIe lanes that a GPU had at its address."""
     report = report_after(EIGHT, bus(range(9)), UP, with_lanes(3, 16.0), with_lanes(3, 8.0))
     three = gpu_state(report, "GPU-3").stored
     assert three is not None
@@ -356,7 +351,6 @@ def test_the_maximum_number_of_lanes_is_that_of_the_slot_if_it_is_lower() -> Non
 
 
 def test_acceptance_needs_a_driver_and_a_store() -> None:
-    """Acceptance is refused without a driver and before the store is read."""
     assert refusal(report_after(bus(range(8)), UP, complete_poll(in_place()))) is not None
     down = report_after(EIGHT, bus(range(8)), DriverStatus(up=False, error="DriverNotLoaded", remedy="modprobe nvidia"))
     refused = refusal(down)
@@ -387,7 +381,6 @@ def test_product_and_bus_define_the_count_at_the_first_boot(
 
 
 def test_a_container_expects_the_gpus_it_had() -> None:
-    """A container expects the GPUs that it had before, not the GPUs of its host."""
     pair = state_with_gpus(board(0), board(1))
     report = report_after(pair, bus(range(8), place=CONTAINER), UP, complete_poll({0: 0}))
 

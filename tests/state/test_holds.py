@@ -40,13 +40,11 @@ def test_each_hold_ends_by_itself() -> None:
 
 
 def test_a_new_hold_replaces_the_stored_hold_of_its_owner() -> None:
-    """A hold that starts while the store is read replaces the stored hold of the same owner."""
     report = reduce_all(hold("1", 600.0), StoredState(windows=(hold("1", 60.0, -5.0), hold("2", 60.0, -4.0))))
     assert sorted((active.owner, active.seconds) for active in in_force(report.windows)) == [("1", 600.0), ("2", 60.0)]
 
 
 def test_ended_holds_are_limited_in_number() -> None:
-    """The report keeps a limited number of ended holds."""
     report = reduce_all()
     for number in range(100):
         short = hold(str(number), start=number * 1e-3)

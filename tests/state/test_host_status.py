@@ -40,7 +40,6 @@ def total_received(report: Report, number: int = 0) -> float | None:
 
 
 def test_ports_have_their_counters() -> None:
-    """Ports have the state, speed and counters of the snapshot."""
     report = reduce_all(links(port(0), port(1, up=0.0)))
 
     assert [(reading.device, reading.link.port_up) for reading in report.ports] == [("mlx5_0", 1.0), ("mlx5_1", 0.0)]
@@ -104,7 +103,6 @@ def test_read_errors_are_a_notice_until_the_next_success() -> None:
 
 
 def test_missing_permission_is_a_series_until_it_is_granted() -> None:
-    """A collector without permission has a series until a poll that succeeds."""
     report = reduce_all(snapshot(gpu_reading(0)), links(denied=("infiniband",)))
     assert report.node.collector_denied == {"infiniband": 1.0}
     assert reduce_all(snapshot(gpu_reading(0)), report=report).node.collector_denied == {"infiniband": 1.0}
@@ -112,13 +110,11 @@ def test_missing_permission_is_a_series_until_it_is_granted() -> None:
 
 
 def test_children_that_cannot_be_ended_are_counted_together() -> None:
-    """Children that cannot be ended are counted for all supervisors together."""
     report = reduce_all(HostStatus(abandoned=("host 7 in class/infiniband",)), report=healthy())
     assert report.node.abandoned_children == 1.0
 
 
 def test_ports_above_the_limit_are_counted() -> None:
-    """The count of ports above the limit never falls."""
     report = reduce_all(links(port(), left_out=3))
     dropped = (report.node.dropped_series_total or {})["ports"]
     assert dropped > 3
@@ -184,7 +180,6 @@ def gone_devices(report: Report) -> list[str]:
 
 
 def test_a_port_that_is_not_listed_is_gone_until_it_returns() -> None:
-    """A port that is not listed is gone and has no readings until it returns."""
     report = reduce_all(links(port(0), port(1)))
     assert gone_devices(report) == []
     report = reduce_all(links(port(0)), links(port(0)), report=report)

@@ -40,7 +40,6 @@ def test_a_report_within_the_limits_is_unchanged() -> None:
 
 
 def test_the_most_frequent_xids_remain() -> None:
-    """The most frequent Xids remain, in numerical order."""
     counts = {str(xid): float(xid % 100) for xid in range(200)}
     times = dict.fromkeys(counts, 1.7e9)
     after = limit_series(with_gpu(gpu=Gpu(up=1.0, xid_errors_total=counts, xid_last_timestamp_seconds=times)))

@@ -77,7 +77,6 @@ def test_the_metric_is_absent_until_the_store_is_read() -> None:
 
 
 def test_a_window_started_before_the_store_is_read_replaces_the_stored_one() -> None:
-    """A window that starts before the store is read ends the stored window."""
     report = reduce_all(maintenance(start=WALL + 5), StoredState(windows=(maintenance(),)), report=healthy())
     assert [active.ended for active in report.windows] == [WALL + 5, None]
 

@@ -90,7 +90,6 @@ def test_all_cards_that_are_gone_are_missing() -> None:
 
 
 def test_no_card_is_missing_while_the_list_fails() -> None:
-    """A poll whose list of devices fails makes no card missing."""
     before = StoredState(ports=port_records(report_after(links(*ALL))))
     assert missing(report_after(before, links(ALL[0], errors={"infiniband": "class/infiniband: denied"}))) == []
     assert missing(report_after(before, HostStatus(trouble="no child"), links(ALL[0]))) == []
@@ -125,7 +124,6 @@ def test_renamed_cards_keep_their_identity() -> None:
 
 
 def test_a_missing_card_whose_name_is_taken_is_named_by_its_address() -> None:
-    """A removed card is named by its address when another card has its device name."""
     shifted = [card(0), card(2, 2, 1), card(3, 3, 2)]
     report = after_reboot(report_after(links(*ALL)), *shifted)
 
@@ -149,7 +147,6 @@ def test_a_replaced_card_is_no_longer_missing(place: int) -> None:
 
 
 def test_a_new_card_in_the_slot_of_an_old_card_is_expected_up() -> None:
-    """A new card without a cable in the slot of an old card is expected up."""
     report = after_reboot(report_after(links(*ALL)), *ALL[:3], card(9, 3, up=0.0))
 
     assert missing(report) == []
@@ -157,7 +154,6 @@ def test_a_new_card_in_the_slot_of_an_old_card_is_expected_up() -> None:
 
 
 def test_a_moved_card_replaces_no_card() -> None:
-    """A card that moves into the slot of a gone card does not replace it."""
     report = after_reboot(report_after(links(*ALL)), card(0), card(1), card(3, 2))
     assert missing(report) == ["00000000:12:00.0"]
     assert len(expected_ports(report)) == CARDS
@@ -239,7 +235,6 @@ def test_accepted_parts_are_no_longer_expected() -> None:
 
 
 def test_a_card_without_a_guid_is_identified_by_its_address() -> None:
-    """A card without a GUID is identified by its address, also if its GUID fails to be read once."""
     bare = [replace(reading, guid="") for reading in ALL]
     assert missing(after_reboot(report_after(links(*bare)), *bare[:3])) == ["mlx5_3"]
     assert missing(after_reboot(report_after(links(*ALL)), *bare)) == []

@@ -144,7 +144,6 @@ def ethernet(number: int, speed: float) -> PortReading:
 
 
 def test_an_excluded_port_is_not_missing() -> None:
-    """A port that was in use and is now excluded is no longer expected."""
     ports = [ethernet(number, 50e9) for number in range(2)]
     report = report_of(*ports)
     patterns = PortPatterns(exclude=("mlx5_1",))
@@ -169,7 +168,6 @@ def test_a_port_in_use_whose_counters_fail_keeps_its_role() -> None:
 
 
 def test_a_missing_port_keeps_its_role() -> None:
-    """A missing port has the role and the GPUs that it had before."""
     ports = [ethernet(0, 50e9), ethernet(1, 3.125e9)]
     report = report_of(*ports)
     assert set(others(report)) == {"mlx5_1"}

@@ -59,7 +59,6 @@ def test_a_lost_gpu_keeps_its_identity() -> None:
 
 
 def test_a_gpu_without_a_uuid_is_named_by_its_address() -> None:
-    """A GPU without a UUID is named after its PCI address until its UUID is read."""
     unknown = GpuReading(bus_id=BUS[1], fault="reset_required", error="GPU requires restart")
     report = reduce_all(UP, snapshot(gpu_reading(0), unknown))
     stand_in = f"pci-{BUS[1].lower()}"
@@ -89,7 +88,6 @@ def test_a_stored_verdict_on_an_unnamed_gpu_is_one_series() -> None:
 
 
 def test_a_stored_verdict_restores_no_excluded_or_gone_gpu() -> None:
-    """A stored verdict restores only GPUs that are on the bus and not excluded."""
     verdicts = tuple(xid79_verdict(f"pci-{bus_id.lower()}") for bus_id in BUS)
     bus = PciBus(functions=dict.fromkeys(BUS[:2], "nvidia"), excluded=BUS[:1])
 
@@ -97,7 +95,6 @@ def test_a_stored_verdict_restores_no_excluded_or_gone_gpu() -> None:
 
 
 def test_only_the_stuck_gpu_loses_its_readings() -> None:
-    """A stuck call removes the readings of that GPU only."""
     quarantined = {BUS[2]: Quarantine(fault="stuck", detail="nvmlDeviceGetTemperature does not return", wall=1e9)}
     report = reduce_all(SamplerStatus(quarantined=quarantined), report=healthy())
 
@@ -262,7 +259,6 @@ def test_the_nvml_index_is_the_last_reported_index() -> None:
 
 
 def test_reduce_does_not_change_the_previous_report() -> None:
-    """`reduce` does not change the previous report."""
     before = healthy()
     shown = list(samples(before))
     reduce_all(snapshot(lost_reading(0), lost_reading(1), at=101.0), xids(79), report=before, at=101.0)
@@ -313,7 +309,6 @@ def test_a_partial_poll_keeps_its_gpus_fresh() -> None:
 
 
 def test_a_name_remains_after_a_failed_read() -> None:
-    """A name stays when one poll fails to read it."""
     nameless = replace(gpu_reading(1), gpu=Gpu(temperature_celsius=41.0))
     report = reduce_all(snapshot(gpu_reading(0), nameless, gpu_reading(2)), report=healthy())
 
@@ -331,14 +326,12 @@ def test_an_integral_is_absent_while_its_source_is() -> None:
 
 
 def test_time_while_the_daemon_is_stopped_makes_no_gpu_stale() -> None:
-    """Time while the daemon was stopped does not make readings stale."""
     report = reduce(healthy(), Tick(), Now(at=160.0, wall=1e9 + 160, uptime=106.0), TERMS)
 
     assert {state.fault for state in report.gpus} == {None}
 
 
 def test_a_sampler_that_only_crashes_means_that_nvml_is_down() -> None:
-    """A sampler that only crashes means NVML is down, with the reason in the notices."""
     bus = PciBus(functions=dict.fromkeys(BUS, "nvidia"))
     report = reduce_all(bus, SamplerStatus(restarts={"crash": 3.0}), Tick())
 

@@ -117,6 +117,5 @@ def test_a_gpu_given_to_another_driver_is_no_longer_expected() -> None:
 
 
 def test_a_configured_expected_count_remains() -> None:
-    """A configured expected count does not change in a release."""
     report = reduce_all(release(), report=healthy(), terms=replace(TERMS, expected=5))
     assert report.node.gpus_expected == 5.0

@@ -159,7 +159,6 @@ def test_windows_are_stored_by_id_and_the_oldest_ended_ones_deleted(tmp_path: Pa
 
 
 def test_an_invalid_stored_window_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged row is logged and does not affect the other rows."""
     damage = {"kind": "nothing", "start": 1e300, "start_at": 1e300, "until": 1e300, "deadline": 1e300, "ended": 1e300}
     good, bad = (window(HOLD, start=WALL, start_at=1.0, seconds=9.0, owner=owner) for owner in "12")
     for column, value in damage.items():

@@ -165,7 +165,6 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_an_unreadable_run_is_omitted_and_logged(path: Path, broken: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An invalid document is logged once and does not affect other runs."""
     run = from_document(to_document(result(1)) | {"id": broken, "measurements": [MEASURED]})
     with Store.open(path) as store:
         write(store, probe_runs.record, run)
@@ -275,7 +274,6 @@ def test_retention_keeps_the_runs_of_the_baseline(path: Path) -> None:
 
 
 def test_retention_bounds_age(path: Path) -> None:
-    """Rows that are older than the retention are deleted."""
     with Store.open(path) as store:
         write(store, error_events.record, [change(1), change(2)])
         write(store, probe_runs.record, result(1, "skipped", "busy"))
@@ -379,7 +377,6 @@ def test_a_damaged_file_is_renamed_and_re_created(path: Path, damage: str) -> No
 
 
 def test_only_the_newest_damaged_files_remain(path: Path) -> None:
-    """Only the three newest damaged files remain."""
     for _ in range(6):
         with Store.open(path) as store:
             write(store, error_events.record, [change(1)])
@@ -409,7 +406,6 @@ def test_other_files_are_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_store_of_a_newer_version_is_refused(path: Path) -> None:
-    """A store with a newer schema is refused and not renamed."""
     Store.open(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO migrations VALUES (?, 0)", (len(MIGRATIONS) + 1,))
@@ -439,7 +435,6 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_file_is_an_error(tmp_path: Path) -> None:
-    """The error states that the path is a folder."""
     with pytest.raises(StoreError, match="Is a directory"):
         Store.open(tmp_path)
 

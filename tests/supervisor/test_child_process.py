@@ -89,7 +89,6 @@ def _is_gone(pid: int) -> bool:
 
 
 def test_an_unkillable_child_is_abandoned_and_its_exit_is_reported(tmp_path: Path) -> None:
-    """An unkillable child is abandoned after the patience, and its later exit is still reported."""
     loop, callbacks = Loop(), ChildCallbacks()
     child = ChildProcess(loop, callbacks.command("import sys; print('up', flush=True); sys.stdin.read()"))
     turn_until(loop, lambda: callbacks.output == b"up\n")
@@ -105,7 +104,6 @@ def test_an_unkillable_child_is_abandoned_and_its_exit_is_reported(tmp_path: Pat
 
 
 def test_a_child_with_more_patience_is_not_abandoned_early(tmp_path: Path) -> None:
-    """A child is abandoned only after its own patience."""
     loop, callbacks, impatient = Loop(), ChildCallbacks(), ChildCallbacks()
     script = "import sys; print('up', flush=True); sys.stdin.read()"
     patient = ChildProcess(loop, replace(callbacks.command(script), patience=600.0))
@@ -125,7 +123,6 @@ def test_a_child_with_more_patience_is_not_abandoned_early(tmp_path: Path) -> No
 
 
 def test_a_missing_program_is_an_error_that_leaves_no_descriptor_open() -> None:
-    """The start of a missing program raises FileNotFoundError and leaves no open descriptor."""
     loop = Loop()
     before = set(Path("/proc/self/fd").iterdir())
 

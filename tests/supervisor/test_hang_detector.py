@@ -51,7 +51,6 @@ def test_opening_a_gpu_may_take_a_minute(call: str) -> None:
 
 @pytest.mark.parametrize("state", ["R", "T"])
 def test_a_starved_or_stopped_child_is_not_a_hung_driver(state: str) -> None:
-    """A child that is runnable or stopped is never late."""
     assert not is_late_after(detector(), in_call(), state, 100.0)
 
 

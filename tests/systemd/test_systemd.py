@@ -26,7 +26,6 @@ def notify_socket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tu
 
 
 def test_assignments_arrive_in_one_datagram(notify_socket: tuple[socket.socket, str]) -> None:
-    """All assignments arrive in one datagram, one on each line."""
     receiver, address = notify_socket
 
     assert systemd.notify("READY=1", "STATUS=8 GPUs", environ={"NOTIFY_SOCKET": address})
@@ -47,7 +46,6 @@ def test_a_reload_message_has_the_monotonic_time(notify_socket: tuple[socket.soc
 
 
 def test_a_full_socket_does_not_block(notify_socket: tuple[socket.socket, str]) -> None:
-    """A message to a full socket fails at once."""
     _, address = notify_socket
     sent = [systemd.notify("WATCHDOG=1", environ={"NOTIFY_SOCKET": address}) for _ in range(2000)]
 

@@ -41,7 +41,6 @@ def test_a_recording_is_read_as_written(tmp_path: Path) -> None:
 
 
 def test_a_value_that_does_not_change_is_stored_once() -> None:
-    """A value is stored once until it changes."""
     timeline = Timeline()
     for time, value in enumerate((7, 7, 7, 8, 8, 7)):
         timeline.add(time, (0, value))
@@ -86,7 +85,6 @@ def test_a_missing_file_and_a_folder_are_refused_with_a_message(tmp_path: Path) 
 
 
 def test_a_failed_write_keeps_the_previous_file(good: Path) -> None:
-    """A failed write keeps the previous file."""
     before = good.read_bytes()
     broken = capture.read(good)
     broken.answers[CapturedQuery("nvmlDeviceGetName", (object(),))] = Timeline()
@@ -104,7 +102,6 @@ def _change_line(whole: bytes, line: int, **values: object) -> bytes:
 
 
 def test_an_empty_recording_is_valid() -> None:
-    """A recording without calls is valid."""
     with recording("t4x1") as one:
         header = one.capture().header
     assert capture.by_bus_id(Capture(header=header), capture.BUS, 0.0) == {}

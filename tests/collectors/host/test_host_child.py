@@ -56,7 +56,6 @@ def simulation(profile: str = "h100x8") -> Simulation:
 
 
 def test_the_child_sends_hello_and_a_snapshot_and_ends_with_its_input() -> None:
-    """The first frame is Hello and the second a snapshot; the child ends when its input closes."""
     with child(simulation=simulation()) as process:
         snapshot = first_snapshot(process)
         assert process.stdin is not None
@@ -90,7 +89,6 @@ def test_scenario_faults_of_the_driver_are_valid(tmp_path: Path) -> None:
 
 
 def test_the_child_reads_the_configured_paths(tmp_path: Path) -> None:
-    """The child reads sysfs and the host's root at the configured paths."""
     add_port(tmp_path / "host" / "sys", "mlx5_7")
     with child(sysfs=str(tmp_path / "host" / "sys"), root=str(tmp_path / "host")) as process:
         snapshot = first_snapshot(process)

@@ -64,7 +64,6 @@ def test_a_port_without_traffic_is_down_and_has_no_speed(tmp_path: Path, state: 
 
 @pytest.mark.parametrize("state", ["", "garbage", ": ", "ACTIVE"])
 def test_an_invalid_state_is_absent_and_not_down(tmp_path: Path, state: str) -> None:
-    """A state that cannot be parsed is absent."""
     add_port(tmp_path, files={"state": state})
 
     (port,) = read_ports(tmp_path)
@@ -73,7 +72,6 @@ def test_an_invalid_state_is_absent_and_not_down(tmp_path: Path, state: str) -> 
 
 
 def test_ports_are_in_numerical_order(tmp_path: Path) -> None:
-    """PortReadings are in numerical order with several devices, a bond and a device with two ports."""
     for device in ("mlx5_10", "mlx5_9", "mlx5_bond_0"):
         add_port(tmp_path, device)
     add_port(tmp_path, "mlx5_9", "2", files={"link_layer": "Ethernet"})
@@ -82,7 +80,6 @@ def test_ports_are_in_numerical_order(tmp_path: Path) -> None:
 
 
 def test_virtual_functions_are_omitted_beside_their_physical_function(tmp_path: Path) -> None:
-    """A virtual function is omitted if its physical function is on the same host."""
     add_port(tmp_path, "mlx5_0")
     add_port(tmp_path, "mlx5_1")
     (tmp_path / "class/infiniband/mlx5_1/device/physfn").mkdir(parents=True)
@@ -105,7 +102,6 @@ def test_missing_files_are_absent_readings(tmp_path: Path) -> None:
 
 
 def test_counters_with_text_are_absent(tmp_path: Path) -> None:
-    """A counter file with "N/A (no PMA)" is an absent reading."""
     add_port(tmp_path, counters={"port_rcv_data": "N/A (no PMA)", "symbol_error": "N/A (no PMA)"})
 
     (port,) = read_ports(tmp_path)
@@ -172,7 +168,6 @@ def test_states_are_read_at_every_poll_and_counters_when_due(tmp_path: Path) -> 
 
 
 def test_ports_above_the_limit_are_omitted(tmp_path: Path) -> None:
-    """PortReadings above the maximum are omitted and counted."""
     for number in range(MAX_PORTS + 3):
         add_port(tmp_path, "mlx5_0", str(number), counters={})
     port_reader = reader(tmp_path)
@@ -182,7 +177,6 @@ def test_ports_above_the_limit_are_omitted(tmp_path: Path) -> None:
 
 
 def test_a_host_without_ports_has_no_errors(tmp_path: Path) -> None:
-    """A host without ports has no readings and no error."""
     port_reader = reader(tmp_path)
 
     assert port_reader.poll().ports == ()

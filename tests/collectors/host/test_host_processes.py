@@ -180,7 +180,6 @@ def test_a_process_that_runs_between_polls_is_not_stuck(host: ProcHost) -> None:
 
 
 def test_a_process_stuck_again_has_a_new_start_time(host: ProcHost) -> None:
-    """A process that recovers and is stuck again has a new start time."""
     host.process(2000, "D", "/dev/nvidia3")
     assert host.poll(4)
     host.process(2000, "S", "/dev/nvidia3")
@@ -320,13 +319,11 @@ def test_too_many_processes_are_an_error(host: ProcHost, monkeypatch: pytest.Mon
 
 
 def test_processes_are_unknown_without_proc(tmp_path: Path) -> None:
-    """Without /proc and in a recording the stuck processes are unknown."""
     for tree in (Tree(tmp_path), FileTree()):
         assert Turns[ProcessReadings](ProcessReader(), tree).poll() == ProcessReadings()
 
 
 def test_the_real_proc_can_be_read() -> None:
-    """The real /proc can be read by any user."""
     processes = Turns[ProcessReadings](ProcessReader(), Tree(Path("/")))
     value = processes.poll()
     assert value.stuck is None or not processes.errors.denied
@@ -335,7 +332,6 @@ def test_the_real_proc_can_be_read() -> None:
 
 
 def test_a_scenario_simulates_stuck_processes(tmp_path: Path) -> None:
-    """A scenario has stuck processes with its GPUs and for its period."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("stuck_processes: [{gpus: [3, 4], since: 60, until: 300}, {gpus: [9]}]\n")
     with pytest.raises(SimulationError, match="no GPU 9; there are 0 to 7"):

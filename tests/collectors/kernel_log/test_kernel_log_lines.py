@@ -161,7 +161,6 @@ def test_other_lines_are_ignored(printed: str) -> None:
 
 
 def test_lines_with_a_dmesg_or_syslog_prefix_are_parsed() -> None:
-    """A line with a dmesg or syslog prefix is parsed."""
     line = xid(79, "GPU has fallen off the bus.")
     printed = "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
     for before in ("", "[ 12.345678] ", "Nov 20 16:04:01 gpu-17 kernel: "):
@@ -232,7 +231,6 @@ def test_arbitrary_lines_are_parsed_safely(printed: str) -> None:
     ],
 )
 def test_a_line_that_names_no_device_is_an_error_of_the_driver(code: int, printed: str) -> None:
-    """The driver names no PCI address: the error is that of the driver."""
     assert parse(f"NVRM: {printed}") == Line(kind=DRIVER, code=code, bus_id="", text=printed)
 
 

@@ -47,7 +47,6 @@ def test_each_record_is_read_once_from_the_oldest(tmp_path: Path) -> None:
 
 
 def test_kernel_escapes_are_decoded(tmp_path: Path) -> None:
-    """Escaped newlines and non-ASCII characters in a message are decoded."""
     path = tmp_path / "kmsg"
     path.write_bytes(rb"4,1,1,-;NVRM: fallen\x0aNVRM: off \xc3\xa9 \x5cx" + b"\n")
     log = KernelLog(path)
@@ -96,7 +95,6 @@ def test_partial_records_wait_for_their_end(tmp_path: Path) -> None:
 
 
 def test_a_selector_wakes_for_a_record_of_a_fifo(tmp_path: Path) -> None:
-    """A selector wakes for a record and does not wake after the writer has closed the FIFO."""
     path = tmp_path / "kmsg"
     os.mkfifo(path)
     log = KernelLog(path)
@@ -113,7 +111,6 @@ def test_a_selector_wakes_for_a_record_of_a_fifo(tmp_path: Path) -> None:
 
 
 def test_a_storm_is_read_in_several_reads(tmp_path: Path) -> None:
-    """One read ends after the maximum number of records, and the next continues without a loss."""
     path = tmp_path / "kmsg"
     path.touch()
     log = KernelLog(path)

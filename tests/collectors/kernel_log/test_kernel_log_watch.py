@@ -58,7 +58,6 @@ def agent_run(path: Path) -> Iterator[AgentRunOnLog]:
 
 
 def test_at_the_first_start_the_buffer_is_historical(agent_run: AgentRunOnLog, path: Path) -> None:
-    """At the first start existing records are historical and later records are new."""
     assert agent_run.resume(None) == [(13, True), (48, True)]
 
     with path.open("a") as log:
@@ -104,7 +103,6 @@ def test_a_late_store_does_not_delay_new_records(
 
 
 def test_lost_records_are_reported_as_an_overrun(agent_run: AgentRunOnLog, path: Path) -> None:
-    """Records overwritten while the agent ran, or while it was stopped, are reported as an overrun."""
     assert agent_run.resume(LogPosition(BOOT, 3)) == [(13, False), (48, False)]
     (overrun,) = [observation for observation in agent_run.observations if observation.kind == OVERRUN]
     assert (overrun.times, overrun.text) == (1, "6 records of the kernel log were overwritten before they were read")
@@ -181,7 +179,6 @@ def test_clock_drift_is_corrected() -> None:
 
 
 def test_a_host_without_a_log_reports_no_record(tmp_path: Path) -> None:
-    """A missing log gives no record and no position."""
     agent_run = AgentRunOnLog(tmp_path / "none")
     assert agent_run.resume(None) == []
     assert (agent_run.watch.log.up, agent_run.watch.position) == (None, None)

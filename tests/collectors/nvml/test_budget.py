@@ -169,7 +169,6 @@ def test_on_blackwell_ecc_and_link_counters_are_in_two_batches() -> None:
 
 
 def test_while_watching_each_poll_lists_processes_once() -> None:
-    """While watching, each poll lists processes once, also when the slow tier is due in every poll."""
     with open_poll("t4x1") as poll:
         steady(poll).node.watching = True
         for tiers in ((FAST,), (FAST, SLOW)):

@@ -55,7 +55,6 @@ def test_only_supported_event_types_are_registered(profile: str, asked: int) -> 
 
 
 def test_xids_are_registered_alone_if_other_events_are_denied() -> None:
-    """If privileged event types are denied, Xids are registered alone."""
     registered: list[int] = []
 
     def register(_handle: int, types: int, _set: int) -> int:
@@ -125,7 +124,6 @@ def test_an_event_storm_has_a_max_number_of_calls(kind: int) -> None:
 
 
 def test_a_failed_wait_is_not_repeated_at_once() -> None:
-    """A wait that fails at once is not repeated in the same interval."""
     with open_poll() as poll:
         poll.poll()
 

@@ -19,14 +19,12 @@ def test_renumbered_fields_follow_the_driver(driver: str, hw_thermal: int | None
 
 
 def test_field_numbers_are_unique_per_driver() -> None:
-    """No driver has two fields with the same number."""
     for driver in ("470.10", "535.183.01", "570.10", "575.57", "580.65", "580.82", "610.57"):
         numbers = list(field_ids(driver).values())
         assert len(numbers) == len(set(numbers))
 
 
 def test_field_numbers_match_the_newest_bindings() -> None:
-    """The numbers for the newest driver match the bindings for every common field name."""
     newest = field_ids("9999")
     theirs = {name: getattr(pynvml, f"NVML_FI_DEV_{name}", None) for name in newest}
     numbered = {name: number for name, number in theirs.items() if number is not None}
@@ -55,6 +53,5 @@ def test_a_driver_is_not_queried_for_newer_fields(driver: str, first: str) -> No
 
 @pytest.mark.parametrize(("text", "parsed"), [("580.65.06", (580, 65, 6)), ("580", (580,)), ("545.23.beta", (545, 23))])
 def test_versions_are_compared_as_numbers(text: str, parsed: tuple[int, ...]) -> None:
-    """Driver 580.100 is later than 580.82."""
     assert version(text) == parsed
     assert version("580.100") > version("580.82")

@@ -177,7 +177,6 @@ def test_fabric_info_uses_a_struct_version_of_the_driver(tmp_path: Path, driver:
 
 @pytest.mark.parametrize(("state", "status"), [(1, None), (2, None), (3, 0)])
 def test_the_fabric_status_needs_a_complete_registration(tmp_path: Path, state: int, status: int | None) -> None:
-    """The status and the clique are absent until the registration with the fabric completes."""
     with open_poll("gb200x4", f"gpus: {{0: {{fabric: {{state: {state}}}}}}}", folder=tmp_path) as poll:
         fabric = slow(poll).fabric
 

@@ -122,7 +122,6 @@ def _facts(readings: GpuReading) -> tuple[bool, bool, int, int]:
 
 
 def test_a_gpu_whose_mig_is_on_may_have_no_instance() -> None:
-    """A GPU with MIG on and no instance is read like other GPUs."""
     with open_poll("h100migx8") as poll:
         snapshot = poll.poll_later(all_tiers=True)
 

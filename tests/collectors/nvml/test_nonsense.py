@@ -141,7 +141,6 @@ def test_an_invalid_mode_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ones", [struct.pack("<I4x", 0xFFFFFFFF), struct.pack("<Q", 2**64 - 1)])
 def test_a_counter_of_all_ones_is_absent(ones: bytes) -> None:
-    """A counter of all ones is absent, also if its name has no unit."""
     with open_poll() as poll:
         kind = UINT if ones[4:] == bytes(4) else ULONGLONG
         assert read(poll, REPLAYS, kind, ones).pcie_replays_total is None
@@ -167,7 +166,6 @@ def test_an_invalid_total_gives_no_difference() -> None:
 
 
 def test_invalid_values_are_logged_once_at_start_and_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A GPU with invalid values in every poll logs one line at the start and one at the end."""
     with open_poll(text="gpus: {3: {set: {temperature: 255}}}", folder=tmp_path) as poll, caplog.at_level(logging.INFO):
         for _ in range(3):
             poll.poll_all_tiers()

@@ -22,7 +22,6 @@ UNKNOWN, UNKNOWN_INSTANCE = 2**64 - 1, 2**32 - 1
 
 
 def test_privileged_calls_are_denied_and_not_errors(tmp_path: Path) -> None:
-    """A denied call is neither an error nor repeated before its time."""
     with open_poll("h100x1", NOT_ROOT, folder=tmp_path) as poll:
         first = poll.poll()
         before = poll.simulation.node.library._trace._calls["nvmlDeviceGetSramEccErrorStatus"]
@@ -65,7 +64,6 @@ def test_a_denied_batch_is_reported_by_its_rows(tmp_path: Path) -> None:
 
 
 def test_instances_without_permission_are_denied(tmp_path: Path) -> None:
-    """Instances have separate permissions: a denied instance is reported."""
     text = "gpus: {0: {mig: [7g.80gb], fail: {nvmlDeviceGetMigDeviceHandleByIndex: NO_PERMISSION}}}"
     with open_poll("h100x1", text, folder=tmp_path) as poll:
         denied = poll.poll()
@@ -128,7 +126,6 @@ def test_a_process_without_a_memory_size_is_omitted(tmp_path: Path) -> None:
 
 
 def test_more_processes_than_usual_are_all_counted(tmp_path: Path) -> None:
-    """A process list that does not fit is read again with more space."""
     jobs = ", ".join("{memory: 0.001}" for _ in range(100))
     with open_poll("h100x1", f"jobs: [{jobs}]", folder=tmp_path) as poll:
         snapshot = poll.poll()

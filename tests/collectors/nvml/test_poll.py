@@ -122,7 +122,6 @@ def test_peer_access_is_read_once_when_watching_starts(tmp_path: Path) -> None:
     ("profile", "nvlink"), [("t4x1", None), ("l40sx4", "not_supported"), ("h100migx8", "not_supported")]
 )
 def test_gpus_without_nvlink_have_peer_access_over_pcie_or_none(profile: str, nvlink: str | None) -> None:
-    """A single GPU has no peer access."""
     with open_poll(profile) as poll:
         poll.poll()
         poll.node.watching = True
@@ -155,7 +154,6 @@ def test_a_fast_poll_takes_five_calls_per_gpu() -> None:
 
 
 def test_unsupported_calls_are_not_repeated() -> None:
-    """The second poll of a T4 makes fewer calls than the first."""
     with open_poll("t4x1") as poll:
         poll.poll_all_tiers()
         first = poll.page.calls
@@ -168,7 +166,6 @@ def test_unsupported_calls_are_not_repeated() -> None:
 
 @each_case("code", sorted(ERROR_NAMES))
 def test_a_gpu_that_cannot_be_opened_affects_no_other_gpu(tmp_path: Path, code: int) -> None:
-    """The other seven GPUs are read with any error of the handle lookup of GPU 3."""
     with open_poll(text=f"gpus: {{3: {{lookup: {code}}}}}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
@@ -179,7 +176,6 @@ def test_a_gpu_that_cannot_be_opened_affects_no_other_gpu(tmp_path: Path, code: 
 
 @each_case("code", sorted(ERROR_NAMES))
 def test_a_gpu_whose_calls_fail_affects_no_other_gpu(tmp_path: Path, code: int) -> None:
-    """The other seven GPUs are read with any error of all calls on GPU 3, and polls continue."""
     with open_poll(text=f'gpus: {{3: {{fail: {{"nvmlDeviceGet[!H]*": {code}}}}}}}', folder=tmp_path) as poll:
         snapshot = poll.poll()
 
@@ -196,7 +192,6 @@ def test_a_gpu_whose_calls_fail_affects_no_other_gpu(tmp_path: Path, code: int) 
     [("lost: true", "lost"), ("reset_required: true", "reset_required"), ("lookup: 4", "no_permission")],
 )
 def test_a_fault_has_its_name(tmp_path: Path, scenario: str, fault: str) -> None:
-    """NVML's error codes for a whole GPU have different faults."""
     with open_poll(text=f"gpus: {{3: {{{scenario}}}}}", folder=tmp_path) as poll:
         assert poll.gpu(3).fault == fault
 
@@ -241,7 +236,6 @@ def test_one_failing_call_affects_one_row(tmp_path: Path) -> None:
 
 
 def test_a_gpu_on_which_every_call_fails_has_a_fault(tmp_path: Path) -> None:
-    """A GPU on which every call fails has a fault; other GPUs are read."""
     getters = '{"nvmlDeviceGetUtil*": 999, "nvmlDeviceGet[!HUI]*": 999}'
     with open_poll(folder=tmp_path, text=f"gpus: {{1: {{fail: {getters}}}}}") as poll:
         faults = [gpu.fault for gpu in poll.poll().gpus]
@@ -251,7 +245,6 @@ def test_a_gpu_on_which_every_call_fails_has_a_fault(tmp_path: Path) -> None:
 
 
 def test_a_denied_call_names_its_row(tmp_path: Path) -> None:
-    """A denied call names its row in `denied`, and its reading is absent."""
     with open_poll(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:
         poll.poll()
         snapshot = poll.poll()  # a fast poll, which does not repeat the call
@@ -280,7 +273,6 @@ def test_quarantined_gpus_are_not_accessed(tmp_path: Path) -> None:
 
 
 def test_gpus_bound_to_vfio_are_never_opened(tmp_path: Path) -> None:
-    """GPUs bound to vfio are not in the poll."""
     with open_poll(text="gpus: {2: {bound: vfio-pci}}", folder=tmp_path) as poll:
         assert len(poll.poll().gpus) == 7
 
@@ -365,7 +357,6 @@ def test_slow_fields_are_read_again_soon_after_an_error(tmp_path: Path) -> None:
 
 
 def test_a_transient_not_supported_is_retried(tmp_path: Path) -> None:
-    """A call that worked and then returns "not supported" is repeated and recovers."""
     with open_poll(folder=tmp_path) as poll:
         poll.poll()
         poll.simulation.edit("gpus: {3: {fail: {nvmlDeviceGetUtilizationRates: 3}}}")

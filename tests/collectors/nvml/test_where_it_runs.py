@@ -52,7 +52,6 @@ def test_the_place_is_detected_by_files(
 
 
 def test_a_virtual_function_is_not_counted_as_a_gpu(tmp_path: Path) -> None:
-    """Virtual functions of a GPU on the PCI bus are not counted as GPUs."""
     devices = "bus/pci/devices"
     gpu = {"vendor": "0x10de\n", "class": "0x030200\n"}
     files = {f"{devices}/{name}/{key}": text for name in ("0000:1b:00.0", "0000:1b:00.4") for key, text in gpu.items()}

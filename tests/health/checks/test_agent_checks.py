@@ -133,7 +133,6 @@ def test_kernel_log_that_may_not_be_read_is_no_fault() -> None:
 
 
 def test_lost_lines_are_forgiven_after_an_hour() -> None:
-    """An hour in which none was lost."""
     ward = Ward()
     ward.event(0, 0, kind=OVERRUN, bus_id="", uuid=None)
     assert ward.go_on().level("gpumon_kernel_log_lost") is Level.WARN
@@ -197,7 +196,6 @@ def test_a_node_whose_stored_health_cannot_be_read_is_not_ok() -> None:
 
 
 def test_current_faults_are_reported_beside_it() -> None:
-    """Current faults have verdicts of their own beside it."""
     ward = Ward()
     ward.report = replace(ward.report, agent=replace(ward.report.agent, restored=False))
     ward.fault(3, "lost")

@@ -35,7 +35,6 @@ def test_a_fabric_manager_that_does_not_run_is_a_failure() -> None:
 
 
 def test_a_fabric_manager_that_no_gpu_needs_may_be_down() -> None:
-    """A stopped fabric manager raises no verdict on a board without NVSwitches."""
     ward = Ward(gpus=2)
     ward.node(fabric_manager_up=0.0)
     for index in range(2):
@@ -57,7 +56,6 @@ def test_a_fabric_manager_that_is_not_installed_raises_no_verdict() -> None:
 
 
 def test_services_may_stop_at_boot_and_while_the_driver_is_unloaded_or_released() -> None:
-    """A stopped service raises no verdict during boot, while the driver is unloaded, or while a GPU is released."""
     ward = Ward(uptime=0.0)
     ward.node(fabric_manager_up=0.0)
     fabric(ward, 0, state=2.0)
@@ -72,7 +70,6 @@ def test_services_may_stop_at_boot_and_while_the_driver_is_unloaded_or_released(
 
 
 def test_three_stops_in_ten_minutes_are_a_warning() -> None:
-    """Two stops of the fabric manager in ten minutes raise no verdict, three raise a warning."""
     ward = Ward()
     ward.node(fabric_manager_up=1.0, service_stops_total={"fabric_manager": 7.0, "imex": 0.0})
     ward.go_on(60)
@@ -190,7 +187,6 @@ def test_a_fabric_manager_that_ended_in_a_container_stays_down_after_a_restart_o
 
 
 def test_every_fabric_check_has_a_description() -> None:
-    """The reason describes each check of the fabric and contains no identifier."""
     ward = Ward()
     fabric(ward, 2, state=3.0, health=dict.fromkeys(CHECKS, 1.0))
     verdict = ward.go_on(330).verdict("fabric_unhealthy", 2)
@@ -233,7 +229,6 @@ def test_imex_is_checked_only_on_a_multi_node_fabric() -> None:
 
 
 def test_the_verdict_of_a_disabled_service_is_cleared() -> None:
-    """The verdict is cleared if the service is disabled, and remains while service states cannot be read."""
     ward = Ward(gpus=4)
     ward.node(imex_up=0.0)
     for index in range(4):

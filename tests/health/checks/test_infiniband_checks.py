@@ -324,7 +324,6 @@ def test_a_port_slower_than_others_of_its_kind_is_a_warning() -> None:
 
 
 def test_a_port_slower_than_configured_is_a_failure() -> None:
-    """A port below the configured speed fails even if all of them are."""
     ward = node(2, policy=Policy(thresholds={"min_infiniband_port_bytes_per_second": 100e9}))
     ward.go_on(330)
     assert {(check, one.level) for (check, _), one in ward.verdicts.items()} == {("ib_rate_low", Level.FAIL)}

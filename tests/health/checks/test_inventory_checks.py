@@ -69,7 +69,6 @@ def test_the_reason_quotes_a_driver_that_could_not_initialise_the_gpu(fault: str
 
 
 def test_a_gpu_that_is_missing_since_an_earlier_boot_asks_for_an_inspection() -> None:
-    """A GPU last present in an earlier boot asks for an inspection."""
     ward = Ward(gpus=8)
     ward.gpu(3, state={"stored": board(3, "boot-0")})
     ward.fault(3, "missing")
@@ -80,7 +79,6 @@ def test_a_gpu_that_is_missing_since_an_earlier_boot_asks_for_an_inspection() ->
 
 
 def test_gpus_that_appear_one_by_one_after_a_reload_raise_no_verdict() -> None:
-    """A GPU that is missing for 40 seconds after a driver reload raises no verdict."""
     ward = Ward(gpus=8)
     ward.fault(7, "missing")
     ward.go_on(40)
@@ -90,7 +88,6 @@ def test_gpus_that_appear_one_by_one_after_a_reload_raise_no_verdict() -> None:
 
 
 def test_verdicts_of_a_removed_gpu_are_cleared() -> None:
-    """The verdicts of a GPU accepted as removed are cleared at once."""
     ward = Ward(gpus=8)
     ward.fault(7, "missing")
     uuid = ward.report.gpus[7].uuid
@@ -203,7 +200,6 @@ def test_a_gpu_that_cannot_be_unassigned_is_missing(expectation: Expectation, *,
 
 
 def test_gpus_are_not_counted_while_one_is_released() -> None:
-    """A count mismatch raises no verdict while a GPU is released."""
     ward = Ward(gpus=8)
     expect(ward, Expectation(count=8), visible=7)
     ward.gpu(2, state={"released": True})

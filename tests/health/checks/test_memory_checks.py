@@ -174,7 +174,6 @@ def test_uncorrectable_errors_stay_until_the_reset() -> None:
 
 
 def test_a_reset_right_after_the_error_is_detected() -> None:
-    """A reset is detected within the hour in which the step of the counter is recorded."""
     ward = Ward(gpus=1)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -196,7 +195,6 @@ def test_cleared_counters_prove_no_reset() -> None:
 
 
 def test_errors_survive_a_restart_of_the_agent() -> None:
-    """Open verdicts stay, and cleared ones do not come back."""
     ward = Ward(gpus=2)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -214,7 +212,6 @@ def test_errors_survive_a_restart_of_the_agent() -> None:
 
 
 def test_a_reset_while_the_agent_was_stopped_clears_it() -> None:
-    """A reset while the agent was stopped is detected from the driver's counters."""
     ward = Ward(gpus=1)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)
@@ -241,7 +238,6 @@ def test_errors_from_before_the_start_are_a_warning() -> None:
 
 
 def test_a_healthy_period_after_a_reboot_clears_it() -> None:
-    """Ten minutes without an error after a reboot clear the verdict."""
     ward = Ward(gpus=1)
     ward.go_on(60)
     ward.ecc(0, uncorrected_dram=1)

@@ -47,14 +47,12 @@ def test_one_replay_or_recovery_error_is_a_temporary_warning(kind: str) -> None:
 
 
 def test_errors_before_the_agent_started_do_not_count() -> None:
-    """Counter values from before the agent started raise no verdict."""
     ward = Ward()
     add_errors(ward, {"replay": 1e6, "recovery": 1e6, "crc": 1e9})
     assert not ward.go_on(2400, every=30).verdicts
 
 
 def test_occasional_crc_errors_raise_no_verdict() -> None:
-    """One CRC error every 90 seconds raises no verdict."""
     ward = Ward().go_on(60)
     for _ in range(12):
         add_errors(ward, {"crc": 1.0})
@@ -74,7 +72,6 @@ def test_the_rate_of_persistent_crc_errors_sets_the_level(a_second: float, level
 
 
 def test_a_rate_that_varies_around_the_limit_is_at_least_a_warning() -> None:
-    """A rate that alternates between warning and failure raises at least a warning."""
     ward = Ward().go_on(60)
     for _ in range(8):
         add_errors_every_minute(ward, 60, crc=90 * 60)
@@ -83,7 +80,6 @@ def test_a_rate_that_varies_around_the_limit_is_at_least_a_warning() -> None:
 
 
 def test_a_link_that_goes_down_five_times_in_half_an_hour_fails() -> None:
-    """A link fails if it goes down five times in half an hour, even if each time is short."""
     ward = Ward().go_on(60)
 
     def falls(times: int) -> None:
@@ -173,7 +169,6 @@ def test_a_link_that_recovers_each_hour_has_one_verdict() -> None:
 
 
 def test_a_link_that_recovers_in_most_minutes_fails() -> None:
-    """Recoveries in more than 15 of 30 minutes are a failure, like errors."""
     ward = Ward().go_on(60)
     ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 0.0, "failed": 0.0})
     ward.go_on(60)
@@ -182,7 +177,6 @@ def test_a_link_that_recovers_in_most_minutes_fails() -> None:
 
 
 def test_discards_on_blackwell_raise_no_verdict() -> None:
-    """Packets that an NVLink discards before sending them raise no verdict."""
     ward = Ward()
     ward.link(3, 4, errors_total=BLACKWELL)
     ward.go_on(60)
@@ -242,7 +236,6 @@ def test_links_slower_than_the_nominal_speed_are_a_warning() -> None:
 
 
 def test_unreadable_links_keep_their_verdicts() -> None:
-    """Links that are not read neither raise nor clear verdicts."""
     ward = Ward()
     ward.link(3, 9, bit_error_ratio={"effective": 2e-11})
     assert ward.go_on(360).active_checks() == ["nvlink_ber_high"]
@@ -265,7 +258,6 @@ def test_links_are_not_judged_while_a_peer_is_released() -> None:
 
 
 def test_only_a_link_xid_inhibits_link_verdicts() -> None:
-    """An Xid of the link inhibits its verdicts; a memory error does not."""
     ward = Ward()
     ward.event(3, 74)
     ward.event(1, 95)
@@ -280,7 +272,6 @@ def test_only_a_link_xid_inhibits_link_verdicts() -> None:
 
 
 def test_link_errors_towards_a_lost_gpu_are_inhibited() -> None:
-    """A lost GPU inhibits link verdicts of its peers only."""
     ward = Ward(gpus=2)
     for index in range(2):
         peers = {"4": NvlinkPeer(peer_type="gpu", peer=ward.report.gpus[1 - index].bus_id)}
@@ -309,7 +300,6 @@ def test_a_failed_link_remains_after_a_restart_if_expected_links_are_learned() -
 
 
 def test_sleeping_links_and_mig_raise_no_verdict() -> None:
-    """A sleeping link counts as up, and with MIG enabled no link is expected."""
     ward = Ward()
     for index in range(4):
         links = {name: replace(one, up=None) for name, one in ward.report.gpus[index].links.items()}
@@ -319,7 +309,6 @@ def test_sleeping_links_and_mig_raise_no_verdict() -> None:
 
 @pytest.mark.parametrize("code", [145, 149])
 def test_a_link_that_is_down_inhibits_an_xid_without_registers(code: int) -> None:
-    """A link that is down inhibits an Xid whose text has no registers."""
     ward = Ward(gpus=4, ports=0)
     ward.event(3, code)
     ward.link(3, 4, up=0.0)

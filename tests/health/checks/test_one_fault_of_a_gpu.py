@@ -143,7 +143,6 @@ def switch(ward: Ward) -> None:
     ],
 )
 def test_one_fault(fault: Callable[[Ward], None], verdicts: list[tuple[str, Action]]) -> None:
-    """Every other verdict of the same fault is inhibited by the primary one."""
     ward = Ward(gpus=2)
     ward.go_on(60, every=15)
     fault(ward)
@@ -173,7 +172,6 @@ def test_an_old_xid_is_not_inhibited_by_a_lost_gpu() -> None:
 
 
 def test_the_same_fault_on_two_gpus_is_two_faults() -> None:
-    """The same fault on two GPUs gives two primary verdicts."""
     ward = Ward(gpus=2)
     ward.event(0, 95)
     ward.go_on(60)
@@ -194,7 +192,6 @@ def test_a_storm_of_corrected_errors_is_one_fault() -> None:
 
 
 def test_a_storm_of_lines_is_inhibited_by_their_xid() -> None:
-    """A storm of lines of an Xid that has a verdict is inhibited by it."""
     ward = Ward(gpus=1)
     ward.event(0, 95)
     for step in range(40):

@@ -54,7 +54,6 @@ def test_a_busy_link_that_lost_lanes_is_a_failure() -> None:
 
 
 def test_a_link_that_is_narrower_while_idle_raises_no_verdict() -> None:
-    """A link may be narrower while its GPU is idle, also between short periods of work."""
     ward = node(utilization_ratio=0.0, pcie_link_width=8.0)
     for index in range(4):
         at_slot(ward, index, lanes=16.0)
@@ -91,7 +90,6 @@ def test_a_link_that_was_never_wider_is_a_warning_until_it_is_accepted(*, accept
 
 
 def test_the_width_of_a_gpu_in_mig_mode_is_judged_by_its_active_multiprocessors() -> None:
-    """A GPU in MIG mode does not report its utilization."""
     ward = node(utilization_ratio=None, sm_active_ratio=0.6)
     at_slot(ward, 3, lanes=16.0)
     ward.gpu(3, pcie_link_width=8.0)
@@ -99,7 +97,6 @@ def test_the_width_of_a_gpu_in_mig_mode_is_judged_by_its_active_multiprocessors(
 
 
 def test_a_lower_generation_of_an_idle_gpu_raises_no_verdict() -> None:
-    """An idle GPU lowers its PCIe generation by design, also between short periods of work."""
     ward = node(utilization_ratio=0.0, pcie_link_generation=1.0)
     for _ in range(5):
         ward.go_on(120, every=15)
@@ -151,7 +148,6 @@ def test_the_replay_limit_depends_on_lanes_and_generation(generation: float, lan
 
 
 def test_replays_before_the_agent_started_do_not_count() -> None:
-    """Replays from before the start of the agent raise no verdict."""
     assert not node(pcie_replays_total=1e9).go_on(900, every=15).verdicts
 
 
@@ -217,7 +213,6 @@ def test_a_kernel_pcie_error_of_a_gpu_or_its_upstream_port_is_a_failure() -> Non
 
 
 def test_a_lost_gpu_inhibits_its_pcie_verdicts() -> None:
-    """A GPU that fell off the bus has one primary verdict."""
     ward = node().go_on(60)
     ward.event(2, AER_FATAL, kind=AER, uuid=None, fatal=True, text="PCIe Bus Error")
     ward.go_on(15)
@@ -243,7 +238,6 @@ def test_pcie_errors_of_planned_work_are_no_fault() -> None:
 
 
 def test_a_gpu_that_does_not_respond_keeps_its_pcie_verdicts() -> None:
-    """A GPU that does not respond keeps its verdicts and gets no new PCIe verdict."""
     ward = node(utilization_ratio=0.6)
     ward.gpu(3, pcie_link_width=8.0)
     ward.go_on(630)

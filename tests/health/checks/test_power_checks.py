@@ -97,7 +97,6 @@ def test_a_short_brake_is_no_fault() -> None:
 
 
 def test_a_brake_stays_while_the_gpu_cannot_be_read() -> None:
-    """The verdict stays while the brake cannot be read."""
     ward = ward_with(clock_event_active=NOTHING | {"hw_power_brake": 1.0})
     ward.go_on(5 * MINUTE)
     ward.gpu(3, clock_event_active=None, clock_event_seconds_total=None)

@@ -92,7 +92,6 @@ def test_a_run_below_the_configured_limit_is_no_slow_run() -> None:
 
 
 def test_a_successful_run_raises_no_verdict() -> None:
-    """Neither a successful run nor a node without a run raises a verdict."""
     assert not Probed().go_on(10 * MINUTE, every=30).verdicts
     assert not Probed().ran("ok").go_on(10 * MINUTE, every=30).verdicts
 
@@ -133,7 +132,6 @@ def test_a_slow_drift_is_compared_with_the_best_runs() -> None:
 
 
 def test_a_slow_run_is_cleared_by_name_only() -> None:
-    """A request that names no check does not clear a slow run."""
     ward = Probed().ran("degraded", "baseline").go_on()
     here = {state.uuid for state in ward.report.gpus}
     [(refused, why)] = requested_clearance(ClearRequest(), ward.report.health, here).refused
@@ -164,7 +162,6 @@ def test_a_run_without_all_gpus_clears_no_verdict() -> None:
 
 
 def test_a_link_that_is_down_inhibits_a_slow_run() -> None:
-    """A failed link of a GPU inhibits the verdict of its slow run."""
     ward = Probed()
     for link in range(18):
         ward.link(3, link, up=1.0)
@@ -182,7 +179,6 @@ def test_a_link_that_is_down_inhibits_a_slow_run() -> None:
 def test_a_clock_slowdown_inhibits_a_slow_run_of_the_same_gpu(
     blames: tuple[int, ...] | None, *, explained: bool
 ) -> None:
-    """A clock slowdown inhibits the slow run of its own GPU and of the node, not of another GPU."""
     ward = Probed()
     for index in range(4):
         ward.gpu(index, utilization_ratio=0.97, clock_event_active={"hw_slowdown": float(index == 3)})

@@ -66,7 +66,6 @@ def test_the_thermal_margin_alone_is_no_failure(readings: dict[str, Any], expect
 
 
 def test_a_hardware_thermal_slowdown_needs_no_reported_margin() -> None:
-    """A hardware thermal slowdown is a failure if the driver does not report the margin at which it begins."""
     readings = {"thermal_margin_slowdown_celsius": None, "clock_event_active": {"hw_thermal": 1.0}}
     assert level("gpu_thermal_margin_low", 130, thermal_margin_celsius=-1.0, **readings) is Level.FAIL
 
@@ -108,7 +107,6 @@ def test_a_gpu_that_is_hot_every_five_minutes_is_one_fault() -> None:
 
 
 def test_an_unreadable_gpu_keeps_its_thermal_verdict() -> None:
-    """The verdict of a hot GPU remains while the GPU cannot be read."""
     ward = Ward()
     ward.gpu(3, thermal_margin_celsius=-5.0, **HOT)
     ward.go_on(130)
@@ -132,13 +130,11 @@ def test_thermal_limits_are_configurable() -> None:
     [(95.0, 95.0, Level.OK), (96.0, 95.0, Level.WARN), (96.0, None, Level.WARN), (100.0, 105.0, Level.OK)],
 )
 def test_the_memory_limit_is_the_drivers_maximum(now: float, most: float | None, expected: Level) -> None:
-    """The maximum memory temperature that the driver reports is the limit, if it reports one."""
     readings: dict[str, Any] = {"memory_temperature_celsius": now, "memory_temperature_max_celsius": most}
     assert level("gpu_memory_temperature_high", **readings) is expected
 
 
 def test_memory_must_be_hot_for_five_minutes() -> None:
-    """Memory that is hot for less than five minutes raises no verdict."""
     assert level("gpu_memory_temperature_high", 290, memory_temperature_celsius=99.0) is Level.OK
 
 
@@ -155,7 +151,6 @@ def test_one_hot_gpu_has_one_primary_verdict() -> None:
 
 
 def test_a_warning_does_not_inhibit_a_failure() -> None:
-    """A thermal warning does not inhibit a hardware slowdown, which is a failure."""
     ward = Ward()
     ward.go_on(600, every=15)
     ward.gpu(3, memory_temperature_celsius=99.0, clock_event_active={"hw_slowdown": 1.0, "sw_thermal": 0.0})
@@ -218,7 +213,6 @@ def test_the_reason_shows_the_degrees_below_the_limit() -> None:
 
 
 def test_readings_that_alternate_between_two_levels_raise_the_lower_level() -> None:
-    """Readings that alternate around the slowdown temperature raise the lower level."""
     ward = Ward()
     ward.gpu(3, **HOT)
     for _ in range(30):

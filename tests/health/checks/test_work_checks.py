@@ -38,7 +38,6 @@ def test_a_stuck_process_is_a_failure_after_five_minutes() -> None:
 
 
 def test_processes_that_return_within_five_minutes_raise_no_verdict() -> None:
-    """Processes that are stuck one after the other for four minutes each raise no verdict."""
     ward = Ward()
     for _ in range(4):
         ward.processes(stuck=(stuck_process(ward, "3"),))
@@ -77,7 +76,6 @@ def test_a_process_that_is_stuck_outside_of_the_driver_is_a_warning() -> None:
 
 
 def test_a_stuck_gpu_inhibits_its_process_verdicts() -> None:
-    """A stuck GPU inhibits the verdicts of stuck processes and of orphaned memory."""
     ward = Ward()
     ward.fault(3, "stuck")
     ward.processes(stuck=(stuck_process(ward, "3"),))
@@ -131,7 +129,6 @@ def test_orphaned_memory_is_not_checked_in_a_container(*, contained: bool | None
 
 
 def test_memory_released_within_five_minutes_raises_no_verdict() -> None:
-    """Memory may outlive its job by four minutes, repeatedly."""
     ward = Ward()
     for _ in range(5):
         ward.gpu(3, **HELD)
@@ -204,7 +201,6 @@ def test_without_gpm_the_spin_check_uses_memory_utilization(memory_utilization: 
 
 
 def test_disabled_persistence_mode_is_a_warning() -> None:
-    """Disabled persistence mode is a warning after 15 minutes."""
     ward = Ward()
     ward.gpu(3, persistence_mode=0.0)
     assert not ward.go_on(14 * MINUTE, every=15).verdicts
@@ -223,7 +219,6 @@ def test_disabled_persistence_mode_is_a_warning() -> None:
     ],
 )
 def test_a_setting_pending_for_an_hour_raises_a_verdict(readings: dict[str, Any], words: str | None) -> None:
-    """An ECC or MIG change that waits for a reset for an hour raises a verdict."""
     ward = Ward()
     ward.gpu(3, **readings)
     assert not ward.go_on(59 * MINUTE, every=30).verdicts

@@ -139,7 +139,6 @@ def test_advice_and_its_xid_are_one_fault(number: int) -> None:
 
 
 def test_xids_of_the_previous_boot_give_no_verdict() -> None:
-    """An Xid of the previous boot is in the store and gives no verdict."""
     ward = Ward(gpus=1)
     ward.event(0, 48)
     ward.reboot()
@@ -158,7 +157,6 @@ def test_a_cleared_xid_does_not_come_back() -> None:
 
 
 def test_the_operators_catalogue_decides() -> None:
-    """A code has the meaning that the operator's file gives it."""
     ward = Ward(gpus=2)
     row = replace(xids.XIDS[92], severity=Severity.CRITICAL, action=xids.RESET)
     ward.report = changed(ward.report, catalogue=SHIPPED.with_rows({92: row}))
@@ -188,7 +186,6 @@ def test_an_action_of_the_operators_own_needs_an_inspection() -> None:
 
 @each_case("code", [45, 43, 63, 93, 106, 141, 160, 162, 171, 172, 177])
 def test_information_is_no_verdict(code: int) -> None:
-    """Xids of class information give no verdict, however often they occur."""
     ward = Ward(gpus=2)
     for _ in range(6):
         ward.event(0, code)
@@ -219,7 +216,6 @@ def test_registers_without_an_error_give_no_verdict(code: int, text: str) -> Non
 
 
 def test_xids_from_before_the_first_start_give_no_verdict() -> None:
-    """Lines in the kernel log from before the first start are history."""
     ward = Ward(gpus=1)
     for code in (48, 94, 901, 31, 31):
         ward.event(0, code, historical=True)
@@ -337,7 +333,6 @@ def test_xids_in_a_maintenance_do_not_count_as_recurring(step: float, *, reboote
 
 
 def test_an_xid_that_continues_after_a_maintenance_counts_as_recurring() -> None:
-    """An error that continues after the maintenance counts."""
     ward = Ward(gpus=2, policy=Policy(thresholds={"xid_recurring": 1}))
     ward.maintain(HOUR)
     began_at, began = ward.at, ward.wall
@@ -349,7 +344,6 @@ def test_an_xid_that_continues_after_a_maintenance_counts_as_recurring() -> None
 
 
 def test_errors_that_repeat_only_in_a_maintenance_give_no_verdict() -> None:
-    """Application errors and contained errors that repeat only in a maintenance give no verdict."""
     ward = Ward(gpus=2)
     ward.maintain(HOUR)
     for code in (31, 94, 31, 94):
@@ -382,7 +376,6 @@ def test_app_repeated() -> None:
 
 
 def test_app_repeated_after_more_than_a_day() -> None:
-    """Two errors more than a day apart give no verdict."""
     ward = Ward(gpus=2)
     ward.event(1, 31)
     ward.go_on(DAY, every=1800)
@@ -449,7 +442,6 @@ def test_app_everywhere() -> None:
 
 
 def test_different_codes_on_different_gpus_give_no_verdict() -> None:
-    """Two jobs with two different errors give no verdict."""
     ward = Ward(gpus=2)
     ward.event(0, 31)
     ward.event(1, 13)
