@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from loops import turn_until
 
 from gpumon.health.verdict import VerdictTransition
+from gpumon.model.error_event import ErrorChange
 from gpumon.services.persistence import Persistence
+from gpumon.state.messages import ErrorChanges, VerdictTransitions
 from gpumon.state.monitor import Monitor
 from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.store import error_events, verdicts
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
@@ -50,7 +54,12 @@ class StoringAgent:
 
     def store_transitions(self, *transitions: VerdictTransition) -> bool:
         """Return whether the transitions are stored; they take effect in any case."""
-        results: list[bool] = []
-        self.persistence.writes.record_transitions(transitions, results.append)
+        results: list[object] = []
+        write, message = partial(verdicts.record, transitions=transitions), VerdictTransitions(transitions=transitions)
+        self.persistence.writes.record(write, message, results.append)
         turn_until(self.loop, lambda: bool(results))
-        return results[0]
+        return results[0] is None
+
+    def store_errors(self, *changes: ErrorChange) -> None:
+        """Begin to store these changes of error events."""
+        self.persistence.writes.record(partial(error_events.record, changes=changes), ErrorChanges(changes=changes))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from functools import partial
 
 from gpumon.model.request import RequestResult
 from gpumon.services.write_behind import WriteBehind
 from gpumon.state import acceptance
+from gpumon.state.messages import Acceptance
 from gpumon.state.report import Report
+from gpumon.store import records
 from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
@@ -57,4 +61,10 @@ class InventoryAcceptance:
             )
             answer.set_result(RequestResult())
 
-        self._writes.accept(accepted, settle)
+        self._writes.record(partial(_store, accepted), accepted, settle, required=True)
+
+
+def _store(accepted: Acceptance, connection: sqlite3.Connection) -> None:
+    records.accept_gpus(connection, accepted.count, accepted.gone)
+    records.accept_lanes(connection, accepted.lanes)
+    records.accept_ports(connection, accepted.ports, accepted.slow)

@@ -61,7 +61,7 @@ class Persistence:
         self._retention = retention
         self._latest = latest
         self._writer = StoreWriter(
-            path, post=loop.post, on_open=self._read_stored_state, on_reopen=self._write_everything
+            path, on_open=self._read_stored_state, on_reopen=lambda: loop.post(self._write_everything)
         )
         self.writes = WriteBehind(loop, self._writer, publish=publish, latest=latest)
         self._left_out = Counter[str]()
@@ -130,10 +130,7 @@ class Persistence:
 
         The future raises StoreError if the query fails.
         """
-        answer: Future[T] = Future()
-        answer.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
-        self._writer.submit(query, answer.set_result, answer.set_exception)
-        return answer
+        return self._writer.submit(query)
 
     def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
         """Run a write in the store's thread. The caller is not notified of a failure. Any thread may call this."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from gpumon.clock import boot_clock
@@ -32,9 +33,10 @@ from gpumon.model.time_window import (
 )
 from gpumon.runner.runs import ProbeRuns
 from gpumon.services.persistence import window_rows
-from gpumon.services.write_behind import WriteBehind
+from gpumon.services.write_behind import OnDone, WriteBehind
 from gpumon.state.report import Report
 from gpumon.store import records
+from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
 POLL_SECONDS = 0.02
@@ -149,8 +151,8 @@ class TimeWindows:
         waiting = _Waiting(window, future, effect.completion(window), window.started.at + effect.answer_seconds)
         effect.follow()
 
-        def note_stored(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
-            waiting.stored = stored
+        def note_stored(error: StoreError | None) -> None:
+            waiting.stored = error is None
             self._answer()
 
         self._store(note_stored)
@@ -183,11 +185,10 @@ class TimeWindows:
         self._publish(WindowsEnded(ids=ids, by=selection.by, time=Instant.now(report.boot_id)))
         for kind in {window.kind for window in ended}:
             self._effects[kind].follow()
-        self._store(lambda stored: future.set_result(RequestResult(stored=stored)))
+        self._store(lambda error: future.set_result(RequestResult(stored=error is None)))
 
-    def _store(self, on_done: Callable[[bool], None]) -> None:
-        rows = window_rows(self._latest())
-        self._writes.record(lambda connection: records.put_windows(connection, rows), None, on_done)
+    def _store(self, on_done: OnDone) -> None:
+        self._writes.record(partial(records.put_windows, windows=window_rows(self._latest())), None, on_done)
 
     def _poll(self) -> None:
         self._answer()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
 from gpumon.health.node_health import pending_to_store
 from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
-from gpumon.services.write_behind import WriteBehind
+from gpumon.services.write_behind import OnDone, WriteBehind
+from gpumon.state.messages import VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.store import verdicts
+from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
 PENDING_SECONDS = 15.0
@@ -62,7 +65,7 @@ class VerdictWriter:
         due = self._latest().health.due
         if due and not self._in_flight and not self._stopping:
             self._in_flight = True
-            self._writes.record_transitions(due, lambda _: self._settle())
+            self._record(due, lambda _: self._settle())
 
     def clear(self, request: ClearRequest) -> Future[ClearResult]:
         """Clear the verdicts that match the request. Any thread may call this.
@@ -100,12 +103,15 @@ class VerdictWriter:
             return
         self._in_flight = True
 
-        def settle(stored: bool) -> None:  # noqa: FBT001 - the signature that WriteBehind calls
-            answer.set_result(replace(result, stored=stored))
+        def settle(error: StoreError | None) -> None:
+            answer.set_result(replace(result, stored=error is None))
             self._settle()
 
-        transitions = [_operator_clearance(verdict, request.note, report) for verdict in result.cleared]
-        self._writes.record_transitions(transitions, settle)
+        self._record([_operator_clearance(verdict, request.note, report) for verdict in result.cleared], settle)
+
+    def _record(self, transitions: Sequence[VerdictTransition], on_done: OnDone) -> None:
+        message = VerdictTransitions(transitions=tuple(transitions))
+        self._writes.record(partial(verdicts.record, transitions=message.transitions), message, on_done)
 
 
 _STOPPING = ClearResult(error="The agent is stopping.")

@@ -6,12 +6,14 @@ import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
-from gpumon.model.error_event import SXID, XID, ErrorChange, ErrorCounter, LogPosition
+from gpumon.model.error_event import SXID, XID, ErrorCounter
 from gpumon.probe.core.result import ProbeCounters, ProbeResult
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_section import MAX_EVENTS
@@ -35,7 +37,13 @@ MOVING_SECONDS = 3600.0
 MAX_AGENT_RUNS = 50
 """Maximum number of runs of the agent (from start to stop) to read from the store, the newest first."""
 
+OnDone = Callable[[StoreError | None], None]
+"""Function that is called when a write has ended, with the error if it failed or is late."""
 DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
+
+
+def _ignore(_: object) -> None:
+    """Do nothing."""
 
 
 class WriteBehind:
@@ -72,78 +80,38 @@ class WriteBehind:
         self,
         write: Callable[[sqlite3.Connection], object],
         message: DurableMessage | None,
-        on_done: Callable[[bool], None] = lambda _: None,
+        on_done: OnDone = _ignore,
+        *,
+        required: bool = False,
     ) -> None:
-        """Write to the store, then publish the message to the Report and call `on_done` with True.
+        """Write to the store, then publish the message to the Report and call `on_done` with None.
 
         If the write fails or takes longer than PATIENCE_SECONDS, publish the message nevertheless, and call `on_done`
-        with False.
+        with the error. If the write is `required`, wait for its end, and do not publish the message if it failed.
         """
         waiting = True
         self._in_flight += 1
 
-        def settle(*, stored: bool) -> None:
+        def settle(error: StoreError | None) -> None:
             nonlocal waiting
-            if not waiting:
-                return
-            waiting = False
-            late.cancel()
-            self._in_flight -= 1
-            if message is not None:
-                self._publish(message)
-            if stored:
-                self.rewrite()
-            on_done(stored)
+            if waiting:
+                waiting = False
+                late.cancel()
+                self._in_flight -= 1
+                if message is not None and not (required and error):
+                    self._publish(message)
+                on_done(error)
 
-        late = self._loop.call_after(PATIENCE_SECONDS, lambda: settle(stored=False))
-        self._submit(write, lambda _: settle(stored=True), lambda _: settle(stored=False))
+        def give_up() -> None:
+            if not required:
+                settle(self._writer.late())
 
-    def record_errors(
-        self,
-        changes: Sequence[ErrorChange],
-        position: LogPosition | None,
-        on_done: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Store the current state of the changed error events, then publish the changes.
-
-        In the same write, store the position up to which the kernel log was read, unless it is None. `on_done` is
-        called at the end, even if the write failed.
-        """
-        message = ErrorChanges(changes=tuple(changes)) if changes else None
-        if position is not None:
-            self._rows[error_events.POSITION] = {None: position}
-        self.record(lambda connection: error_events.record(connection, changes, position), message, lambda _: on_done())
-
-    def record_transitions(
-        self, transitions: Sequence[VerdictTransition], on_done: Callable[[bool], None] = lambda _: None
-    ) -> None:
-        """Store transitions of verdicts, then publish them.
-
-        The caller must wait for the call of `on_done` before it submits further transitions.
-        """
-        message = VerdictTransitions(transitions=tuple(transitions))
-        self.record(lambda connection: verdicts.record(connection, message.transitions), message, on_done)
+        late = self._loop.call_after(PATIENCE_SECONDS, give_up)
+        self._submit(write, settle)
 
     def record_result(self, result: ProbeResult) -> None:
         """Store the result of a probe run, then publish it."""
-        self.record(lambda connection: probe_runs.record(connection, result), ProbeEnded(result=result))
-
-    def accept(self, acceptance: Acceptance, on_done: Callable[[StoreError | None], None]) -> None:
-        """Store that the operator accepted missing hardware, then publish the acceptance, and call `on_done` with None.
-
-        If the acceptance cannot be stored, it does not take effect, and `on_done` is called with the error.
-        """
-
-        def write(connection: sqlite3.Connection) -> None:
-            records.accept_gpus(connection, acceptance.count, acceptance.gone)
-            records.accept_lanes(connection, acceptance.lanes)
-            records.accept_ports(connection, acceptance.ports, acceptance.slow)
-
-        def publish(_: object) -> None:
-            self._publish(acceptance)
-            on_done(None)
-
-        self._submit(write, publish, on_done)
+        self.record(partial(probe_runs.record, result=result), ProbeEnded(result=result))
 
     # Rows that are copied from the Report
 
@@ -189,23 +157,20 @@ class WriteBehind:
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}
         self._submit(lambda connection: _write_report(connection, report, rows))
 
-    def _submit(
-        self,
-        write: Callable[[sqlite3.Connection], T],
-        done: Callable[[T], None] = lambda _: None,
-        failed: Callable[[StoreError], None] = lambda _: None,
-    ) -> None:
-        def succeed(result: T) -> None:
-            done(result)
-            self.rewrite()
+    def _submit(self, write: Callable[[sqlite3.Connection], object], on_done: OnDone = _ignore) -> None:
+        def end(answer: Future[object]) -> None:
+            error: Any = answer.exception()
+            if error is not None:
+                if self.complete:
+                    log.error(
+                        "a write failed: it is repeated when the store can be written", extra={"error": str(error)}
+                    )
+                self.complete = False
+            on_done(error)
+            if error is None:
+                self.rewrite()
 
-        def fail(error: StoreError) -> None:
-            if self.complete:
-                log.error("a write failed: it is repeated when the store can be written", extra={"error": str(error)})
-            self.complete = False
-            failed(error)
-
-        self._writer.submit(write, succeed, fail)
+        self._writer.submit(write).add_done_callback(lambda answer: self._loop.post(lambda: end(answer)))
 
 
 def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:
@@ -245,13 +210,11 @@ def read_stored_state(connection: sqlite3.Connection) -> StoredState:
 
 def _stored_rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
     """Return the stored rows of those tables for which WriteBehind keeps the rows last submitted, by table."""
-    positions = [] if stored.position is None else [stored.position]
     return {
         records.GPUS: stored.gpus,
         records.PORTS: stored.ports,
         records.AGENT_RUNS: stored.agent_runs,
         records.WINDOWS: stored.windows,
-        error_events.POSITION: positions,
     }
 
 
@@ -264,7 +227,7 @@ def _write_report(
     """
     for table, table_rows in rows.items():
         table.put(connection, table_rows)
-    error_events.restore(connection, report.events, _error_counters(report))
+    error_events.restore(connection, report.events, _error_counters(report), report.errors.position)
     history = (*report.health.cleared.values(), *report.health.history)
     verdicts.restore(connection, report.health.open.values(), history)
     probe_runs.restore(connection, report.probe.results, _probe_counters(report))

@@ -17,8 +17,8 @@ MAX_EVENTS = 500
 def apply(errors: Errors, step: Step) -> Errors:
     """Return the errors after a message."""
     match step.message:
-        case ErrorChanges(changes=changes):
-            errors = _add(errors, changes)
+        case ErrorChanges(changes=changes, position=position):
+            errors = replace(_add(errors, changes), position=position or errors.position)
         case StoredState():
             errors = _restore(errors, step.message)
     return replace(errors, catalogue=step.settings.catalogue)
@@ -39,7 +39,9 @@ def _restore(errors: Errors, stored: StoredState) -> Errors:
         codes = counted[row.kind].setdefault(device, {})
         meanwhile, later = codes.get(str(row.code), (0.0, 0.0))
         codes[str(row.code)] = (row.count + meanwhile, max(row.last_wall, later))
-    return replace(errors, xids=counted[XID], sxids=counted[SXID], events=_events(stored.events, errors.events))
+    events = _events(stored.events, errors.events)
+    position = errors.position or stored.position
+    return replace(errors, xids=counted[XID], sxids=counted[SXID], events=events, position=position)
 
 
 def _copy(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:

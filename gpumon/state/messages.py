@@ -23,6 +23,8 @@ class ErrorChanges:
     """New and changed error events of all kinds, sent after the attempt to store them."""
 
     changes: tuple[ErrorChange, ...]
+    position: LogPosition | None = None
+    """Last record of the kernel log whose error is among these or earlier changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

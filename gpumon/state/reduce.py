@@ -41,7 +41,9 @@ def _may_start_verdict(before: Report, report: Report, message: Message) -> bool
     """
     if not report.health.evaluated:
         return False
-    return isinstance(message, ErrorChanges) or (report.gpus is not before.gpus and _faults(report) != _faults(before))
+    if isinstance(message, ErrorChanges):
+        return bool(message.changes)
+    return report.gpus is not before.gpus and _faults(report) != _faults(before)
 
 
 def _faults(report: Report) -> dict[str, str | None]:

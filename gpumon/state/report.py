@@ -16,7 +16,7 @@ from gpumon.health.table import recorded_windows
 from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict
 from gpumon.model import time_window
 from gpumon.model.bus_id import parse_bus_id
-from gpumon.model.error_event import UNNAMED, ErrorEvent
+from gpumon.model.error_event import UNNAMED, ErrorEvent, LogPosition
 from gpumon.model.frame import Frame
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import InfinibandPortInfo
@@ -46,6 +46,8 @@ class Errors:
     """Error events, the newest last, at most MAX_EVENTS."""
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
+    position: LogPosition | None = None
+    """Last record of the kernel log that was processed."""
     catalogue: Catalogue = SHIPPED
     """Meaning of each Xid code on this host."""
 

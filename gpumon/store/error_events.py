@@ -24,7 +24,6 @@ from gpumon.model.error_event import (
 from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.store.stored_rows import (
     MAX_COUNT,
-    StoreTable,
     columns_of,
     count_of,
     flat,
@@ -92,12 +91,19 @@ def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], posit
     """
     for change in changes:
         _count(connection, change.event, _write(connection, change))
-    if position is not None:
-        put_position(connection, [position])
+    _put_position(connection, position)
 
 
-def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counters: Iterable[ErrorCounter]) -> None:
-    """Write events without counting them. Set each stored counter to the given one if that is higher."""
+def restore(
+    connection: sqlite3.Connection,
+    events: Iterable[ErrorEvent],
+    counters: Iterable[ErrorCounter],
+    position: LogPosition | None = None,
+) -> None:
+    """Write events without counting them, and the kernel log position.
+
+    Set each stored counter to the given one if that is higher.
+    """
     for event in events:
         _write(connection, ErrorChange(event, 0))
     connection.executemany(
@@ -105,16 +111,13 @@ def restore(connection: sqlite3.Connection, events: Iterable[ErrorEvent], counte
         f" count = max({count_of('count')}, excluded.count), last_wall = max(last_wall, excluded.last_wall)",
         [values(counter, _COUNTER) for counter in counters],
     )
+    _put_position(connection, position)
 
 
-def put_position(connection: sqlite3.Connection, positions: Iterable[LogPosition]) -> None:
-    """Store the position of the last kernel log record that was processed: the last of `positions`."""
-    for position in positions:
+def _put_position(connection: sqlite3.Connection, position: LogPosition | None) -> None:
+    if position is not None:
         value = f"{position.boot_id} {position.sequence}"
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('kernel_log', ?)", (value,))
-
-
-POSITION: StoreTable[LogPosition] = StoreTable(key=lambda _: None, put=put_position)
 
 
 def read_position(connection: sqlite3.Connection) -> LogPosition | None:

@@ -8,7 +8,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,11 +29,7 @@ BACK_OFF = (1.0, 60.0)
 log = logging.getLogger("gpumon.store")
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    work: Callable[[sqlite3.Connection], Any]
-    done: Callable[[Any], None]
-    failed: Callable[[StoreError], None]
+_Job = tuple[Callable[[sqlite3.Connection], Any], Future[Any]]
 
 
 class StoreWriter:
@@ -46,19 +42,16 @@ class StoreWriter:
         self,
         path: Path,
         *,
-        post: Callable[[Callable[[], None]], None],
         on_open: Callable[[Store], None],
         on_reopen: Callable[[], None],
         back_off: tuple[float, float] = BACK_OFF,
     ) -> None:
-        """Create the thread. `post` runs a callback in the loop's thread, as Loop.post does.
+        """Create the thread. `back_off`: as BACK_OFF.
 
-        `on_open` runs in the writer's thread when the store is opened for the first time, even if only for reading.
-        Later, `on_reopen` is posted to the loop each time that the store can be written again after an error.
-        `back_off`: as BACK_OFF.
+        The thread calls `on_open` when it opens the store for the first time, even if only for reading, and `on_reopen`
+        each time that the store can be written again after an error.
         """
-        self._path = path
-        self._post = post
+        self.path = path
         self._on_open = on_open
         self._on_reopen = on_reopen
         self._back_off = back_off
@@ -77,29 +70,31 @@ class StoreWriter:
         """Start the thread, which opens the store. Work that was submitted before waits for the first attempt."""
         self._thread.start()
 
-    def submit(
-        self,
-        work: Callable[[sqlite3.Connection], T],
-        done: Callable[[T], None] = lambda _: None,
-        failed: Callable[[StoreError], None] = lambda _: None,
-    ) -> None:
-        """Queue the function `work`, which reads or writes the store. Return at once.
+    def submit(self, work: Callable[[sqlite3.Connection], T]) -> Future[T]:
+        """Queue the function `work`, which reads or writes the store. Any thread may call this.
 
-        `done` is posted with the result of `work` when its changes are durable, or `failed` with the error.
+        Return a future at once. It has the result of `work` when its changes are durable, or raises StoreError.
         """
+        answer: Future[T] = Future()
+        answer.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
         try:
-            self._queue.put_nowait(_Job(work, done, failed))
+            self._queue.put_nowait((work, answer))
         except queue.Full:
             problem, remedy = f"{MAX_QUEUED} writes are queued", "read the kernel log for a slow or hung disk"
-            self._post(partial(failed, StoreError(self._path, problem, remedy)))
+            answer.set_exception(StoreError(self.path, problem, remedy))
+        return answer
 
     def error(self) -> StoreError | None:
         """Return why the store cannot be written now; None if it can be written. Any thread may call this."""
         since = self._busy_since
-        if since is not None and boot_clock() - since > HUNG_SECONDS:
-            problem = f"the disk has not answered for {boot_clock() - since:.0f} s"
-            return StoreError(self._path, problem, "read the kernel log for a hung disk")
-        return self._error
+        hangs = since is not None and boot_clock() - since > HUNG_SECONDS
+        return self.late() if hangs else self._error
+
+    def late(self) -> StoreError:
+        """Return the error of a read or write that has not ended."""
+        seconds = boot_clock() - (self._busy_since or boot_clock())
+        problem = f"the disk has not answered for {seconds:.0f} s"
+        return StoreError(self.path, problem, "read the kernel log for a hung disk")
 
     def close(self, timeout: float) -> bool:
         """Finish the queued work and close the store. Return True if the thread has ended.
@@ -130,7 +125,7 @@ class StoreWriter:
         self._attempt(self._close)
 
     def _open(self) -> None:
-        store = Store.open(self._path)
+        store = Store.open(self.path)
         if store.moved_aside is not None:
             self.moved_aside = store.moved_aside
             log.error("the store was damaged and is re-created", extra={"moved_to": str(store.moved_aside)})
@@ -139,13 +134,13 @@ class StoreWriter:
             refusal = _refusal(store)
             if refusal is None:
                 if self._error is not None:
-                    log.info("the store can be written again", extra={"path": str(self._path)})
+                    log.info("the store can be written again", extra={"path": str(self.path)})
                 self._error, self._delay = None, self._back_off[0]
             if not self._was_read:
                 self._on_open(store)
                 self._was_read = True
             elif refusal is None:
-                self._post(self._on_reopen)
+                self._on_reopen()
             if refusal is not None:
                 raise refusal
             unless_writable.pop_all()
@@ -153,19 +148,19 @@ class StoreWriter:
 
     def _process(self, job: _Job) -> None:
         if self._store is None:
-            error: StoreError | None = self._error or StoreError(self._path, "it is not open", "try again")
+            error: StoreError | None = self._error or StoreError(self.path, "it is not open", "try again")
         else:
-            error = self._attempt(partial(self._execute, self._store, job))
+            error = self._attempt(partial(self._execute, self._store, *job))
         if error is not None:
-            self._post(partial(job.failed, error))
+            job[1].set_exception(error)
             with contextlib.suppress(StoreError):
                 self._close()
 
-    def _execute(self, store: Store, job: _Job) -> None:
+    def _execute(self, store: Store, work: Callable[[sqlite3.Connection], T], answer: Future[T]) -> None:
         with store.writing() as connection:
-            result = job.work(connection)
+            result = work(connection)
         store.prove_in_place()  # after the commit: the rows are in the file that the next agent opens
-        self._post(partial(job.done, result))
+        answer.set_result(result)
 
     def _close(self) -> None:
         store, self._store = self._store, None
@@ -183,7 +178,7 @@ class StoreWriter:
             self._error = error
         except Exception as error:  # a defect in one job must not end the thread
             log.exception("a job of the store failed: report this bug")
-            self._error = StoreError(self._path, f"it failed ({error!r})", "report it")
+            self._error = StoreError(self.path, f"it failed ({error!r})", "report it")
         else:
             return None
         finally:

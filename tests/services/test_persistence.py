@@ -92,7 +92,7 @@ def test_records_on_a_full_disk_are_stored_when_space_is_freed(disk: Path) -> No
             file.write(b"x" * 4096)
     agent.persistence.writes.record_result(result("full", "wrong"))
     agent.persistence.writes.record_result(result("still-full", "skipped"))
-    agent.persistence.writes.record_errors([change(1)], None)
+    agent.store_errors(change(1))
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
     agent.wait_for(**full)
     assert agent.persistence.error is not None
@@ -110,7 +110,7 @@ def test_records_from_before_the_store_opens_are_stored(tmp_path: Path) -> None:
     folder = tmp_path / "later"
     agent = PersistenceOnly(folder / "gpumon.db")
     agent.persistence.writes.record_result(result("early"))
-    agent.persistence.writes.record_errors([change(1)], None)
+    agent.store_errors(change(1))
     agent.wait_for(early=1, xid_79=1, runs=1)
     folder.mkdir()
     agent.wait_until_ok()
@@ -204,7 +204,7 @@ def test_a_store_damaged_in_use_gets_all_results_again(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
-    agent.persistence.writes.record_errors([change(50_000, 48, id="new")], None)
+    agent.store_errors(change(50_000, 48, id="new"))
     turn_until(agent.loop, lambda: agent.persistence.notice is not None and agent.persistence.error is None)
     agent.wait_for(before=1, xid_48=99_001, runs=1)
     agent.stop()
@@ -309,7 +309,7 @@ def test_a_deleted_store_is_re_created_with_all_data(
         write(store, error_events.record, [], LogPosition("boot-1", 7))
     agent = AgentWithDeletedStore(path)
     assert agent.store_transitions(raised_transition("before"))
-    agent.persistence.writes.record_errors([change(1)], None)
+    agent.store_errors(change(1))
     turn_until(agent.loop, lambda: bool(agent.monitor.latest.events))
 
     harm(path)

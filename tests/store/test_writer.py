@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -45,13 +47,25 @@ class CollectingLoop:
         self.post(lambda: self.opened.append(counts))
 
     def on_reopen(self) -> None:
+        self.post(self._reopen)
+
+    def _reopen(self) -> None:
         self.reopened += 1
 
     def turn(self) -> None:
         self._posted.get(timeout=SOON)()
 
     def add(self, writer: StoreWriter, *changes: ErrorChange) -> None:
-        writer.submit(lambda connection: error_events.record(connection, changes), self.done.append, self.failed.append)
+        self.submit(writer, lambda connection: error_events.record(connection, changes))
+
+    def submit(self, writer: StoreWriter, work: Callable[[sqlite3.Connection], object]) -> None:
+        writer.submit(work).add_done_callback(lambda answer: self.post(lambda: self._end(answer)))
+
+    def _end(self, answer: Future[object]) -> None:
+        try:
+            self.done.append(answer.result())
+        except StoreError as error:
+            self.failed.append(error)
 
 
 @pytest.fixture
@@ -69,9 +83,7 @@ def start(loop: CollectingLoop) -> Iterator[Callable[[Path], StoreWriter]]:
     writers: list[StoreWriter] = []
 
     def start_writer(path: Path) -> StoreWriter:
-        writers.append(
-            StoreWriter(path, post=loop.post, on_open=loop.on_open, on_reopen=loop.on_reopen, back_off=(0.02, 0.1))
-        )
+        writers.append(StoreWriter(path, on_open=loop.on_open, on_reopen=loop.on_reopen, back_off=(0.02, 0.1)))
         writers[-1].start()
         return writers[-1]
 
@@ -132,9 +144,7 @@ def test_a_store_that_is_damaged_in_use_is_replaced(
         file.seek(4096)
         file.write(os.urandom(path.stat().st_size - 4096))
 
-    writer.submit(
-        lambda connection: error_events.read_recent(connection, MORE_THAN_CACHED), loop.done.append, loop.failed.append
-    )
+    loop.submit(writer, lambda connection: error_events.read_recent(connection, MORE_THAN_CACHED))
     loop.turn()
     loop.turn()
     loop.add(writer, change(1))
@@ -152,7 +162,7 @@ def test_a_defect_in_a_job_does_not_end_the_thread(
     """A job that raises an unexpected exception fails, and later jobs run."""
     writer = start(path)
     loop.turn()
-    writer.submit(lambda _: dict[str, None]()["probe"], loop.done.append, loop.failed.append)
+    loop.submit(writer, lambda _: dict[str, None]()["probe"])
     loop.turn()
     loop.turn()
     loop.add(writer, change(1))
@@ -175,7 +185,7 @@ def test_a_hung_disk_blocks_no_caller(
         entered.set()
         healed.wait(SOON)
 
-    writer.submit(hang, loop.done.append, loop.failed.append)
+    loop.submit(writer, hang)
     assert entered.wait(SOON)
     for number in range(MAX_QUEUED + 1):
         loop.add(writer, change(number))
