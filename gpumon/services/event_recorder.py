@@ -7,7 +7,7 @@ kernel log also has the errors that occurred while no agent ran.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ class EventRecorder:
         self._latest = latest
         self._on_xid = on_xid
         self._is_own = is_own
-        self._watch = KernelLogWatch(kernel_log, boot_id, self._add)
+        self._watch = KernelLogWatch(kernel_log, boot_id)
         self._grouper = EventGrouper(boot_id)
         self._early: list[ErrorObservation] | None = []
         """Observations that wait until the stored events have been read or PATIENCE_SECONDS have passed; None after
@@ -117,7 +117,7 @@ class EventRecorder:
         self._grouper.restore(stored.events)
         self._counted = {event.id: event.count for event in stored.events} | self._counted
         self._position = stored.position
-        self._watch.resume(stored.position)
+        self._add(self._watch.resume(stored.position))
         self._begin()
         self._record_position()
 
@@ -147,13 +147,11 @@ class EventRecorder:
     def _begin(self) -> None:
         early, self._early = self._early, None
         self._watch.begin()
-        if early:
-            self._add(early)
+        self._add(early or ())
         self._read()
 
     def _read(self) -> None:
-        self._watch.read()
-        self._confirm()
+        self._add(self._watch.read())
         descriptor = self._watch.log.fileno()
         if descriptor != self._descriptor:
             if self._descriptor is not None:
@@ -186,16 +184,23 @@ class EventRecorder:
     # From observations to recorded events
 
     def _add(self, observations: Sequence[ErrorObservation]) -> None:
+        """Add the observations to events, and those without an Xid when NVML has confirmed them."""
         if self._early is not None:
             self._early += observations
             return
         now = boot_clock()
         self._unconfirmed |= {(each.bus_id, each.code): (each, now) for each in observations if not each.numbered}
-        self._count([each for each in observations if each.numbered])
-        self._confirm()
+        certain = (*[each for each in observations if each.numbered], *self._confirmed(now))
+        certain = tuple(each for each in map(self._with_uuid, certain) if not self._is_own(each))
+        events = [self._grouper.add(observation) for observation in certain]
+        self._changed |= {event.id: event for event in events}
+        self._record_soon()
+        for observation in certain:
+            if _is_recent_xid(observation):
+                self._on_xid(observation.bus_id, observation.code)
 
-    def _confirm(self) -> None:
-        """Count each error without an Xid that NVML confirms. Drop one not confirmed after WITNESS_SECONDS.
+    def _confirmed(self, now: float) -> Iterator[ErrorObservation]:
+        """Yield each error without an Xid that NVML confirms. Drop one not confirmed after WITNESS_SECONDS.
 
         Such an error reports that a GPU is lost. NVML confirms this if it does not list the GPU, or cannot read it for
         another reason than missing permission.
@@ -206,25 +211,13 @@ class EventRecorder:
             is_unlisted = gpu is None and observation.bus_id in latest.expectation.unlisted
             if is_unlisted or (gpu is not None and gpu.fault not in (None, "no_permission")):
                 del self._unconfirmed[key]
-                self._count([observation])
-            elif boot_clock() - since > WITNESS_SECONDS:
+                yield observation
+            elif now - since > WITNESS_SECONDS:
                 del self._unconfirmed[key]
                 log.warning(
                     "ignored a kernel message without an Xid, because NVML does not report the GPU as lost",
                     extra={"pci_bus_id": observation.bus_id, "text": observation.text},
                 )
-
-    def _count(self, observations: Sequence[ErrorObservation]) -> None:
-        observations = [each for each in map(self._with_uuid, observations) if not self._is_own(each)]
-        events = [self._grouper.add(observation) for observation in observations]
-        self._changed |= {event.id: event for event in events}
-        if any(event.id not in self._counted for event in events):
-            self._record()
-        elif events:
-            self._schedule_update()
-        for observation in observations:
-            if _is_recent_xid(observation):
-                self._on_xid(observation.bus_id, observation.code)
 
     def _with_uuid(self, observation: ErrorObservation) -> ErrorObservation:
         """Return the observation; an Xid without a uuid gets that of the GPU at its bus id, as read or else stored."""
@@ -236,8 +229,11 @@ class EventRecorder:
             return replace(observation, uuid=gpu.uuid)
         return replace(observation, uuid=stored.uuid) if stored is not None else observation
 
-    def _schedule_update(self) -> None:
-        if not self._update_scheduled:
+    def _record_soon(self) -> None:
+        """Record a new event at once, and a changed one after UPDATE_SECONDS, with its further changes."""
+        if self._changed.keys() - self._counted.keys():
+            self._record()
+        elif self._changed and not self._update_scheduled:
             self._update_scheduled = True
             self._loop.call_after(UPDATE_SECONDS, self._update)
 
@@ -267,10 +263,7 @@ class EventRecorder:
 
     def _settle(self, _: object) -> None:
         self._in_flight = False
-        if any(event not in self._counted for event in self._changed):
-            self._record()
-        elif self._changed:
-            self._schedule_update()
+        self._record_soon()
 
 
 def _is_recent_xid(observation: ErrorObservation) -> bool:

@@ -56,11 +56,11 @@ def read(tmp_path: Path) -> Callable[[], list[ErrorObservation]]:
     """Return a reader of the kernel log."""
     observations: list[ErrorObservation] = []
     (tmp_path / "kmsg").touch()
-    watch = KernelLogWatch(tmp_path / "kmsg", "boot-1", observations.extend)
+    watch = KernelLogWatch(tmp_path / "kmsg", "boot-1")
     watch.resume(None)
 
     def read_all() -> list[ErrorObservation]:
-        watch.read()
+        observations.extend(watch.read())
         return observations
 
     return read_all

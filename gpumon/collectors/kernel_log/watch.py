@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from gpumon.clock import boot_clock
@@ -22,24 +22,22 @@ MAX_HELD = 20_000
 
 
 class KernelLogWatch:
-    """Reads the kernel log in the loop's thread and passes its errors to `report`.
+    """Reads the errors in the kernel log, in the loop's thread.
 
-    Lost (overwritten) records are passed as an error of kind OVERRUN. Nothing is read before `resume` or `begin` is
-    called. `path`: log to read; None for none. `now` and `wall` return the boot clock and the wall clock.
+    Lost (overwritten) records are an error of kind OVERRUN. Nothing is read before `resume` or `begin` is called.
+    `path`: log to read; None for none. `now` and `wall` return the boot clock and the wall clock.
     """
 
     def __init__(
         self,
         path: Path | None,
         boot_id: str,
-        report: Callable[[tuple[ErrorObservation, ...]], None],
         *,
         now: Callable[[], float] = boot_clock,
         wall: Callable[[], float] | None = None,
     ) -> None:
         self.log = KernelLog(path)
         self._boot_id = boot_id
-        self._report = report
         self._now = now
         self._wall = wall or time.time
         self._clock = KernelClock(now)
@@ -50,7 +48,7 @@ class KernelLogWatch:
         self._history = False
         """True while the records being read were logged before the agent was started for the first time on this host.
         """
-        self._overruns = 0
+        self._returned_overruns = 0
         self._was_up: bool | None = None
 
     @property
@@ -64,14 +62,14 @@ class KernelLogWatch:
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
 
-    def resume(self, stored: LogPosition | None) -> None:
-        """Continue after the stored position, and report the held errors after it. After a reboot all records are new.
+    def resume(self, stored: LogPosition | None) -> tuple[ErrorObservation, ...]:
+        """Continue after the stored position, and return the held errors after it. After a reboot all records are new.
 
         If `stored` is None, the agent runs for the first time on this host, and errors that are already in the log are
         marked as historical. Calls after the first have no effect.
         """
         if self._resumed:
-            return
+            return ()
         self._resumed = True
         here = stored.sequence if stored is not None and stored.boot_id == self._boot_id else None
         if not self._begun:
@@ -80,41 +78,38 @@ class KernelLogWatch:
         self._history = stored is None and not self.log.caught_up
         held = [(record, line) for record, line in self._held if here is None or record.sequence > here]
         self._held = []
-        if held:
-            self._report(self._observations(held, historical=stored is None))
+        return self._observations(held, historical=stored is None)
 
     def begin(self) -> None:
         """Let `read` begin before the stored position is known.
 
-        Errors that are already in the log are then held until `resume`. Later errors are reported at once.
+        Errors that are already in the log are then held until `resume`. Later errors are returned at once.
         """
         self._begun = True
 
-    def read(self) -> None:
-        """Read the new records, and report the errors in them or hold them (see `begin`).
+    def read(self) -> tuple[ErrorObservation, ...]:
+        """Read the new records, and return the errors in them or hold them (see `begin`).
 
         Do nothing before `resume` or `begin` is called.
         """
         if not self._begun:
-            return
+            return ()
         was_caught_up = self.log.caught_up
         records = self.log.read()
         self._note_state()
         if records and was_caught_up and not self.log.more:
             self._clock.measure(records[-1].seconds)
-        errors = [(record, line) for record in records if (line := self._line(record.text)) is not None]
+        lines = ((record, parse(record.text) or self._firmware.read(record.text)) for record in records)
+        errors = [(record, line) for record, line in lines if line is not None]
         if not self._resumed and not was_caught_up:
             self._held += errors[: MAX_HELD - len(self._held)]
-        elif errors:
-            self._report(self._observations(errors, historical=self._history))
+            errors = []
+        observations = self._observations(errors, historical=self._history)
         self._history &= not self.log.caught_up
-        self._report_overruns()
+        return (*observations, *self._overruns())
 
     def close(self) -> None:
         self.log.close()
-
-    def _line(self, text: str) -> Line | None:
-        return parse(text) or self._firmware.read(text)
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
         """Return one observation, with a count, for each combination of device, error (kind and code) and process.
@@ -148,18 +143,17 @@ class KernelLogWatch:
             pid=line.pid,
         )
 
-    def _report_overruns(self) -> None:
-        times = self.log.overruns - self._overruns
+    def _overruns(self) -> Iterator[ErrorObservation]:
+        times = self.log.overruns - self._returned_overruns
         if not times or not self._resumed:
             return
-        self._overruns = self.log.overruns
+        self._returned_overruns = self.log.overruns
         lost, self.log.lost = self.log.lost, 0
         at = self._now()
         text = f"{lost} records of the kernel log were overwritten before they were read"
-        overrun = ErrorObservation(
+        yield ErrorObservation(
             kind=OVERRUN, code=0, bus_id="", at=at, since=at, wall=self._wall(), source=KMSG, times=times, text=text
         )
-        self._report((overrun,))
 
     def _note_state(self) -> None:
         up = self.log.up

@@ -86,16 +86,16 @@ def test_reports_without_an_end_are_forgotten() -> None:
 
 def test_a_report_across_two_reads_of_the_log_is_reported(tmp_path: Path) -> None:
     """The watch reports an error whose records the kernel writes in two parts."""
-    observations: list[ErrorObservation] = []
     path = tmp_path / "kmsg"
     path.write_text("6,1,1,-;usb 1-1: new device\n")
-    watch = KernelLogWatch(path, "boot", observations.extend)
+    watch = KernelLogWatch(path, "boot")
     watch.resume(LogPosition("boot", 0))
-    watch.read()
+    assert watch.read() == ()
     lines = [f"3,{number},{number},-;{text}\n" for number, text in enumerate(report("recoverable"), start=2)]
+    observations: list[ErrorObservation] = []
     for part in (lines[:5], lines[5:]):
         with path.open("a") as log:
             log.writelines(part)
-        watch.read()
+        observations += watch.read()
     watch.close()
     assert [(each.kind, each.code, each.bus_id, each.times) for each in observations] == [(AER, AER_NONFATAL, GPU, 1)]

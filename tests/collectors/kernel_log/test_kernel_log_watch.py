@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,24 +23,25 @@ class AgentRunOnLog:
     """One run of an agent beside a log that continues."""
 
     def __init__(self, path: Path) -> None:
-        self.observations: list[ErrorObservation] = []
         self.now = NOW
-        self.watch = KernelLogWatch(path, BOOT, self.observations.extend, now=lambda: self.now, wall=lambda: WALL)
+        self.observations: tuple[ErrorObservation, ...] = ()
+        self.watch = KernelLogWatch(path, BOOT, now=lambda: self.now, wall=lambda: WALL)
 
     def resume(self, stored: LogPosition | None) -> list[tuple[int, bool]]:
-        self.watch.resume(stored)
-        return self.read()
+        held = self.watch.resume(stored)
+        self.read()
+        return self._xids((*held, *self.observations))
 
     def read(self) -> list[tuple[int, bool]]:
         """Return code and history flag of each Xid in all available records."""
-        self.observations.clear()
-        self.watch.read()
+        self.observations = self.watch.read()
         while self.watch.log.more:
-            self.watch.read()
-        self.watch.read()
-        return [
-            (observation.code, observation.historical) for observation in self.observations if observation.kind == XID
-        ]
+            self.observations += self.watch.read()
+        self.observations += self.watch.read()
+        return self._xids(self.observations)
+
+    def _xids(self, observations: Iterable[ErrorObservation]) -> list[tuple[int, bool]]:
+        return [(each.code, each.historical) for each in observations if each.kind == XID]
 
 
 @pytest.fixture
@@ -96,9 +97,8 @@ def test_a_late_store_does_not_delay_new_records(
         log.write(line(13, 94))
     assert agent_run.read() == [(94, False)]
 
-    agent_run.observations.clear()
-    agent_run.watch.resume(stored)
-    assert [(observation.code, observation.historical) for observation in agent_run.observations] == buffered
+    held = agent_run.watch.resume(stored)
+    assert [(observation.code, observation.historical) for observation in held] == buffered
     assert agent_run.watch.position == LogPosition(BOOT, 13)
 
 
