@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     settings = configuration_to_start(args)
     log.configure(level=settings.log.level, format=settings.log.format)
     from gpumon.daemon import Daemon  # noqa: PLC0415 - slow, and not needed if the configuration is invalid
-    from gpumon.server.uvicorn_thread import ListenError  # noqa: PLC0415 - the same
+    from gpumon.server.listener import ListenError  # noqa: PLC0415 - the same
     from gpumon.server.web_config import WebConfigError  # noqa: PLC0415 - the same
 
     reread = reader(args)

@@ -88,11 +88,13 @@ class Access:
 
     async def refusal(self, scope: Scope) -> Problem | None:
         """Return the error with which to refuse this request; None if the request may be answered."""
-        connection, config = scope["state"]["connection"], self.config
+        connection: Connection = scope["state"]["connection"]
+        config = self.config
         if connection.peer is not None or scope["path"].startswith(OPEN_PATHS):
             return None
-        tls = config.tls_server_config
-        if tls is not None and tls.client_allowed_sans and not _is_allowed(connection, tls.client_allowed_sans):
+        names = () if config.tls_server_config is None else config.tls_server_config.client_allowed_sans
+        certificate = connection.transport.get_extra_info("peercert") or {}
+        if names and not any(name in names for _, name in certificate.get("subjectAltName", ())):
             detail = "The certificate of the client has none of the names in client_allowed_sans."
             return Problem(403, "Certificate not allowed", detail, "Use another certificate, or add its name.")
         if not config.basic_auth_users and self._read_token is None:
@@ -112,29 +114,21 @@ class Access:
             return Problem(503, "Too many passwords", "Too many passwords are being verified.", "Retry.")
         if given:
             self._refusals.add("credentials", f"a request from {client} has a wrong password or token")
-        return self._challenge(given)
-
-    def _challenge(self, given: str) -> Problem:
-        users = bool(self.config.basic_auth_users)
         return Problem(
             401,
             "Wrong credentials" if given else "Credentials needed",
             "This agent answers only clients with a password or a token.",
             "Send a user and password of the web configuration, or `Authorization: Bearer <token>` with the token for "
             "reading (web.read_token_file). On this host the commands of gpumon need neither.",
-            headers={"WWW-Authenticate": 'Basic realm="gpumon"' if users else 'Bearer realm="gpumon"'},
+            headers={
+                "WWW-Authenticate": 'Basic realm="gpumon"' if self.config.basic_auth_users else 'Bearer realm="gpumon"'
+            },
         )
 
 
 def _load(path: Path) -> tuple[WebConfig, ssl.SSLContext | None]:
     config = read(path)
     return config, tls_context(path, config)
-
-
-def _is_allowed(connection: Connection, names: tuple[str, ...]) -> bool:
-    """Return True if the client has sent a certificate with one of these subject alternative names."""
-    certificate = connection.transport.get_extra_info("peercert") or {}
-    return any(name in names for _, name in certificate.get("subjectAltName", ()))
 
 
 class TooManyPasswordsError(Exception):
@@ -164,7 +158,7 @@ class Passwords:
             raise TooManyPasswordsError
         self._waiting.append(client)
         # For a user who does not exist, check another hash: the response time must not reveal which users exist.
-        decoy = max(users.values(), key=_cost, default="")
+        decoy = max(users.values(), key=lambda each: each[4:6], default="")  # the cost, as in $2b$10$
         try:
             loop = asyncio.get_running_loop()
             right = await loop.run_in_executor(self._thread, _matches, password, hashed or decoy)
@@ -173,10 +167,6 @@ class Passwords:
         if right and hashed is not None:
             self._right[user] = (hashed, digest)
         return right and hashed is not None
-
-
-def _cost(hashed: str) -> str:
-    return hashed[4:6]  # as in $2b$10$
 
 
 def _matches(password: str, hashed: str) -> bool:

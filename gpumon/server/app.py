@@ -35,6 +35,7 @@ def create_app(sources: Sources) -> FastAPI:
         openapi_url=None,  # page.py serves the document, rendered once
         redirect_slashes=False,  # some scrapers do not follow redirects and lose the metrics without an error
         default_response_class=IndentedJson,
+        exception_handlers=problem.HANDLERS,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.sources = sources
@@ -42,7 +43,6 @@ def create_app(sources: Sources) -> FastAPI:
     for part in (scrape, probe, windows, report, changes, page):
         app.include_router(part.router)
     app.include_router(probe.history)
-    problem.install(app)
     app.openapi = cache(lambda: _openapi_document(app))  # type: ignore[method-assign]
     app.add_middleware(Guard, sources=sources)
     return app

@@ -10,19 +10,19 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.config.configuration_error import did_you_mean
-from gpumon.health.clear_request import ClearRequest, ClearResult
+from gpumon.health.clear_request import ClearRequest
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.problems import verdict_name
 from gpumon.outputs.responses.events import AuditEntryResponse, AuditResponse
 from gpumon.outputs.responses.health import ClearResponse, VerdictResponse, refused_verdicts
 from gpumon.outputs.responses.inventory import InventoryResponse
-from gpumon.server import parameters
 from gpumon.server.context import (
     MAIN_LOOP_TIMEOUT_SECONDS,
     STORE_TIMEOUT_SECONDS,
     AuditedFilter,
     Filter,
     NoParameters,
+    gpu_parameter,
     main_loop_answer,
     render_once,
     sources,
@@ -68,7 +68,11 @@ async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> Cl
     if answer.error:
         raise Problem(503, "Not cleared", answer.error, "Retry in ten seconds.")
     if not answer.cleared and answer.refused:
-        raise _still_active_problem(answer, report)
+        refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
+        detail = " ".join(f"{verdict_name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
+        actions = dict.fromkeys(verdict["action_text"] for verdict in refused)
+        remedy = f"To do: {'; '.join(actions)}. To mute the alerts of this node until then: {MAINTENANCE}."
+        raise Problem(409, "Fault still active", detail, remedy, refused=refused)
     if not answer.cleared and not chosen.every:
         raise _no_such_verdict(selection, report)
     return ClearResponse.from_answer(answer, report)
@@ -77,7 +81,7 @@ async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> Cl
 def _selection(chosen: ClearFilter, report: Report) -> ClearRequest:
     if chosen.gpu is not None and chosen.device is not None:
         raise Problem(400, "Invalid parameter", "gpu and device are both given.", "Give one of them.")
-    device = chosen.device if chosen.gpu is None else parameters.gpu(report, chosen.gpu).uuid
+    device = chosen.device if chosen.gpu is None else gpu_parameter(report, chosen.gpu).uuid
     if chosen.every == (chosen.check is not None or device is not None):
         detail = "all is given together with a check or a device." if chosen.every else "No verdict is selected."
         raise Problem(400, "Invalid parameter", detail, "Give check=NAME, gpu=GPU or device=NAME; or all=true alone.")
@@ -101,14 +105,6 @@ def _no_such_verdict(selection: ClearRequest, report: Report) -> Problem:
         f"Existing verdicts: {names}." if verdicts else "The node has no verdict.",
         verdicts=verdicts,
     )
-
-
-def _still_active_problem(answer: ClearResult, report: Report) -> Problem:
-    refused = [verdict.document() for verdict in refused_verdicts(answer, report)]
-    detail = " ".join(f"{verdict_name(verdict)}: {verdict['reason']} {verdict['message']}" for verdict in refused)
-    actions = dict.fromkeys(verdict["action_text"] for verdict in refused)
-    remedy = f"To do: {'; '.join(actions)}. To mute the alerts of this node until then: {MAINTENANCE}."
-    return Problem(409, "Fault still active", detail, remedy, refused=refused)
 
 
 class AcceptFilter(AuditedFilter):

@@ -56,7 +56,7 @@ class Peer(NamedTuple):
     uid: int
     groups: frozenset[int]
     login_uid: int | None
-    """Id of the user who logged in to the process's session; None for a service. Read at connect time."""
+    """Id of the user who logged in to the process's session, unchanged by sudo; None for a service."""
 
     @property
     def may_write(self) -> bool:
@@ -86,16 +86,11 @@ def peer_of(connection: socket.socket) -> Peer | None:
     groups = b""
     with contextlib.suppress(OSError):  # fails for a user with more than 256 groups: only the primary group is used
         groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_BYTES)
-    return Peer(uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}), _login_uid(pid))
-
-
-def _login_uid(pid: int) -> int | None:
-    """Return the id of the user who logged in to the process's session, unchanged by sudo; None for a service."""
-    try:
-        uid = int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return None if uid == _NO_LOGIN else uid
+    login_uid = _NO_LOGIN
+    with contextlib.suppress(OSError, ValueError):
+        login_uid = int(Path(f"/proc/{pid}/loginuid").read_text(encoding="ascii"))
+    all_groups = frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)})
+    return Peer(uid, all_groups, None if login_uid == _NO_LOGIN else login_uid)
 
 
 class _Transport:

@@ -1,4 +1,7 @@
-"""What the routes share: `Sources` (their interface to the agent), parameters, cached documents, answers."""
+"""What the routes share: `Sources` (their interface to the agent), parameters, cached documents, answers.
+
+The functions that parse a parameter raise a Problem for an invalid value.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,11 +18,14 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 
 from gpumon.health.clear_request import ClearRequest, ClearResult
+from gpumon.model import durations
+from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import Page
 from gpumon.model.request import AuditEntry, RequestResult
 from gpumon.model.time_window import MAX_REASON_LENGTH, WindowRequest, WindowSelection
 from gpumon.outputs.prometheus import Exposition
 from gpumon.outputs.responses.base import HostTime, ResponseModel
+from gpumon.probe.core.probes import PROBES, Probe
 from gpumon.probe.core.result import ProbeRequest
 from gpumon.server.access import Access
 from gpumon.server.connections import Refusals
@@ -43,7 +49,6 @@ class Sources:
     """Values and callables that the routes use. A callable that needs the main loop or the store returns a Future."""
 
     host: str
-    """Name of the host, for responses and the page."""
     latest: Callable[[], Report]
     exposition: Mapping[Page, Callable[[], Exposition]]
     """For each page for Prometheus (/metrics and /metrics/links), the function that returns its content."""
@@ -52,49 +57,38 @@ class Sources:
     ready: Callable[[], bool]
     """Returns True after the first poll has ended or its deadline has passed, or if the whole node is released."""
     token: Callable[[], str | None]
-    """Returns the token that permits changes, or None if there is none. The token file is read at each call, so that
-    the token can be rotated.
-    """
+    """Returns the token that permits changes, or None. It reads the token file, so that the token can be rotated."""
     access: Access
-    """Decides which requests over TCP may read."""
     refusals: Refusals
     allowed_hosts: frozenset[str]
     """Names that the Host header of a request may have, besides IP addresses. "*" allows any name."""
     allowed_hosts_to_read: frozenset[str]
-    """Names that the Host header may have if the request changes nothing. Contains "*" if remote hosts can connect,
-    because they may use names that the agent cannot determine.
+    """The same for a request that changes nothing. Contains "*" if remote hosts can connect, which may use other names.
     """
     request_probe: Callable[[str], Future[ProbeRequest]]
     """Requests a run of the probe with this name. The future is done when the run is refused, or when the Report that
     `latest` returns contains the run under its id.
     """
     start_window: Callable[[WindowRequest], Future[RequestResult]]
-    """Starts a time window. The future is done when the window is stored and has its full effect, or after a timeout.
-    """
+    """The future is done when the window is stored and has its full effect, or after a timeout."""
     end_windows: Callable[[WindowSelection], Future[RequestResult]]
-    """Ends time windows. The future is done when the change is stored, or cannot be stored."""
+    """The future is done when the change is stored, or cannot be stored."""
     clear_verdicts: Callable[[ClearRequest], Future[ClearResult]]
-    """Clears verdicts on request of an operator. The future is done when the change is stored, or cannot be stored."""
+    """The future is done when the change is stored, or cannot be stored."""
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
     """Accepts the present state of the given GPUs and ports, or of all, as the expected one. The future is done when
     the change is stored or refused.
     """
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
-    """Reads events from the store. The future raises StoreError if the store cannot be read."""
+    """This future and those of `find_runs` and `find_changes` raise StoreError if the store cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
-    """Reads probe runs from the store. The future raises StoreError if the store cannot be read."""
     record_change: Callable[[AuditEntry], None]
-    """Records in the audit an authorized request to change state or to start work, even if it failed."""
     find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
-    """Reads the newest audit entries. The argument is their maximum number. The future raises StoreError if the store
-    cannot be read.
-    """
+    """Reads the newest audit entries. The argument is their maximum number."""
     runbook_url: str | None
     """Base URL of the runbooks; None if the agent serves them itself."""
     wall: Callable[[], float]
-    """Returns the wall time in seconds since the epoch."""
     boot: Callable[[], float]
-    """Returns the boot clock (CLOCK_BOOTTIME) in seconds."""
 
 
 class Filter(BaseModel):
@@ -113,6 +107,57 @@ class AuditedFilter(Filter):
 
 
 NoParameters = Annotated[Filter, Query()]
+SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds since the epoch.")
+_MAX_SHOWN = 40
+"""Maximum number of characters of an invalid value that the answer repeats."""
+
+
+def duration_parameter(name: str, text: str) -> float:
+    """Convert the value of parameter `name`, such as 90s or 1h30m, to seconds."""
+    seconds = durations.seconds(text)
+    if seconds is None:
+        raise _invalid_parameter(name, text, "a duration such as 90s, 24h or 1h30m")
+    return seconds
+
+
+def moment_parameter(name: str, text: str | None, now: float) -> float | None:
+    """Convert the value of parameter `name` (Unix time, RFC 3339, or a duration before `now`) to Unix time."""
+    seconds = None if text is None else durations.moment(text, now)
+    if text is not None and seconds is None:
+        raise _invalid_parameter(name, text, "a duration before now (1h), RFC 3339, or seconds since the epoch")
+    return seconds
+
+
+def _invalid_parameter(name: str, text: str, wanted: str) -> Problem:
+    detail = f"{name}={_shorten(text)!r} is invalid."
+    return Problem(400, "Invalid parameter", detail, f"Give {name} as {wanted}.")
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+def probe_parameter(text: str) -> Probe:
+    if text in PROBES:
+        return PROBES[text]
+    names = list(PROBES)
+    detail = f"There is no probe {_shorten(text)!r}."
+    raise Problem(404, "Unknown probe", detail, f"Use one of: {', '.join(names)}.", probes=names)
+
+
+def gpu_parameter(report: Report, text: str) -> GpuState:
+    """Return the GPU with this uuid, index or PCI address."""
+    state = report.gpu(text)
+    if state is not None:
+        return state
+    gpus = [f"{state.index} ({state.uuid})" for state in report.gpus]
+    raise Problem(
+        404,
+        "Unknown GPU",
+        f"There is no GPU {text!r} in this node's inventory.",
+        f"Use one of: {', '.join(gpus)}." if gpus else "The inventory is empty: see /api/v1/node for the reason.",
+        gpus=[{"gpu": state.index, "uuid": state.uuid} for state in report.gpus],
+    )
 
 
 class IndentedJson(JSONResponse):
@@ -123,10 +168,7 @@ class IndentedJson(JSONResponse):
 
 
 class RenderedDocuments:
-    """Cache of the last rendering of each document: each is rendered once per Report instead of once per request.
-
-    Rendering takes milliseconds. While one thread renders, others that must render wait for it.
-    """
+    """Cache of the last rendering of each document, which takes milliseconds: it is rendered once per Report."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,13 +190,11 @@ class RenderedDocuments:
 
 
 def sources(request: Request) -> Sources:
-    given: Sources = request.app.state.sources
-    return given
+    return cast("Sources", request.app.state.sources)
 
 
 def rendered_documents(request: Request) -> RenderedDocuments:
-    documents: RenderedDocuments = request.app.state.rendered
-    return documents
+    return cast("RenderedDocuments", request.app.state.rendered)
 
 
 def render_once(request: Request, name: str, build: Callable[[Report], ResponseModel]) -> Response:

@@ -72,16 +72,21 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Problem | None:
         if scope["state"]["connection"].is_crowded() and not scope["path"].startswith(KEPT_PATHS):
-            return _too_many_connections()
+            detail = "Too many requests are in progress; the connections that are left are kept for /metrics."
+            retry = {"Retry-After": "1", "Connection": "close"}
+            return Problem(503, "Too many requests", detail, "Retry.", headers=retry)
         headers = Headers(scope=scope)
         host, origin = headers.get("host"), headers.get("origin")
         reads = scope["method"] in SAFE_METHODS
         names = self._sources.allowed_hosts_to_read if reads else self._sources.allowed_hosts
         if host is not None and not is_allowed(host, names):
-            return _host_problem(host)
+            remedy = "Use the IP address or the name of the host, or add the name to web.allowed_hosts."
+            return Problem(421, "Host not allowed", f"{host!r} is not a name of this host.", remedy)
         own = (None,) if host is None else (None, f"http://{host}", f"https://{host}")
         if not reads and origin not in own:
-            return _origin_problem(origin)
+            detail = f"A page of {origin!r} sent a request that changes state."
+            remedy = "Send it from this agent's own pages, or from a program that sends no Origin header."
+            return Problem(403, "Origin not allowed", detail, remedy)
         return None
 
 
@@ -101,37 +106,7 @@ def _audit_entry(scope: Scope, status: int) -> AuditEntry:
     )
 
 
-def _host_problem(host: str) -> Problem:
-    return Problem(
-        421,
-        "Host not allowed",
-        f"{host!r} is not a name of this host.",
-        "Use the IP address or the name of the host, or add the name to web.allowed_hosts.",
-    )
-
-
-def _origin_problem(origin: str | None) -> Problem:
-    return Problem(
-        403,
-        "Origin not allowed",
-        f"A page of {origin!r} sent a request that changes state.",
-        "Send it from this agent's own pages, or from a program that sends no Origin header.",
-    )
-
-
-def _too_many_connections() -> Problem:
-    detail = "Too many requests are in progress; the connections that are left are kept for /metrics."
-    return Problem(503, "Too many requests", detail, "Retry.", headers={"Retry-After": "1", "Connection": "close"})
-
-
-def local_peer(request: Request) -> Peer | None:
-    """Return the local process that sent the request over the unix socket; None for a request over TCP."""
-    peer: Peer | None = request.scope["state"]["connection"].peer
-    return peer
-
-
 def _check_token(request: Request, sources: Sources) -> None:
-    """Raise a Problem unless a request over TCP has the token."""
     token, given = sources.token(), request.headers.get("authorization")
     if token is None:
         raise Problem(
@@ -160,7 +135,8 @@ async def _require_token(
     A client of the unix socket may if `Peer.may_write` is True; a TCP client may if it sends the token. FastAPI calls
     this before it validates the parameters.
     """
-    peer, sources = local_peer(request), request.app.state.sources
+    sources = request.app.state.sources
+    peer: Peer | None = request.scope["state"]["connection"].peer
     if peer is None:
         _check_token(request, sources)
     elif not peer.may_write:
@@ -175,7 +151,7 @@ needs_token = Depends(_require_token)
 
 def is_authorized(request: Request) -> bool:
     """Return True if the client may read data that is not public. The rule is the same as for changes."""
-    peer = local_peer(request)
+    peer: Peer | None = request.scope["state"]["connection"].peer
     if peer is not None:
         return peer.may_write
     token, given = request.app.state.sources.token(), request.headers.get("authorization")
@@ -190,8 +166,13 @@ def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
     """
     name = socket.gethostname()
     short = name.partition(".")[0]
-    long = {f"{short}.{domain}" for domain in _search_domains(etc / "resolv.conf")}
-    names = {*LOCAL, listen_host, name, short, *long, *_aliases(etc / "hosts", {name, short})}
+    names = {*LOCAL, listen_host, name, short}
+    for words in map(str.split, _lines(etc / "resolv.conf")):
+        if words[:1] in (["search"], ["domain"]):
+            names |= {f"{short}.{domain}" for domain in words[1:] if domain != "."}
+    for line in _lines(etc / "hosts"):
+        aliases = set(line.partition("#")[0].split()[1:])
+        names |= aliases if aliases & {name, short} else set()
     return frozenset(item.lower().removesuffix(".") for item in names if item)
 
 
@@ -222,17 +203,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _search_domains(resolv_conf: Path) -> set[str]:
-    lines = (line.split() for line in _lines(resolv_conf))
-    return {domain for words in lines if words[:1] in (["search"], ["domain"]) for domain in words[1:] if domain != "."}
-
-
-def _aliases(hosts: Path, names: set[str]) -> set[str]:
-    """Return all names on those lines of a hosts file that contain one of these names."""
-    lines = (set(line.partition("#")[0].split()[1:]) for line in _lines(hosts))
-    return {alias for aliases in lines if aliases & names for alias in aliases}
 
 
 def _lines(path: Path) -> list[str]:

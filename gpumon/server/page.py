@@ -10,18 +10,23 @@ import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.alert_texts import RUNBOOKS, alert_texts, runbook_url
+from gpumon.outputs import formatting, node_text
+from gpumon.outputs.problems import place
 from gpumon.outputs.responses.base import Document
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.outputs.runbook import runbooks
 from gpumon.server.context import IndentedJson, host_time, rendered_documents, sources
 from gpumon.server.problem import Problem
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 router = APIRouter(include_in_schema=False)
 
@@ -87,9 +92,45 @@ def _live_html(request: Request, template: str) -> Response:
 
 def html(template: str, context: dict[str, Any]) -> bytes:
     """Return an HTML page in UTF-8, rendered from a Jinja template with the variables in `context`."""
-    from gpumon.server import page_templates  # noqa: PLC0415 - takes 3 MB, which most agents never need
+    return _environment().get_template(template).render(context).encode()
 
-    return page_templates.render(template, context, version=_version).encode()
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - 3 MB, which most never need
+
+    from gpumon.server import page_links, page_overview, page_plot, page_probe  # noqa: PLC0415 - as rarely needed
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,  # text from a driver is never markup
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        version=_version,
+        overview=page_overview,
+        formatting=formatting,
+        node_text=node_text,
+        page_links=page_links,
+        place=place,
+        plot=page_plot.plot,
+        page_probe=page_probe,
+    )
+    environment.filters["with_code"] = with_code
+    environment.filters["link"] = lambda url: url if url.startswith(("https://", "http://", RUNBOOKS)) else ""
+    return environment
+
+
+def with_code(text: str) -> str:
+    """Return text as HTML. Text between backticks becomes a <code> element."""
+    from markupsafe import Markup, escape  # noqa: PLC0415 - as rarely needed
+
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
+    )
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumon.model.fabric import COMPLETED
@@ -12,21 +11,17 @@ from gpumon.outputs.node_text import fabric_fault, link_errors, link_state
 from gpumon.outputs.responses.base import Document
 
 SIGNS = {"ok": "", "erring": "!", "down": "✕", "unknown": "·"}
-"""Character that the page shows for each state of an NVLink, in addition to its color."""
+"""Character for each state of an NVLink, in addition to its color. `erring`: it is up and has errors."""
 SERVICES = {"fabric_manager_up": "fabric manager", "imex_up": "IMEX"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCell:
-    """Cell of the NVLink matrix: one NVLink of a GPU."""
+    """Cell of the NVLink matrix: one NVLink of a GPU. `tone` is its state, a key of SIGNS."""
 
     tone: str
-    """State of the link: ok, erring (has errors), down or unknown."""
+    sign: str
     title: str
-
-    @property
-    def sign(self) -> str:
-        return SIGNS[self.tone]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +81,20 @@ def services(node: Document) -> list[tuple[str, str]]:
     ]
 
 
-def ports(document: Document) -> list[PortItem]:
-    return [_port(port) for port in document["ports"]]
-
-
 def _row(gpu: Document, links: list[Document], columns: int) -> LinkRow:
     cells = {link["link"]: _cell(link) for link in links}
     reported = [link["up"] for link in links if link["up"] is not None]
     up = f"{count(sum(reported))} of {len(links)}" if reported else "unknown" if links and columns else ""
     unknown = ((f"{len(links)} NVLinks, state unknown", ""),) if links and not columns else ()
+    fault, fabric, remarks = fabric_fault(gpu), _fabric(gpu), list(unknown)
+    if fault or fabric:
+        remarks.append((fault, "critical") if fault else (fabric, ""))
+    c2c_links = [link["up"] for link in gpu["c2c_links"] if link["up"] is not None]
+    if c2c_links:
+        tone = "" if all(c2c_links) else "critical"
+        remarks.append((f"C2C {count(sum(c2c_links))} of {len(c2c_links)}", tone))
     all_columns = tuple(cells.get(number) for number in range(columns))
-    return LinkRow(gpu=gpu["gpu"], cells=all_columns, up=up, remarks=(*unknown, *_remarks(gpu)))
+    return LinkRow(gpu=gpu["gpu"], cells=all_columns, up=up, remarks=tuple(remarks))
 
 
 def _cell(link: Document) -> LinkCell:
@@ -104,22 +102,10 @@ def _cell(link: Document) -> LinkCell:
     tone = {"down": "down", "unknown": "unknown"}.get(state, "erring" if errors else "ok")
     peer = f"to {link['peer_type']} {link['peer'] or ''}".rstrip() if link["peer_type"] else ""
     title = ", ".join(filter(None, (f"NVLink {link['link']}: {state}", *errors, peer)))
-    return LinkCell(tone=tone, title=title)
-
-
-def _remarks(gpu: Document) -> Iterator[tuple[str, str]]:
-    fault = fabric_fault(gpu)
-    if fault:
-        yield fault, "critical"
-    elif _fabric(gpu):
-        yield _fabric(gpu), ""
-    c2c_links = [link["up"] for link in gpu["c2c_links"] if link["up"] is not None]
-    if c2c_links:
-        yield f"C2C {count(sum(c2c_links))} of {len(c2c_links)}", "" if all(c2c_links) else "critical"
+    return LinkCell(tone=tone, sign=SIGNS[tone], title=title)
 
 
 def _fabric(gpu: Document) -> str:
-    """Return the state of a GPU's registration in its NVLink fabric as text; empty if the GPU has no fabric."""
     fabric = gpu["fabric"]
     if fabric is None or not fabric["state"]:
         return ""
@@ -127,7 +113,7 @@ def _fabric(gpu: Document) -> str:
     return f"in the fabric{clique}" if fabric["state"] == COMPLETED else fabric_fault(gpu)
 
 
-def _port(port: Document) -> PortItem:
+def port_item(port: Document) -> PortItem:
     state = {1: "up", 0: "down"}.get(port["port_up"], "unknown")
     downs, speed = port["link_downs_total"], port["port_speed_bytes_per_second"]
     notes = (

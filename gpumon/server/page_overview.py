@@ -72,8 +72,18 @@ class Fact:
 def tiles(document: Document) -> list[Tile]:
     """Return the tiles of the page. A node without GPUs has only the tiles for the number of GPUs and for the probe."""
     gpus = document["gpus"]
-    readings = (_power(gpus), _hottest(gpus), _memory(gpus), *_links(document)) if gpus else ()
-    return [_gpus_tile(document), *readings, _probe(document)]
+    if not gpus:
+        return [_gpus_tile(document), _probe(document)]
+    drawn, limit = _sum(gpus, "power_watts"), _sum(gpus, "power_limit_watts")
+    used, total = _sum(gpus, "memory_used_bytes"), _sum(gpus, "memory_total_bytes")
+    return [
+        _gpus_tile(document),
+        Tile(label="Power", value=_kilowatts(drawn), note="" if limit is None else f"of {_kilowatts(limit)} limit"),
+        _hottest(gpus),
+        Tile(label="Memory", value=size(used), note="" if total is None else f"of {size(total)}"),
+        *_links(document),
+        _probe(document),
+    ]
 
 
 def gpus_worst_first(document: Document) -> list[Document]:
@@ -83,16 +93,16 @@ def gpus_worst_first(document: Document) -> list[Document]:
 
 def facts(gpu: Document) -> list[Fact]:
     """Return the cells of the GPU table for one GPU: utilization, memory, power and temperature."""
-    used = Bar(text=share(gpu["utilization_ratio"]), limit=_processes(gpu["processes"]), ratio=gpu["utilization_ratio"])
+    number, memory = gpu["processes"], gpu["memory_temperature_celsius"]
+    processes = "" if not number else "1 process" if number == 1 else f"{count(number)} processes"
+    used = Bar(text=share(gpu["utilization_ratio"]), limit=processes, ratio=gpu["utilization_ratio"])
+    memory_max = gpu["memory_temperature_max_celsius"]
+    parts = () if memory is None else (_temperature("memory ", memory, memory_max),)
     return [
         Fact(label="Utilization", bar=used, parts=_activity(gpu)),
         Fact(label="Memory", bar=_bar(gpu["memory_used_bytes"], gpu["memory_total_bytes"], size)),
         Fact(label="Power", bar=_bar(gpu["power_watts"], gpu["power_limit_watts"], watts)),
-        Fact(
-            label="Temperature",
-            bar=_core_temperature(gpu),
-            parts=_memory_temperature(gpu),
-        ),
+        Fact(label="Temperature", bar=_core_temperature(gpu), parts=parts),
     ]
 
 
@@ -139,7 +149,7 @@ def readings_age(node: Document) -> float | None:
 
 
 def current_result(document: Document) -> Document | None:
-    """Return the run that determines the state of the all-reduce probe; None if no run in the document does."""
+    """Return the run that determines the state of the all-reduce probe; None without one."""
     current = document["probe"]["current_result"]
     return next((run for run in document["probes"] if current and run["id"] == current["id"]), None)
 
@@ -165,12 +175,6 @@ def _gpus_tile(document: Document) -> Tile:
     return Tile(label="GPUs up", value=f"{up} of {expected}", note=note + suffix, tone="critical" if down else "ok")
 
 
-def _power(gpus: list[Document]) -> Tile:
-    drawn, limit = _sum(gpus, "power_watts"), _sum(gpus, "power_limit_watts")
-    note = "" if limit is None else f"of {_kilowatts(limit)} limit"
-    return Tile(label="Power", value=_kilowatts(drawn), note=note)
-
-
 def _hottest(gpus: list[Document]) -> Tile:
     reporting = [gpu for gpu in gpus if gpu["temperature_celsius"] is not None]
     if not reporting:
@@ -178,11 +182,6 @@ def _hottest(gpus: list[Document]) -> Tile:
     top = max(reporting, key=lambda gpu: gpu["temperature_celsius"])
     bar = _core_temperature(top)
     return Tile(label="Hottest", value=bar.text, note=f"GPU {top['gpu']}", tone=bar.tone)
-
-
-def _memory(gpus: list[Document]) -> Tile:
-    used, total = _sum(gpus, "memory_used_bytes"), _sum(gpus, "memory_total_bytes")
-    return Tile(label="Memory", value=size(used), note="" if total is None else f"of {size(total)}")
 
 
 def _links(document: Document) -> Iterator[Tile]:
@@ -220,26 +219,16 @@ def _bar(value: float | None, limit: float | None, unit: Callable[[float | None]
 
 
 def _activity(readings: Document) -> tuple[Bar, ...]:
-    """Return a bar for each GPU performance monitoring (GPM) reading that a GPU or a MIG instance has."""
     ratios = ((label, readings[key]) for label, key in ACTIVITY.items() if readings[key] is not None)
     return tuple(Bar(text=f"{label} {share(ratio)}", ratio=ratio) for label, ratio in ratios)
 
 
-def _memory_temperature(gpu: Document) -> tuple[Bar, ...]:
-    temperature = gpu["memory_temperature_celsius"]
-    return () if temperature is None else (_temperature("memory ", temperature, gpu["memory_temperature_max_celsius"]),)
-
-
 def _core_temperature(gpu: Document) -> Bar:
-    """Return a bar for the core temperature. Its text shows the slowdown temperature or, if that is absent, the margin.
-
-    The margin is read less often than the temperature, so a slowdown temperature computed from both would change with
-    each reading.
-    """
     temperature, margin = gpu["temperature_celsius"], gpu["thermal_margin_celsius"]
     slowdown = gpu["temperature_slowdown_celsius"]
     if slowdown is not None or temperature is None or margin is None:
         return _temperature("", temperature, slowdown, "slows at")
+    # The margin is read less often: a slowdown temperature computed from both would change with each reading.
     return replace(_temperature("", temperature, temperature + margin), limit=f"{celsius(margin)} below slowdown")
 
 
@@ -251,12 +240,6 @@ def _temperature(label: str, temperature: float | None, slowdown: float | None, 
         ratio=ratio,
         tone="warning" if ratio is not None and ratio >= HOT_RATIO else "",
     )
-
-
-def _processes(processes: float | None) -> str:
-    if not processes:
-        return ""
-    return "1 process" if processes == 1 else f"{count(processes)} processes"
 
 
 def _ratio(value: float | None, limit: float | None) -> float | None:

@@ -42,18 +42,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSeries:
-    """Line, medians and label of one algorithm over time."""
+    """Line, medians, spread and label of one algorithm over time, as points of SVG polylines and polygons.
+
+    Where runs have no median, one polyline and one polygon end, and the next begin.
+    """
 
     name: str
     line: str
-    """Points of an SVG polyline."""
     medians: tuple[str, ...]
-    """SVG polylines of this host's median over time. Where runs have no median, one polyline ends and the next begins.
-    """
     bands: tuple[str, ...]
-    """SVG polygons of the spread around the median."""
     label: float
-    """Vertical position of the algorithm's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +81,6 @@ class Plot:
     floor: int = HEIGHT - BOTTOM
     tick: int = TICK
 
-    @property
-    def has_bands(self) -> bool:
-        return any(item.bands for item in self.series)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Point:
@@ -106,15 +100,26 @@ class _Point:
 def plot(runs: Sequence[Document]) -> Plot | None:
     """Return the plot of these runs (newest first); None if no run has usable measurements. The scale begins at 0."""
     ordered = list(reversed(runs))
-    positions = _positions(ordered)
+    times = [from_rfc3339(run["started"]).timestamp() for run in ordered]
+    length = times[-1] - times[0] if times else 0.0
+    width = WIDTH - RIGHT - LEFT - 2 * PADDING
+    positions = [round(LEFT + PADDING + ((at - times[0]) / length if length > 0 else 1.0) * width, 1) for at in times]
     by_algorithm = _points(ordered, positions)
     values = [point.value for points in by_algorithm.values() for point in points]
     if not values:
         return None
-    top = _ceiling(max(values))
+    magnitude = 10.0 ** math.floor(math.log10(max(values))) if max(values) > 0 else 1.0
+    top = next(step * magnitude for step in STEPS if step * magnitude >= max(values))
     newest = next(point for points in by_algorithm.values() for point in reversed(points) if point.comparable)
     return Plot(
-        marks=(*_measured_runs(by_algorithm, top), *_other_runs(ordered, positions)),
+        marks=(
+            *_measured_runs(by_algorithm, top),
+            *(
+                Mark(x=x, y=HEIGHT - BOTTOM, outcome=run["outcome"], title=_title(run))
+                for run, x in zip(ordered, positions, strict=True)
+                if not largest(run)
+            ),
+        ),
         series=tuple(_separate_labels([_series(name, points, top) for name, points in by_algorithm.items()])),
         ticks=tuple(
             ScaleLine(y=_y(top * part, top), text=quantity(top * part, newest.unit))
@@ -127,16 +132,7 @@ def plot(runs: Sequence[Document]) -> Plot | None:
     )
 
 
-def _positions(runs: Sequence[Document]) -> list[float]:
-    """Return the horizontal position of each run, proportional to its time."""
-    times = [from_rfc3339(run["started"]).timestamp() for run in runs]
-    length = times[-1] - times[0] if times else 0.0
-    width = WIDTH - RIGHT - LEFT - 2 * PADDING
-    return [round(LEFT + PADDING + ((at - times[0]) / length if length > 0 else 1.0) * width, 1) for at in times]
-
-
 def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str, list[_Point]]:
-    """Return the points of all runs, by algorithm."""
     by_algorithm: dict[str, list[_Point]] = {}
     most_common = Counter(_kind(run) for run in runs if largest(run)).most_common(1)
     for run, x in zip(runs, positions, strict=True):
@@ -157,7 +153,7 @@ def _points(runs: Sequence[Document], positions: Sequence[float]) -> Mapping[str
 
 
 def _kind(run: Document) -> tuple[int, str]:
-    """Return a run's number of ranks, and its largest size as text. The run must have usable measurements."""
+    """Return a run's number of ranks, and its largest size as text."""
     measurement = max(largest(run).values(), key=lambda item: item["size"])
     return run["ranks"], probe_size(measurement["size"], measurement["size_unit"])
 
@@ -170,13 +166,6 @@ def _measured_runs(by_algorithm: Mapping[str, Sequence[_Point]], top: float) -> 
             median = f" (median: {quantity(point.median, point.unit)})" if point.median else ""
             title = f"{_title(point.run)}, {text}{median}"
             yield Mark(x=point.x, y=_y(point.value, top), outcome=point.run["outcome"], title=title, series=number)
-
-
-def _other_runs(runs: Sequence[Document], positions: Sequence[float]) -> Iterator[Mark]:
-    """Yield a mark on the axis for each run without usable measurements."""
-    for run, x in zip(runs, positions, strict=True):
-        if not largest(run):
-            yield Mark(x=x, y=HEIGHT - BOTTOM, outcome=run["outcome"], title=_title(run))
 
 
 def _series(name: str, every: Sequence[_Point], top: float) -> PlotSeries:
@@ -193,7 +182,8 @@ def _series(name: str, every: Sequence[_Point], top: float) -> PlotSeries:
 
 def _band(points: Sequence[_Point], top: float) -> str:
     """Return the points of an SVG polygon: along the upper edge of the band and back along the lower edge."""
-    edges = [(point.x, _y(point.median or 0.0, top), _height(point.spread, top)) for point in points]
+    scale = (HEIGHT - BOTTOM - TOP) / top
+    edges = [(point.x, _y(point.median or 0.0, top), max(MIN_BAND, point.spread * scale)) for point in points]
     upper = [f"{x},{round(max(TOP, y - half), 1)}" for x, y, half in edges]
     lower = [f"{x},{round(min(HEIGHT - BOTTOM, y + half), 1)}" for x, y, half in reversed(edges)]
     return " ".join(upper + lower)
@@ -210,19 +200,9 @@ def _separate_labels(series: Sequence[PlotSeries]) -> Iterator[PlotSeries]:
         yield replace(item, label=round(moved[item.name], 1))
 
 
-def _ceiling(value: float) -> float:
-    """Return the next round number at or above the value, as the top of the scale."""
-    magnitude = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
-    return next(step * magnitude for step in STEPS if step * magnitude >= value)
-
-
 def _y(value: float, top: float) -> float:
     """Return the vertical position of a value. Values above `top` are drawn at the top."""
     return round(HEIGHT - BOTTOM - min(value, top) / top * (HEIGHT - BOTTOM - TOP), 1)
-
-
-def _height(value: float, top: float) -> float:
-    return max(MIN_BAND, value / top * (HEIGHT - BOTTOM - TOP))
 
 
 def _title(run: Document) -> str:

@@ -18,17 +18,7 @@ from gpumon.server.page_overview import Bar
 MAX_RANKS = 16
 """Maximum number of ranks for which the page shows a matrix of pairs. A larger matrix is not readable."""
 
-
 _COMPARED = tuple(field.name for field in fields(Comparison))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementGroup:
-    """Measurements of one run with the same operation, algorithm and data type."""
-
-    title: str
-    sizes: tuple[Document, ...]
-    """The measurements as JSON objects, largest size first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,24 +30,19 @@ class PairCell:
     title: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRow:
-    """Row of the pair matrix: one rank."""
+def groups(run: Document) -> list[tuple[str, list[Document]]]:
+    """Return a title and the measurements, largest size first, by operation, algorithm and data type.
 
-    name: str
-    cells: tuple[PairCell, ...]
-
-
-def groups(run: Document) -> list[MeasurementGroup]:
-    """Return the measurements of a run, grouped by operation, algorithm and data type. A single group has no title."""
-    measurements = run["measurements"]
-    ordered = sorted(measurements, key=lambda item: (*_group_key(item), -item["size"]))
-    by_key = {key: tuple(sizes) for key, sizes in groupby(ordered, _group_key)}
-    several = [len({item[name] for item in measurements}) > 1 for name in ("operation", "dtype")]
-    return [
-        MeasurementGroup(title=_title(key, several) if len(by_key) > 1 else "", sizes=sizes)
-        for key, sizes in by_key.items()
-    ]
+    A single group has no title. A title names the operation and the data type only if the run has several.
+    """
+    ordered = sorted(run["measurements"], key=lambda item: (*_group_key(item), -item["size"]))
+    by_key = {key: list(sizes) for key, sizes in groupby(ordered, _group_key)}
+    operations, dtypes = {operation for operation, _, _ in by_key}, {dtype for _, _, dtype in by_key}
+    titled = []
+    for (operation, algorithm, dtype), sizes in by_key.items():
+        parts = (operation if len(operations) > 1 else "", algorithm, dtype if len(dtypes) > 1 else "")
+        titled.append((", ".join(filter(None, parts)) if len(by_key) > 1 else "", sizes))
+    return titled
 
 
 def ratio(run: Document, measurement: Document) -> tuple[str, str]:
@@ -95,8 +80,10 @@ def progress(probe: Document) -> Bar:
     return Bar(text=f"A run is in progress: {current['message']}", limit=share(ratio), ratio=ratio)
 
 
-def pairs(run: Document, report: Document) -> list[PairRow]:
-    """Return the rows of the pair matrix, which has a row and a column for each rank, named after the rank's GPU.
+def pairs(run: Document, report: Document) -> list[tuple[str, list[PairCell]]]:
+    """Return name and cells of each row of the pair matrix, which has a row and a column for each rank.
+
+    A name is the index of the rank's GPU, or "r" and the rank if the GPU is not in the inventory.
 
     Return an empty list if no pairs were measured, or if there are fewer than 3 or more than MAX_RANKS ranks.
     """
@@ -106,11 +93,10 @@ def pairs(run: Document, report: Document) -> list[PairRow]:
         return []
     ordered = sorted((pair["bandwidth_bytes_per_second"] for pair in by_ranks.values()), reverse=True)
     usual = statistics.median(ordered[: -(-len(ordered) // 2)])
-    names = [_rank(rank, run, report) for rank in ranks]
-    return [
-        PairRow(name=name, cells=tuple(_cells(row, ranks, names, by_ranks, usual)))
-        for row, name in zip(ranks, names, strict=True)
-    ]
+    indexes = {gpu["uuid"]: str(gpu["gpu"]) for gpu in report["gpus"]}
+    by_rank = {rank: indexes[uuid] for rank, uuid in enumerate(run["conditions"]["gpus"]) if uuid in indexes}
+    names = [by_rank.get(rank, f"r{rank}") for rank in ranks]
+    return [(name, list(_cells(row, ranks, names, by_ranks, usual))) for row, name in zip(ranks, names, strict=True)]
 
 
 def requested_probes(report: Document) -> list[str]:
@@ -128,23 +114,6 @@ def requested_probes(report: Document) -> list[str]:
 
 def _group_key(measurement: Document) -> tuple[str, str, str]:
     return measurement["operation"], measurement["algorithm"], measurement["dtype"]
-
-
-def _title(key: tuple[str, str, str], several: list[bool]) -> str:
-    """Return the algorithm of a group of measurements, preceded by its operation and followed by its data type.
-
-    `several` is a pair: omit the operation unless the first item is True, and the data type unless the second is.
-    """
-    operation, algorithm, dtype = key
-    parts = (operation if several[0] else "", algorithm, dtype if several[1] else "")
-    return ", ".join(filter(None, parts))
-
-
-def _rank(rank: int, run: Document, report: Document) -> str:
-    """Return the name of a rank: the index of its GPU, or "r" and the rank if the GPU is not in the inventory."""
-    gpus = run["conditions"]["gpus"]
-    uuid = gpus[rank] if rank < len(gpus) else None
-    return next((str(gpu["gpu"]) for gpu in report["gpus"] if gpu["uuid"] == uuid), f"r{rank}")
 
 
 def _cells(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -25,16 +24,18 @@ from gpumon.outputs.responses.probes import (
 )
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import ProbeResult, current_result
-from gpumon.probe.core.state import ProbeState
-from gpumon.server import parameters
 from gpumon.server.context import (
+    SINCE,
     AuditedFilter,
     Filter,
     IndentedJson,
     NoParameters,
     completes,
+    duration_parameter,
     host_time,
     main_loop_answer,
+    moment_parameter,
+    probe_parameter,
     sources,
 )
 from gpumon.server.guard import TOKEN_ERRORS, is_authorized, needs_token
@@ -75,12 +76,16 @@ async def last(
     request: Request, response: Response, name: Name, wanted: Annotated[Assertion, Query()]
 ) -> ProbeResponse:
     """Return the last result of the probe and its age, without starting a run."""
-    probe = parameters.probe(name)
+    probe = probe_parameter(name)
     report, now = sources(request).latest(), host_time(request)
     answer = ProbeResponse.from_report(report, now, probe.name)
-    max_age = None if wanted.max_age is None else parameters.duration("max_age", wanted.max_age)
+    max_age = None if wanted.max_age is None else duration_parameter("max_age", wanted.max_age)
     if wanted.asserted:
-        _assert_ok(report.probe, now, max_age, answer)
+        result, partial = current_result(report.probe.ran, probe.name), partial_run_note(report.probe, probe.name)
+        reason = _failed_assertion(result, partial, now, max_age)
+        remedy = f"See `probe`. Start a run with POST /probe/{probe.name} or `gpumon probe {probe.name}`."
+        if reason:
+            raise Problem(503, "Assertion failed", reason, remedy, probe=answer.document())
     elif max_age is not None:
         raise Problem(400, "Invalid parameter", "max_age needs assert.", "Add assert=ok.")
     if answer.last is None:
@@ -111,7 +116,7 @@ async def run(
 
     If a run of another probe is in progress, the answer is 409 and no run is stored.
     """
-    probe = parameters.probe(name)
+    probe = probe_parameter(name)
     answer = await main_loop_answer(sources(request).request_probe(probe.name), TIMEOUT_SECONDS)
     location = {"Location": f"/api/v1/probes/{answer.id}"} if answer.id else {}
     if answer.reason:
@@ -121,19 +126,10 @@ async def run(
     return ProbeRequestResponse.model_validate(answer)
 
 
-def _assert_ok(state: ProbeState, now: HostTime, max_age: float | None, answer: ProbeResponse) -> None:
-    """Raise a Problem unless the run that determines the probe's state is ok and at most `max_age` seconds old."""
-    probe = answer.probe
-    reason = _failed_assertion(current_result(state.ran, probe), partial_run_note(state, probe), now, max_age)
-    if reason:
-        remedy = f"See `probe`. Start a run with POST /probe/{probe} or `gpumon probe {probe}`."
-        raise Problem(503, "Assertion failed", reason, remedy, probe=answer.document())
-
-
 def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, max_age: float | None) -> str:
-    """Return a sentence on why the assertion failed: no run, a run that is not ok, or one older than `max_age` seconds.
+    """Return a sentence on why the assertion failed; an empty string if it holds.
 
-    Return an empty string if the assertion holds. `partial` is a note on a newer run with fewer GPUs, or empty.
+    `partial` is a note on a newer run with fewer GPUs, or empty.
     """
     if result is None:
         return NO_RUN
@@ -147,7 +143,7 @@ def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, m
 
 
 class RunFilter(Filter):
-    since: str | None = parameters.SINCE
+    since: str | None = SINCE
     until: str | None = Field(None, description="Only what is older, for the next page; the same forms as since.")
     probe: str | None = Field(None, description=f"Only of this probe: {', '.join(PROBES)}.")
     limit: int = Field(100, ge=1, le=MAX_RUNS, description="Maximum number, newest first.")
@@ -161,12 +157,22 @@ class RunFilter(Filter):
 )
 async def runs(request: Request, chosen: Annotated[RunFilter, Query()]) -> Response:
     """Return the runs that match all parameters, newest first, as far back as they are stored."""
-    query = _query(chosen, sources(request).wall())
+    now = sources(request).wall()
+    query = RunQuery(
+        probe=None if chosen.probe is None else probe_parameter(chosen.probe).name,
+        since=moment_parameter("since", chosen.since, now),
+        until=moment_parameter("until", chosen.until, now),
+    )
     # Only the Report has runs that the store could not write, and only the store has older runs.
     results = {run.id: run for run in sources(request).latest().probe.results if query.matches(run)}
     complete = await completes(_add_stored(request, query, chosen.limit, results))
     newest = sorted(results.values(), key=lambda run: run.started, reverse=True)[: chosen.limit]
-    return await asyncio.to_thread(_answer, newest, complete=complete)  # a thousand runs take a second to render
+
+    def answer() -> Response:
+        response = RunsResponse(probes=[RunResponse.model_validate(run) for run in newest], complete=complete)
+        return IndentedJson(response.document())
+
+    return await asyncio.to_thread(answer)  # a thousand runs take a second to render
 
 
 @history.get(
@@ -197,10 +203,7 @@ async def run_by_id(
 
 
 async def _add_stored(request: Request, query: RunQuery, limit: int, results: dict[str, ProbeResult]) -> None:
-    """Add the newest `limit` stored runs of a query to `results`, a dict by id.
-
-    They are read in pages, the newest first, so that the store is not blocked.
-    """
+    """Add the newest `limit` stored runs to `results`. They are read in pages, so that others can read too."""
     left = limit
     while left > 0:
         page = await asyncio.wrap_future(sources(request).find_runs(replace(query, limit=min(left, PAGE_SIZE))))
@@ -209,16 +212,3 @@ async def _add_stored(request: Request, query: RunQuery, limit: int, results: di
             return
         left -= len(page.results)
         query = replace(query, before=page.last)
-
-
-def _query(chosen: RunFilter, now: float) -> RunQuery:
-    return RunQuery(
-        probe=None if chosen.probe is None else parameters.probe(chosen.probe).name,
-        since=None if chosen.since is None else parameters.moment("since", chosen.since, now),
-        until=None if chosen.until is None else parameters.moment("until", chosen.until, now),
-    )
-
-
-def _answer(results: Collection[ProbeResult], *, complete: bool) -> Response:
-    response = RunsResponse(probes=[RunResponse.model_validate(result) for result in results], complete=complete)
-    return IndentedJson(response.document())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import MutableHeaders
@@ -96,36 +96,29 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
 
 
 def _cut(path: str) -> str:
-    """Return the path; if it is longer than MAX_PATH characters, return that many characters and "..."."""
     return path if len(path) <= MAX_PATH else f"{path[:MAX_PATH]}..."
 
 
-def install(app: FastAPI) -> None:
-    """Make the application answer every error as application/problem+json."""
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(Exception, _bug)
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)  # noqa: S101 - registered for it alone
+async def _problem(request: Request, error: Problem) -> Response:
     return error.response(request.scope)
 
 
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it alone
+async def _http(request: Request, error: HTTPException) -> Response:
     status = HTTPStatus(error.status_code)
     headers = dict(error.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = _allowed_methods(request)
+        methods = [
+            method
+            for method in ("GET", "POST", "DELETE")
+            if any(each.matches({**request.scope, "method": method})[0] is Match.FULL for each in request.app.routes)
+        ]
+        headers["Allow"] = ", ".join(methods).replace("GET", "GET, HEAD")  # HEAD is allowed wherever GET is
     detail = f"{request.method} {_cut(request.url.path)}: {status.phrase.lower()}."
     remedy = REMEDIES.get(status, "See /docs.")
     return Problem(status, status.phrase, detail, remedy, headers=headers).response(request.scope)
 
 
-async def _validation(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it alone
+async def _validation(request: Request, error: RequestValidationError) -> Response:
     wrong = [
         {"name": str(item["loc"][-1]), "in": str(item["loc"][0]), "message": item["msg"]} for item in error.errors()
     ]
@@ -141,15 +134,13 @@ async def _bug(request: Request, error: Exception) -> Response:
     return response
 
 
-def _allowed_methods(request: Request) -> str:
-    """Return the methods of all routes at this path. HEAD is allowed wherever GET is."""
-    routes = request.app.routes
-    methods = [
-        method
-        for method in ("GET", "POST", "DELETE")
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
-    return ", ".join(methods).replace("GET", "GET, HEAD")
+HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
+    Problem: _problem,
+    HTTPException: _http,
+    RequestValidationError: _validation,
+    Exception: _bug,
+}
+"""Functions that answer errors as application/problem+json, by the type of the exception."""
 
 
 def secure(headers: MutableHeaders) -> None:

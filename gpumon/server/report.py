@@ -17,20 +17,30 @@ from gpumon.outputs.responses.devices import GpuResponse, GpusResponse, NvlinksR
 from gpumon.outputs.responses.events import EventsResponse, newest_first
 from gpumon.outputs.responses.health import AlertResponse, AlertsResponse, HealthResponse
 from gpumon.outputs.responses.report import NodeResponse, ReportResponse
-from gpumon.server import parameters
-from gpumon.server.context import Filter, NoParameters, completes, host_time, render_once, sources
+from gpumon.server.context import (
+    SINCE,
+    Filter,
+    NoParameters,
+    completes,
+    gpu_parameter,
+    host_time,
+    moment_parameter,
+    render_once,
+    sources,
+)
 from gpumon.server.problem import Problem, errors
 from gpumon.state.report import Report
 from gpumon.store.error_events import EventQuery
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
+GPU = Field(None, description="Only of this GPU: uuid or index.")
 MAX_EVENTS = 1000
 MAX_CODE = 999_999
 PAGE_SIZE = 500
 
 
 class LinkFilter(Filter):
-    gpu: str | None = parameters.GPU
+    gpu: str | None = GPU
 
 
 class AlertFilter(Filter):
@@ -59,12 +69,12 @@ async def gpu_by_name(
     request: Request, gpu: Annotated[str, Path(description="uuid or index.")], _: NoParameters
 ) -> GpuResponse:
     """Return one GPU. Its uuid is permanent; its index may change."""
-    return GpuResponse.from_state(parameters.gpu(sources(request).latest(), gpu))
+    return GpuResponse.from_state(gpu_parameter(sources(request).latest(), gpu))
 
 
 @router.get("/links", summary="NVLinks", response_model=NvlinksResponse)
 def links(request: Request, chosen: Annotated[LinkFilter, Query()]) -> Response:
-    uuid = None if chosen.gpu is None else parameters.gpu(sources(request).latest(), chosen.gpu).uuid
+    uuid = None if chosen.gpu is None else gpu_parameter(sources(request).latest(), chosen.gpu).uuid
     return render_once(request, f"links {uuid}", lambda latest: NvlinksResponse.from_report(latest, uuid))
 
 
@@ -92,13 +102,13 @@ async def alerts(request: Request, chosen: Annotated[AlertFilter, Query()]) -> A
 
 
 class EventFilter(Filter):
-    gpu: str | None = parameters.GPU
+    gpu: str | None = GPU
     xid: int | None = Field(None, ge=0, le=MAX_CODE, description="Only this Xid of a GPU.")
     sxid: int | None = Field(None, ge=0, le=MAX_CODE, description="Only this SXid of an NVSwitch.")
     kind: Literal[KINDS] | None = Field(None, description="Only of this kind.")  # type: ignore[valid-type]
     severity: Literal[SEVERITIES] | None = Field(None, description="Only of this severity.")  # type: ignore[valid-type]
     source: Literal[SOURCES] | None = Field(None, description="Only from this source.")  # type: ignore[valid-type]
-    since: str | None = parameters.SINCE
+    since: str | None = SINCE
     until: str | None = Field(None, description="Only what is older: 1h, RFC 3339, or seconds since the epoch.")
     limit: int = Field(100, ge=1, le=MAX_EVENTS, description="Maximum number, newest first.")
 
@@ -126,10 +136,7 @@ async def _add_stored(
     matches: Callable[[ErrorEvent], bool],
     events: dict[str, ErrorEvent],
 ) -> None:
-    """Add the newest `limit` stored events for which `matches` is true to `events`, a dict by id.
-
-    They are read in pages, the newest first, so that the store is not blocked.
-    """
+    """Add the newest `limit` stored events that match, read in pages, so that others can read too, to `events`."""
     left = limit
     while left > 0:
         page = await asyncio.wrap_future(sources(request).find_events(query))
@@ -147,25 +154,18 @@ def _query(latest: Report, chosen: EventFilter, now: float) -> EventQuery:
     if len(kinds) > 1 or (chosen.gpu is not None and kinds & {SXID, OVERRUN, NIC, DRIVER}):
         detail = "gpu, kind, xid and sxid contradict each other: a GPU has Xids, an NVSwitch has SXids."
         raise Problem(400, "Invalid parameter", detail, "Give one of them, or an xid and its gpu.")
-    bus_id, uuid = (None, None) if chosen.gpu is None else _gpu(latest, chosen.gpu)
+    uuid, bus_id = chosen.gpu, None
+    removed = {board.uuid for board in latest.inventory.stored.values()} - {state.uuid for state in latest.gpus}
+    if chosen.gpu is not None and chosen.gpu not in removed:
+        state = gpu_parameter(latest, chosen.gpu)
+        uuid, bus_id = state.uuid, state.bus_id
     return EventQuery(
-        bus_id=bus_id,
+        bus_id=bus_id,  # for stored events that have no uuid
         uuid=uuid,
         kind=next(iter(kinds), None),
         code=chosen.sxid if chosen.xid is None else chosen.xid,
         source=chosen.source,
-        since=None if chosen.since is None else parameters.moment("since", chosen.since, now),
-        until=None if chosen.until is None else parameters.moment("until", chosen.until, now),
+        since=moment_parameter("since", chosen.since, now),
+        until=moment_parameter("until", chosen.until, now),
         limit=PAGE_SIZE,
     )
-
-
-def _gpu(latest: Report, text: str) -> tuple[str | None, str]:
-    """Return the PCI address and the uuid of a GPU. The address is needed for stored events that have no uuid.
-
-    The address is None for a GPU that was removed. `text` is the uuid, index or PCI address in the request.
-    """
-    if text in {board.uuid for board in latest.inventory.stored.values()} - {state.uuid for state in latest.gpus}:
-        return None, text
-    state = parameters.gpu(latest, text)
-    return state.bus_id, state.uuid

@@ -73,13 +73,9 @@ def accepts_gzip(accept_encoding: str) -> bool:
     weights = {}
     for item in accept_encoding.lower().split(","):
         name, _, parameters = item.partition(";")
-        weights[name.strip()] = _weight(parameters)
+        key, _, value = parameters.partition("=")
+        try:
+            weights[name.strip()] = float(value) if key.strip() == "q" else 1.0
+        except ValueError:
+            weights[name.strip()] = 0.0
     return weights.get("gzip", weights.get("*", 0.0)) > 0
-
-
-def _weight(parameters: str) -> float:
-    name, _, value = parameters.partition("=")
-    try:
-        return float(value) if name.strip() == "q" else 1.0
-    except ValueError:
-        return 0.0

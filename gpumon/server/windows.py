@@ -25,12 +25,12 @@ from gpumon.model.time_window import (
     released_scopes,
 )
 from gpumon.outputs.responses.windows import HolderResponse, ListedWindowsResponse, WindowsChangeResponse, windows
-from gpumon.server import parameters
 from gpumon.server.context import (
     MAIN_LOOP_TIMEOUT_SECONDS,
     AuditedFilter,
     Filter,
     NoParameters,
+    gpu_parameter,
     host_time,
     main_loop_answer,
     sources,
@@ -123,8 +123,17 @@ async def start_window(request: Request, chosen: Annotated[StartParameters, Quer
     )
     result = await _await_acceptance(chosen.kind, sources(request).start_window(wanted))
     after = _changed(request, chosen.kind, result)
-    _check_complete(chosen.kind, result, after)
-    return after
+    if not result.holders and not result.not_readable:
+        return after
+    # A process may still have a GPU open: the client must not reset or use the GPU yet.
+    remedy = "Retry later."
+    if any(holder.stuck for holder in result.holders):
+        remedy = "SIGKILL does not end it: it is blocked in the driver. Drain the node and reboot it."
+    title, detail = STILL_OPEN[chosen.kind]
+    names = "; ".join(holder.description for holder in result.holders)
+    holders = [holder.document() for holder in _holders(result.holders)]
+    shown = detail.format(names) if names else result.not_readable
+    raise Problem(409, title, shown, remedy, holders=holders, **after.document())
 
 
 @router.delete("/windows", summary="End time windows of a kind", dependencies=[needs_token], responses=END_ERRORS)
@@ -208,29 +217,12 @@ def _scope(request: Request, kind: WindowKind, gpu: str | None) -> str | None:
     address = parse_bus_id(gpu)
     if address is not None and address in released_scopes(report.windows):
         return address
-    return parameters.gpu(report, gpu).bus_id
+    return gpu_parameter(report, gpu).bus_id
 
 
 def _changed(request: Request, kind: WindowKind, result: RequestResult) -> WindowsChangeResponse:
     left = windows(sources(request).latest(), host_time(request), kind)
     return WindowsChangeResponse(windows=left, stored=result.stored)
-
-
-def _check_complete(kind: WindowKind, result: RequestResult, after: WindowsChangeResponse) -> None:
-    """Raise a Problem if a process may still have a GPU open, because the client must not reset or use the GPU yet."""
-    if not result.holders and not result.not_readable:
-        return
-    stuck = any(holder.stuck for holder in result.holders)
-    remedy = (
-        "SIGKILL does not end it: it is blocked in the driver. Drain the node and reboot it."
-        if stuck
-        else "Retry later."
-    )
-    title, detail = STILL_OPEN[kind]
-    names = "; ".join(holder.description for holder in result.holders)
-    holders = [holder.document() for holder in _holders(result.holders)]
-    shown = detail.format(names) if names else result.not_readable
-    raise Problem(409, title, shown, remedy, holders=holders, **after.document())
 
 
 def _marker_present(after: WindowsChangeResponse) -> Problem:

@@ -25,7 +25,7 @@ from gpumon.cli.client import Answer, Client, ClientError
 from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.clock import boot_clock
 from gpumon.config.configuration_error import did_you_mean
-from gpumon.server.uvicorn_thread import KEEP_ALIVE, ListenError, listen
+from gpumon.server.listener import KEEP_ALIVE, ListenError, listen
 from gpumon_sim.fleet_pages import AgentPage, NodeIdentities
 from gpumon_sim.profiles import PROFILES
 from gpumon_sim.source import problem

@@ -25,7 +25,7 @@ from gpumon.server.access import Access
 from gpumon.server.app import create_app
 from gpumon.server.connections import Refusals
 from gpumon.server.context import Sources
-from gpumon.server.uvicorn_thread import Server, listen
+from gpumon.server.listener import Server, listen
 from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs
 from gpumon.store.error_events import EventQuery, StoredEvent

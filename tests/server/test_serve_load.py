@@ -13,7 +13,7 @@ from serving import ServedNode, ask
 
 from gpumon.cli.client import Client
 from gpumon.server.app import create_app
-from gpumon.server.uvicorn_thread import Server, listen, listen_locally
+from gpumon.server.listener import Server, listen, listen_locally
 
 CLIENTS = 200
 pytestmark = pytest.mark.slow

@@ -20,9 +20,9 @@ import pytest
 from agents import eventually
 from serving import BEARER, ServedNode, ask, is_problem, serving
 
-from gpumon.server import connections, uvicorn_thread
+from gpumon.server import connections, listener
 from gpumon.server.app import create_app
-from gpumon.server.uvicorn_thread import ListenError, Server, listen
+from gpumon.server.listener import ListenError, Server, listen
 
 
 def test_address_in_use_is_an_error() -> None:
@@ -59,7 +59,7 @@ def test_signals_stay_with_the_main_thread() -> None:
 
 def test_stop_frees_the_port_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections do not delay it, and the address can be used again."""
-    monkeypatch.setattr(uvicorn_thread, "SHUTDOWN_SECONDS", 3600)  # a delay of the stop is a timeout of this test
+    monkeypatch.setattr(listener, "SHUTDOWN_SECONDS", 3600)  # a delay of the stop is a timeout of this test
     threads = set(threading.enumerate())
     with serving(ServedNode()) as port:
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -82,7 +82,7 @@ def test_server_that_was_never_started_stops() -> None:
 def test_idle_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that stops in the middle of a request, or of its body, is disconnected too."""
     monkeypatch.setattr(connections, "REQUEST_DEADLINE", 1.0)
-    monkeypatch.setattr(uvicorn_thread, "KEEP_ALIVE", 2)
+    monkeypatch.setattr(listener, "KEEP_ALIVE", 2)
     whole = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
     body = b"POST /-/healthy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"
     with serving(ServedNode()) as port:
@@ -195,7 +195,7 @@ def test_clients_that_do_not_read_shut_no_scrape_out(monkeypatch: pytest.MonkeyP
 def test_a_client_that_closes_and_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of a response with `Connection: close` has a deadline, also when it fits the agent's own buffer."""
     monkeypatch.setattr(connections, "WRITE_DEADLINE", 0.5)
-    monkeypatch.setattr(uvicorn_thread, "SEND_BUFFER", 4096)
+    monkeypatch.setattr(listener, "SEND_BUFFER", 4096)
     node = ServedNode()
     with serving(node) as port, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)

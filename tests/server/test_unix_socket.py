@@ -19,7 +19,7 @@ from serving import ServedNode
 from gpumon.cli.client import Client, ClientError, NoAgentError, RefusedError
 from gpumon.server import connections
 from gpumon.server.app import create_app
-from gpumon.server.uvicorn_thread import ListenError, Server, listen_locally
+from gpumon.server.listener import ListenError, Server, listen_locally
 
 HOLD = "/api/v1/probes/hold?for_seconds=60"
 ASK = """

@@ -24,7 +24,7 @@ from serving import RawResponse, ServedNode, ask, serving
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.server.access import MAX_WAITING_OF_CLIENT, Passwords, TooManyPasswordsError
-from gpumon.server.uvicorn_thread import MAX_HANDSHAKES
+from gpumon.server.listener import MAX_HANDSHAKES
 from gpumon.server.web_config import WebConfigError, read, tls_context
 
 HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
