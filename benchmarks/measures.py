@@ -1,4 +1,4 @@
-"""Measurements of an agent: scrapes, memory, calls into the simulated library, GPUs whose readings change."""
+"""Measurements of an agent: scrapes, memory, calls into the simulated library."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ import http.client
 import json
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
-
-from agents import AgentProcess
+from typing import NamedTuple
 
 SCRAPES = 300
-BETWEEN_SECONDS = 5.0
-"""Time between two compared pages: more than one polling interval."""
 
 
-@dataclass(frozen=True)
-class Traced:
-    """Calls into the simulated library, and the time spent inside it."""
+class TracedCalls(NamedTuple):
+    """Calls into the simulated library, and the CPU time that it took for them."""
 
     calls: float
-    seconds: float
     cpu_seconds: float
 
 
-def total_calls(trace: Path) -> Traced:
+def total_calls(trace: Path) -> TracedCalls:
     """Return the sum over all processes that count their calls in files beside this path."""
     counts = [json.loads(path.read_text()) for path in trace.parent.glob(f"{trace.name}-*.json")]
-    calls, seconds, cpu = (sum(count[name] for count in counts) for name in ("total", "seconds", "cpu_seconds"))
-    return Traced(calls, seconds, cpu)
+    return TracedCalls(sum(count["total"] for count in counts), sum(count["cpu_seconds"] for count in counts))
 
 
 def scrape_times(port: int) -> list[float]:
@@ -65,12 +58,3 @@ def percentiles(times: list[float]) -> str:
 def resident_megabytes(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1e3
-
-
-def neighbours_read(agent: AgentProcess, hung: int, gpus: int) -> str:
-    """Return how many other GPUs have a changing value while one hangs."""
-    before = agent.metrics().values
-    time.sleep(BETWEEN_SECONDS)
-    after = agent.metrics().values
-    moved = {dict(key[1]).get("gpu") for key, value in after.items() if abs(value - before.get(key, value)) > 0}
-    return f"{len(moved - {None, str(hung)})} of {gpus - 1}"

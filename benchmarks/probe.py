@@ -16,17 +16,13 @@ from typing import Any
 
 from agents import AgentProcess, eventually, free_port
 
-from benchmarks.measures import resident_megabytes
 from gpumon.clock import boot_clock
 
 RUNS = 20
-SETTLED_AFTER = 3
-"""Runs until the memory of the daemon is stable: the first runs load modules."""
 POLL_SECONDS = 0.5
 """Pause between two requests for the result: requests take CPU time from the ranks."""
 RANKS = 2
 BARE = Path(__file__).with_name("bare_all_reduce.py")
-AIMS = {"busbw": "within 3 %", "resident, daemon": "no growth"}
 
 
 @dataclass(frozen=True)
@@ -78,34 +74,25 @@ def start_bare(rank: int, port: int, sizes: Sequence[int]) -> subprocess.Popen[s
     return subprocess.Popen(command, env=os.environ | rendezvous | alike, start_new_session=True, **pipes)
 
 
-def by_turns(agent: AgentProcess, runs: int) -> Iterator[tuple[ProbeTiming, ProbeTiming, float]]:
-    """Yield pairs of runs in alternating order, with the resident memory of the daemon in MB."""
+def measure(agent: AgentProcess) -> Iterator[tuple[str, str]]:
     sizes = sorted(run_probe(agent).busbw)
-    for number in range(runs):
+    ours, bares = list[ProbeTiming](), list[ProbeTiming]()
+    for number in range(RUNS):  # alternately in this and the other order
         if number % 2:
-            other, ours = bare(sizes), run_probe(agent)
-        else:
-            ours, other = run_probe(agent), bare(sizes)
-        yield ours, other, resident_megabytes(agent.process.pid)
-
-
-def measure(agent: AgentProcess, runs: int) -> Iterator[tuple[str, str]]:
-    runs_by_turns = list(by_turns(agent, runs))
-    ours, bares = [run for run, _, _ in runs_by_turns], [run for _, run, _ in runs_by_turns]
-    for size in sorted(ours[0].busbw):
+            bares.append(bare(sizes))
+        ours.append(run_probe(agent))
+        if not number % 2:
+            bares.append(bare(sizes))
+    for size in sizes:
         here, there = (statistics.median(run.busbw[size] for run in kind) for kind in (ours, bares))
         words = f"{here / 1e9:.3f} GB/s, bare {there / 1e9:.3f} GB/s: {here / there - 1:+.1%}"
-        yield f"busbw, {size >> 10} KiB", words
+        yield f"busbw, {size >> 10} KiB", words + "   aim within 3 %"
     whole, bare_whole = (statistics.median(run.seconds for run in kind) for kind in (ours, bares))
     yield "whole time", f"{whole:.2f} s, bare {bare_whole:.2f} s: {whole / bare_whole:.2f}"
-    held = [megabytes for _, _, megabytes in runs_by_turns]
-    settled = held[min(SETTLED_AFTER, len(held) - 1)]
-    yield "resident, daemon", f"{settled:.1f} MB after {SETTLED_AFTER} runs, {held[-1]:.1f} MB after {len(held)}"
 
 
 def main() -> None:
-    runs = int(os.environ.get("PROBE_RUNS", RUNS))
-    print(f"\nThe probe, {RANKS} ranks over gloo, and a plain script, alternately; medians of {runs} runs each")
+    print(f"\nThe probe, {RANKS} ranks over gloo, and a plain script, alternately; medians of {RUNS} runs each")
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder) / "gpumon.yml"
         configuration.write_text(json.dumps({"probe": {"initial_delay_seconds": 86400}}), encoding="utf-8")
@@ -114,9 +101,8 @@ def main() -> None:
         agent.start(f"--config.file={configuration}")
         try:
             eventually(lambda: agent.metrics().value("gpumon_store_up") == 1)
-            for name, figure in measure(agent, runs):
-                aim = next((f"   aim {AIMS[one]}" for one in AIMS if name.startswith(one)), "")
-                print(f"  {name:32}{figure}{aim}", flush=True)
+            for name, figure in measure(agent):
+                print(f"  {name:32}{figure}", flush=True)
         finally:
             agent.stop()
 

@@ -27,8 +27,7 @@ from agents import AgentProcess, alive, descendants
 
 from benchmarks.measures import resident_megabytes
 from benchmarks.stage import GPUS, HEALED_SECONDS, Stage
-from benchmarks.verdict import Size, verdict
-from benchmarks.witness import READING, Scraper, Witness
+from benchmarks.witness import READING, Scraper, Size, Witness, verdict
 from gpumon.clock import boot_clock
 
 TURMOIL_SECONDS, CALM_SECONDS = 45.0, 10.0

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from agents import AgentProcess, eventually, free_port, running
-from receivers import http_inbox
+from servers import alertmanager, http_inbox, prometheus, query, write_yaml
 
 from gpumon.clock import boot_clock
 from gpumon.fleet.recording_rules import BUSBW, FAILED
@@ -130,8 +127,10 @@ class DashboardFleet:
             self._publish_results(runs=0)
             serve = [sys.executable, "-m", "http.server", f"--directory={self.folder}", "--bind=127.0.0.1"]
             stack.enter_context(running([*serve, str(self._results)], self.folder / "results.log"))
-            stack.enter_context(running(self._prometheus(), self.folder / "prometheus.log"))
-            stack.enter_context(running(self._alerting(stack), self.folder / "alertmanager.log"))
+            self._configure_prometheus()
+            stack.enter_context(prometheus(self.folder, self.port))
+            self._configure_alertmanager(stack)
+            stack.enter_context(alertmanager(self.folder, self._alertmanager))
             nodes = SIMULATED + len(self.agents)
             eventually(lambda: len(self.ask("count_over_time(gpumon_build_info[5m]) >= 2")) == nodes)
             if self.broken:
@@ -155,13 +154,10 @@ class DashboardFleet:
         written.write_text(_probe_results(broken=self.broken, runs=runs), encoding="utf-8")
         written.rename(self.folder / "results")
 
-    def ask(self, query: str) -> list[Any]:
-        """Return the result of an instant query."""
-        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return list(json.load(answer)["data"]["result"])
+    def ask(self, promql: str) -> list[Any]:
+        return query(self.port, promql)
 
-    def _prometheus(self) -> list[str]:
+    def _configure_prometheus(self) -> None:
         shipped = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
         nodes = {
             "static_configs": [
@@ -187,10 +183,7 @@ class DashboardFleet:
                 for job in (*shipped["scrape_configs"], results)
             ],
         }
-        file = self.folder / "prometheus.yml"
-        file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
-        listen = f"--web.listen-address=127.0.0.1:{self.port}"
-        return ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={self.folder / 'tsdb'}", listen]
+        write_yaml(self.folder / "prometheus.yml", configuration)
 
     def _rules(self) -> Path:
         """Return the file of the rules. Those over a day are evaluated as often as the others."""
@@ -199,11 +192,8 @@ class DashboardFleet:
         file.write_text(text.replace(f"interval: {DAILY_SECONDS}s", f"interval: {self.interval}s"), encoding="utf-8")
         return file
 
-    def _alerting(self, stack: contextlib.ExitStack) -> list[str]:
-        """Return the command of an Alertmanager.
-
-        For a broken fleet the receiver of night pages accepts notifications, and that of the others refuses them.
-        """
+    def _configure_alertmanager(self, stack: contextlib.ExitStack) -> None:
+        """For a broken fleet the receiver of night pages accepts notifications, and that of the others refuses them."""
         route: dict[str, Any] = {"receiver": "tickets", "group_wait": "1s"}
         receivers: list[dict[str, Any]] = [{"name": "tickets"}]
         if self.broken:
@@ -213,15 +203,7 @@ class DashboardFleet:
                 {"name": "tickets", "webhook_configs": [{"url": self.url}]},
                 {"name": "pager", "pagerduty_configs": [{"url": pager.url, "routing_key": "key"}]},
             ]
-        file = self.folder / "alertmanager.yml"
-        file.write_text(yaml.safe_dump({"route": route, "receivers": receivers}), encoding="utf-8")
-        return [
-            "prometheus-alertmanager",
-            f"--config.file={file}",
-            f"--storage.path={self.folder / 'alertmanager'}",
-            f"--web.listen-address=127.0.0.1:{self._alertmanager}",
-            "--cluster.listen-address=",
-        ]
+        write_yaml(self.folder / "alertmanager.yml", {"route": route, "receivers": receivers})
 
 
 def _samples(metric: str, node: str, now: int, hours: Sequence[int]) -> list[str]:

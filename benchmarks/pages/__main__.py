@@ -10,8 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from benchmarks.pages.measure import NotificationOutcome, Storm, measure, newly_firing
-from benchmarks.pages.page import page
+from benchmarks.pages.measure import NotificationOutcome, Storm, measure, newly_firing, page
 from benchmarks.pages.stack import Notified
 from benchmarks.pages.tape import FaultCase, Tape, cases, record
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from agents import eventually, free_port, running
+from agents import eventually, free_port
+from servers import HttpRequest, alertmanager, http_server, prometheus, write_yaml
 
 from gpumon import DEFAULT_PORT
 
@@ -37,54 +37,22 @@ class Notified:
     annotations: Mapping[str, str]
 
 
-@dataclass
-class Receivers:
-    """The receivers of Alertmanager. They record what they receive."""
-
-    received: list[Notified] = field(default_factory=list)
-    count: int = 0
-
-    def take(self, receiver: str, message: Mapping[str, Any]) -> None:
-        """Record a notification."""
-        self.count += 1
-        self.received += [
-            Notified(time.time(), self.count, receiver, alert["status"], alert["labels"], alert["annotations"])
-            for alert in message["alerts"]
-        ]
-
-
 @contextlib.contextmanager
-def stack(folder: Path, pages: Pages, *, interval: float = 15.0) -> Iterator[Receivers]:
+def stack(folder: Path, pages: Pages, *, interval: float = 15.0) -> Iterator[list[Notified]]:
     """Run Prometheus and Alertmanager on these nodes. `interval`: seconds between scrapes, and between evaluations."""
-    receivers = Receivers()
-    with server(_fleet(pages)) as fleet, server(webhooks(receivers)) as hooks:
-        prometheus, alertmanager = free_port(), free_port()
-        _write(folder / "alertmanager.yml", routes(hooks))
-        _write(folder / "prometheus.yml", _prometheus(pages, fleet, alertmanager, interval))
-        commands = {
-            "prometheus-alertmanager": [
-                f"--config.file={folder / 'alertmanager.yml'}",
-                f"--storage.path={folder / 'alertmanager'}",
-                f"--web.listen-address=127.0.0.1:{alertmanager}",
-                "--cluster.listen-address=",
-            ],
-            "prometheus": [
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'tsdb'}",
-                f"--web.listen-address=127.0.0.1:{prometheus}",
-            ],
-        }
-        with contextlib.ExitStack() as started:
-            for name, flags in commands.items():
-                started.enter_context(running([name, *flags], folder / f"{name}.log"))
-            eventually(
-                lambda: any(each.labels["alertname"] == "GpumonWatchdog" for each in receivers.received), within=120
-            )
-            yield receivers
+    received = list[Notified]()
 
+    def serve(request: HttpRequest) -> tuple[int, bytes]:
+        page = pages[request.path.split("/")[1]]()
+        return (503, b"") if page is None else (200, page.encode())
 
-def _write(path: Path, content: object) -> None:
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    with http_server(serve) as fleet, http_server(webhook(received)) as hooks:
+        at = free_port()
+        write_yaml(folder / "alertmanager.yml", routes(hooks))
+        write_yaml(folder / "prometheus.yml", _prometheus(pages, fleet, at, interval))
+        with alertmanager(folder, at), prometheus(folder, free_port()):
+            eventually(lambda: any(each.labels["alertname"] == "GpumonWatchdog" for each in received), within=120)
+            yield received
 
 
 def routes(hooks: int, text: str = ALERTMANAGER.read_text(encoding="utf-8")) -> Mapping[str, Any]:
@@ -114,43 +82,16 @@ def _prometheus(pages: Pages, fleet: int, alertmanager: int, interval: float) ->
     }
 
 
-def _fleet(pages: Pages) -> type[BaseHTTPRequestHandler]:
-    class MonitoredFleet(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            page = pages[self.path.split("/")[1]]()
-            self.send_response(503 if page is None else 200)
-            self.end_headers()
-            self.wfile.write((page or "").encode())
+def webhook(received: list[Notified]) -> Callable[[HttpRequest], tuple[int, bytes]]:
+    """Return the answers of the receivers of Alertmanager. They record each alert that they receive."""
+    count = itertools.count(1)
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
+    def receive(request: HttpRequest) -> tuple[int, bytes]:
+        number, receiver = next(count), request.path.strip("/")
+        received.extend(
+            Notified(time.time(), number, receiver, alert["status"], alert["labels"], alert["annotations"])
+            for alert in json.loads(request.body)["alerts"]
+        )
+        return 200, b""
 
-    return MonitoredFleet
-
-
-def webhooks(receivers: Receivers) -> type[BaseHTTPRequestHandler]:
-    lock = threading.Lock()
-
-    class Webhooks(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                receivers.take(self.path.strip("/"), message)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    return Webhooks
-
-
-@contextlib.contextmanager
-def server(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    served = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    try:
-        yield served.server_address[1]
-    finally:
-        served.shutdown()
-        served.server_close()
+    return receive

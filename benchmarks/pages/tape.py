@@ -13,7 +13,7 @@ from gpumon_sim.profiles import PROFILES
 
 from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import STEP_SECONDS, Trial, deadline, device, world_of
+from benchmarks.truth.measure import STEP_SECONDS, Trial, deadline, world_of
 from benchmarks.truth.pairs import FIRST, SECOND, pairs
 from gpumon.health.alert_texts import text_of
 from gpumon.health.check_row import Paging
@@ -117,15 +117,14 @@ def record(case: FaultCase) -> Tape:
         trial = Trial(world, faults)
         renderer = Renderer(lambda: world.report)
         trial.begin()
-        keys = [(fault.check, device(world, fault, gpu)) for gpu, fault in faults]
-        end = max(fault.steps[-1].at + deadline(fault) for _, fault in faults)
+        end = trial.end
         pages = list[tuple[float, str]]()
         last: float | None = None
         while trial.seconds_passed < end or (last is not None and trial.seconds_passed < last + AFTER):
             pages.append((world.clock, renderer.exposition().raw.decode()))
             trial.advance(STEP_SECONDS)
-            if all(key in trial.raised_after for key in keys):
-                last = max(last or 0.0, *(trial.raised_after[key] for key in keys))
+            if trial.complete:
+                last = max(trial.raised_after[key] for key in trial.keys)
                 end = min(end, last + AFTER)
     return _tape(case, pages, [fault.check for _, fault in faults])
 

@@ -80,9 +80,15 @@ def driver_reload(world: World) -> None:
 
 def driver_upgrade(world: World) -> None:
     """Change the driver version on a drained node without a release."""
-    version = "580.173.02" if "999" in world.last_edit else "590.999.01"
+    after = _other_driver(world)
     world.edit("driver: not_loaded")
-    world.after(30.0, partial(world.edit, f"idle: true\ndriver_version: '{version}'"))
+    world.after(30.0, partial(world.edit, after))
+
+
+def _other_driver(world: World) -> str:
+    """Return the scenario of the other of two driver versions."""
+    version = "580.173.02" if "999" in world.last_edit else "590.999.01"
+    return f"idle: true\ndriver_version: '{version}'"
 
 
 def step_clock(seconds: float) -> Callable[[World], None]:
@@ -213,9 +219,8 @@ def driver_late(world: World) -> None:
 
 
 def upgrade_by_reboot(world: World) -> None:
-    version = "580.173.02" if "999" in world.last_edit else "590.999.01"
     world.planned_reboot()
-    world.edit(f"idle: true\ndriver_version: '{version}'")
+    world.edit(_other_driver(world))
 
 
 def no_clock(world: World) -> None:

@@ -9,9 +9,18 @@ from gpumon_sim.board import Profile
 
 from benchmarks.truth import acts, ranks
 from benchmarks.truth.acts import BUSY, MINUTE, WITHHELD
-from benchmarks.truth.fault import PORT, SILENT, Disturbance, ScenarioStep
+from benchmarks.truth.fault import (
+    PORT,
+    SILENT,
+    Disturbance,
+    ScenarioStep,
+    has_fabric_manager,
+    has_nvlinks,
+    has_ports,
+    several,
+    whole,
+)
 from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
-from benchmarks.truth.faults.where import has_fabric_manager, has_nvlinks, has_ports, several, whole
 from benchmarks.truth.world import World
 from gpumon.health.products import board_size
 

@@ -1,4 +1,4 @@
-"""Types of the rows in the tables of faults and disturbances."""
+"""Rows of the tables of faults and disturbances, and what several rows share: steps, and where a fault can happen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpumon_sim.board import Profile
+from gpumon_sim.board import BLACKWELL, Profile
 from gpumon_sim.port_counters import TRAFFIC
 
 from benchmarks.truth.world import World
@@ -20,6 +20,11 @@ SWITCH_LINK_DOWN = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Lin
 """Logged whenever a link goes down, as with Xid 79 and a GPU reset: leptonai/gpud, sxid/README.md."""
 SILENT: Mapping[str, Any] = {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}
 """Scenario of a port that is down and has counted nothing since boot."""
+
+MANY = 8
+"""Number of GPUs from which slow calls make a poll slow."""
+UNSUPPORTED = 0
+"""Fabric state of a board without a fabric, which has no registration that could fail."""
 
 Where = Literal["gpu", "node", "port"]
 """Device that the verdict must name: the faulty GPU, the node (or the agent), the port."""
@@ -78,11 +83,12 @@ class Disturbance:
     before: Mapping[str, Any] = field(default_factory=lambda: {"busy": True})
     """Scenario of the node at the start."""
     on: Callable[[Profile], bool] = lambda _: True
-    uptime: float = 86400.0
-    """Seconds for which the host has run when the agent starts."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     expected_verdicts: Mapping[str, str] = field(default_factory=dict)
     """Checks that must raise a verdict below `fail`, with the reason in one sentence."""
+
+
+# Steps
 
 
 def once(**gpu: Any) -> tuple[ScenarioStep, ...]:
@@ -93,3 +99,105 @@ def once(**gpu: Any) -> tuple[ScenarioStep, ...]:
 def growing(rate: float, value: float = 0.0) -> dict[str, Any]:
     """Return the scenario of a counter that begins to grow by `rate` per second."""
     return {"value": value, "rate": rate, "from": NOW}
+
+
+def xid(code: int, text: str, **also: Any) -> tuple[ScenarioStep, ...]:
+    """Return an Xid that both NVML and the kernel log report."""
+    return (ScenarioStep(gpu={"xids": [code], **also}, log=(f"NVRM: Xid (PCI:{{bus}}): {code}, {text}",)),)
+
+
+def xids(code: int, text: str, times: int, pause: float) -> tuple[ScenarioStep, ...]:
+    """Return several Xids, `pause` seconds apart."""
+    line = f"NVRM: Xid (PCI:{{bus}}): {code}, {text}"
+    return tuple(ScenarioStep(at=n * pause, gpu={"xids": [code] * (n + 1)}, log=(line,)) for n in range(times))
+
+
+def after_restart(**fault: Any) -> tuple[ScenarioStep, ...]:
+    """Return a fault of node or GPU during which the agent is restarted, so that the GPU is looked up again."""
+    return (ScenarioStep(**fault), ScenarioStep(at=1.0, **fault, act=World.restart))
+
+
+def on_port(**fault: Any) -> tuple[ScenarioStep, ...]:
+    return (ScenarioStep(node={"ports": {PORT: fault}}),)
+
+
+def counting(**counters: Any) -> tuple[ScenarioStep, ...]:
+    return on_port(counters=counters)
+
+
+def flaps(times: int, pause: float, **down: Any) -> tuple[ScenarioStep, ...]:
+    """Return repeated faults, each active for half of `pause` seconds. `down` is a scenario of node or GPU."""
+    return tuple(
+        step for n in range(times) for step in (ScenarioStep(at=n * pause, **down), ScenarioStep(at=(n + 0.5) * pause))
+    )
+
+
+def unkillable(world: World) -> None:
+    world.host.unkillable = True
+
+
+# Where a fault can happen
+
+
+def several(profile: Profile) -> bool:
+    return len(profile.bus_ids) > 1
+
+
+def has_nvlinks(profile: Profile) -> bool:
+    """Return whether NVLinks are up and in use."""
+    return bool(profile.board.links) and profile.links_active and not profile.mig
+
+
+def nvlink4(profile: Profile) -> bool:
+    return has_nvlinks(profile) and not profile.board.nvlink5
+
+
+def nvlink5(profile: Profile) -> bool:
+    return has_nvlinks(profile) and profile.board.nvlink5
+
+
+def fabric(profile: Profile) -> bool:
+    return profile.fabric is not None and profile.fabric.state != UNSUPPORTED and not profile.guest
+
+
+def fabric_health(profile: Profile) -> bool:
+    """Return whether the driver reports the health of the fabric."""
+    return fabric(profile) and profile.fabric is not None and bool(profile.fabric.health)
+
+
+def has_fabric_manager(profile: Profile) -> bool:
+    return "fabric_manager" in profile.services
+
+
+def imex(profile: Profile) -> bool:
+    return "imex" in profile.services
+
+
+def whole(profile: Profile) -> bool:
+    """Return whether MIG is disabled. Partitioned GPUs have no volatile ECC counts, utilization or clocks."""
+    return not profile.mig
+
+
+def remaps(profile: Profile) -> bool:
+    return profile.board.remap_banks is not None and not profile.mig
+
+
+def retires(profile: Profile) -> bool:
+    return profile.board.remap_banks is None
+
+
+def has_recovery_action(profile: Profile) -> bool:
+    """Return whether the driver reports a recovery action."""
+    return int(profile.driver.partition(".")[0]) >= 570
+
+
+def blackwell(profile: Profile) -> bool:
+    return profile.board.architecture >= BLACKWELL
+
+
+def has_ports(profile: Profile) -> bool:
+    return profile.ports is not None
+
+
+def hot_memory(profile: Profile) -> bool:
+    return profile.board.memory_temperature_idle is not None and profile.board.thresholds_reported

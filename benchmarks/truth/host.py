@@ -17,15 +17,25 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pynvml
 from typing_extensions import Self
 
-from gpumon.collectors.lifecycle import DaemonRequests
+from gpumon import __version__
+from gpumon.collectors.host.__main__ import poll_host
+from gpumon.collectors.lifecycle import DaemonRequests, OrdersT, Work
+from gpumon.collectors.sampler.__main__ import poll_node
+from gpumon.model import frame
+from gpumon.model.orders import HostOrders, SamplerOrders
+from gpumon.model.snapshot import Hello
 
 PIPE_BYTES = 1 << 20
 """Pipe size. A child writes whole frames before the daemon reads them."""
+UPTIME = 86400.0
+"""Seconds for which the host has run when the agent starts."""
 WALL = 1.8e9
 """Seconds since the epoch when the host was first booted."""
 
@@ -135,9 +145,6 @@ class VirtualProcess:
         self.end(code)
         self.wait_for(0.0)
 
-    def owns(self, thread: int | None) -> bool:
-        return self._thread.ident == thread
-
     def _run(self) -> None:
         self._go.acquire()
         code = 1
@@ -165,10 +172,10 @@ class _Selector(selectors.EpollSelector):
 
 
 class VirtualHost:
-    """A host in virtual time. Entered by one thread at a time. `mains`: main functions of children, by module."""
+    """A host in virtual time. Entered by one thread at a time."""
 
-    def __init__(self, mains: Mapping[str, Main], *, uptime: float = 86400.0) -> None:
-        self.at = uptime
+    def __init__(self) -> None:
+        self.at = UPTIME
         """CLOCK_BOOTTIME."""
         self.booted = WALL
         """Seconds since the epoch."""
@@ -183,7 +190,6 @@ class VirtualHost:
         self.settle: Callable[[], None] = lambda: None
         """Called before time passes, to wait for the work of real threads."""
         self.in_call: Callable[[VirtualProcess], bool] = lambda _: False
-        self._mains = mains
         self._processes: dict[int, VirtualProcess] = {}
         self._stack = contextlib.ExitStack()
 
@@ -228,8 +234,7 @@ class VirtualHost:
             own.wait_for(seconds)
 
     def _running(self) -> VirtualProcess | None:
-        me = threading.get_ident()
-        return next((process for process in self._processes.values() if process.owns(me)), None)
+        return self._processes.get(threading.get_native_id())
 
     # Time
 
@@ -249,15 +254,15 @@ class VirtualHost:
         self.at += seconds
         self.slept += seconds
 
-    def reboot(self, *, uptime: float = 20.0, down: float = 120.0) -> None:
+    def reboot(self) -> None:
         """Reset the boot clock. The caller has ended all processes."""
-        self.booted += self.at + down
-        self.at, self.slept = uptime, 0.0
+        self.booted += self.at + 120.0
+        self.at, self.slept = 20.0, 0.0
 
     # Processes
 
     def _start(self, arguments: Sequence[str], **_: object) -> VirtualProcess:
-        process = VirtualProcess(self, self._mains[arguments[-1]])
+        process = VirtualProcess(self, MAINS[arguments[-1]])
         self._processes[process.pid] = process
         return process
 
@@ -283,3 +288,23 @@ class VirtualHost:
     @property
     def processes(self) -> tuple[VirtualProcess, ...]:
         return tuple(self._processes.values())
+
+
+# Children
+
+
+def _run(orders_type: type[OrdersT], work: Work[OrdersT], process: VirtualProcess) -> int:
+    """Run a child without the parts that need a separate process: what else `lifecycle.run` does."""
+    encoder = frame.Encoder()
+
+    def send(*messages: frame.Frame) -> None:
+        process.write(b"".join(map(encoder.encode, messages)))
+
+    send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
+    return work(replace(orders_type.decode(process.orders), page=process.page), send, process.requests)
+
+
+MAINS: Mapping[str, Main] = {
+    "gpumon.collectors.sampler": partial(_run, SamplerOrders, poll_node),
+    "gpumon.collectors.host": partial(_run, HostOrders, poll_host),
+}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,10 +45,6 @@ class FaultOutcome:
     """Other checks with verdicts that are not inhibited."""
     folded: tuple[str, ...] = ()
     """Checks with inhibited verdicts."""
-
-    @property
-    def right_device(self) -> bool:
-        return not self.elsewhere
 
 
 def target(profile: str) -> int:
@@ -101,9 +98,13 @@ class Trial:
         """Seconds from the start of the fault to the verdict."""
         self.last: dict[Key, Verdict] = {}
 
+        self.end = max(fault.steps[-1].at + deadline(fault) for _, fault in faults)
+        """Seconds from the start of the faults in which all verdicts must be raised."""
+
     def begin(self) -> None:
         """Run the healthy node, then schedule the steps of the faults."""
         self._world.advance(HEALTHY_SECONDS)
+        self.keys = [(fault.check, device(self._world, fault, gpu)) for gpu, fault in self._faults]
         self._began = self._world.clock
         self._keys_before = {verdict.key for verdict in self._world.verdicts}
         for number, (gpu, fault) in enumerate(self._faults):
@@ -141,6 +142,16 @@ class Trial:
     def seconds_passed(self) -> float:
         return self._world.clock - self._began
 
+    @property
+    def complete(self) -> bool:
+        """Return whether the verdict of each fault was raised."""
+        return all(key in self.raised_after for key in self.keys)
+
+    def await_verdicts(self) -> None:
+        """Let time pass until the verdict of each fault is raised, or is too late."""
+        while self.seconds_passed < self.end and not self.complete:
+            self.advance(STEP_SECONDS)
+
 
 def device(world: World, fault: FaultRow, gpu: int) -> str:
     """Return the device as verdicts name it."""
@@ -163,18 +174,14 @@ def measure(fault: FaultRow, profile: str, **settings: Mapping[str, Any]) -> Fau
     with world_of(profile, [fault], settings) as world:
         trial = Trial(world, [(gpu, fault)])
         trial.begin()
-        key = (fault.check, device(world, fault, gpu))
-        end = fault.steps[-1].at + deadline(fault)
-        while trial.seconds_passed < end:
-            trial.advance(STEP_SECONDS)
-            if key in trial.raised_after:
-                break
-        if key in trial.raised_after:
+        trial.await_verdicts()
+        if trial.complete:
             trial.advance(max(0.0, fault.steps[-1].at - trial.seconds_passed) + AFTERWARDS)
-        return _outcome(fault, profile, key, trial, world)
+        return _outcome(fault, profile, trial, world)
 
 
-def _outcome(fault: FaultRow, profile: str, key: Key, trial: Trial, world: World) -> FaultOutcome:
+def _outcome(fault: FaultRow, profile: str, trial: Trial, world: World) -> FaultOutcome:
+    [key] = trial.keys
     own = trial.last.get(key)
     cause = None if own is None else own.inhibited_by
     others = [verdict for verdict in trial.last.values() if verdict.key not in {key, cause}]
@@ -204,26 +211,23 @@ def _device_name(world: World, verdict: Verdict) -> str:
     return f"GPU {gpu.index}" if gpu is not None else verdict.device or "node"
 
 
-class _Folder:
-    """A world in a temporary folder."""
-
-    def __init__(self, profile: str, before: str, settings: Mapping[str, Any], **more: Any) -> None:
-        # The thread of an agent that was killed may still be writing its health file.
-        self._folder = tempfile.TemporaryDirectory(prefix="gpumon-truth-", ignore_cleanup_errors=True)
-        self._world = World(profile, Path(self._folder.name), before, settings=settings, **more)
-
-    def __enter__(self) -> World:
-        return self._world.__enter__()
-
-    def __exit__(self, *problem: object) -> None:
-        self._world.__exit__(*problem)
-        self._folder.cleanup()
+@contextlib.contextmanager
+def _world(profile: str, before: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[World]:
+    """Run a world in a temporary folder."""
+    # The thread of an agent that was killed may still be writing its health file.
+    with (
+        tempfile.TemporaryDirectory(prefix="gpumon-truth-", ignore_cleanup_errors=True) as folder,
+        World(profile, Path(folder), yaml.safe_dump(dict(before)), settings=settings) as world,
+    ):
+        yield world
 
 
-def world_of(profile: str, faults: Sequence[FaultRow], settings: Mapping[str, Any] | None = None) -> _Folder:
+def world_of(
+    profile: str, faults: Sequence[FaultRow], settings: Mapping[str, Any] | None = None
+) -> contextlib.AbstractContextManager[World]:
     """Return a world for these faults."""
     own: dict[str, Any] = {section: values for fault in faults for section, values in fault.settings.items()}
-    return _Folder(profile, yaml.safe_dump(before(faults)), {**own, **(settings or {})})
+    return _world(profile, before(faults), {**own, **(settings or {})})
 
 
 # Disturbances
@@ -242,9 +246,7 @@ class CalmOutcome:
 
 def measure_disturbance(disturbance: Disturbance, profile: str, hours: float) -> CalmOutcome:
     """Repeat a disturbance for this time, and collect the verdicts."""
-    with _Folder(
-        profile, yaml.safe_dump(dict(disturbance.before)), disturbance.settings, uptime=disturbance.uptime
-    ) as world:
+    with _world(profile, disturbance.before, disturbance.settings) as world:
         world.advance(2 * HEALTHY_SECONDS)
         end = world.clock + 3600.0 * hours
         raised: dict[tuple[str, str, float], str] = {}

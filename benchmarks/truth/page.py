@@ -92,7 +92,7 @@ def _caveats(known: int, pieces: int, states: int) -> Iterator[str]:
 
 def is_missed(outcome: FaultOutcome) -> bool:
     """Return whether the fault was not found, or also found on a wrong device."""
-    return outcome.seconds is None or not outcome.right_device
+    return outcome.seconds is None or bool(outcome.elsewhere)
 
 
 def false(disturbance: Disturbance, calm: CalmOutcome) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ from gpumon_sim.profiles import PROFILES
 
 from benchmarks.truth.fault import FaultRow
 from benchmarks.truth.faults import FAULTS
-from benchmarks.truth.measure import AFTERWARDS, STEP_SECONDS, Trial, deadline, device, world_of
+from benchmarks.truth.measure import AFTERWARDS, Trial, world_of
 
 NAMES = (
     "fell off the bus: Xid 79, and lost to NVML",
@@ -73,12 +73,9 @@ def measure_pair(one: FaultRow, other: FaultRow, profile: str, *, same_gpu: bool
     with world_of(profile, [one, other]) as world:
         trial = Trial(world, placed)
         trial.begin()
-        keys = [(fault.check, device(world, fault, gpu)) for gpu, fault in placed]
-        end = max(fault.steps[-1].at + deadline(fault) for fault in (one, other))
-        while trial.seconds_passed < end and not all(key in trial.raised_after for key in keys):
-            trial.advance(STEP_SECONDS)
+        trial.await_verdicts()
         trial.advance(AFTERWARDS)
-        last = [trial.last.get(key) for key in keys]
+        keys, last = trial.keys, [trial.last.get(key) for key in trial.keys]
         return PairOutcome(
             names=(one.name, other.name),
             profile=profile,

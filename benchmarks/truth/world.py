@@ -15,7 +15,6 @@ from fastapi import FastAPI
 from gpumon_sim.profiles import PROFILES
 from typing_extensions import Self
 
-from benchmarks.truth.children import MAINS
 from benchmarks.truth.host import VirtualHost, VirtualProcess
 from gpumon.bootstrap import Services, service_table
 from gpumon.clock import BOOT_ID, SIMULATED, boot_clock
@@ -124,16 +123,13 @@ class World:
         scenario: str = "",
         *,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
-        uptime: float = 86400.0,
-        interval: float = POLL_SECONDS,
     ) -> None:
         self.profile = profile
-        self.host = VirtualHost(MAINS, uptime=uptime)
+        self.host = VirtualHost()
         self.host.in_call = _in_a_call
         self.agent: VirtualAgent
         self._folder = folder
         self._settings = {**dict(settings or {}), **_parts(profile, settings or {})}
-        self._interval = interval
         self._scenario = folder / "scenario.yml"
         self._log, self._records = folder / "kmsg", 0
         self._boots = 0
@@ -293,7 +289,7 @@ class World:
         given: dict[str, dict[str, Any]] = {
             "web": {"listen_address": "127.0.0.1:0", "token_file": self._folder / "token"},
             "store": {"path": self._folder / "gpumon.db"},
-            "poll": {"interval_seconds": self._interval},
+            "poll": {"interval_seconds": POLL_SECONDS},
             "simulate": {"profile": self.profile, "scenario": self._scenario},
             "probe": {"enabled": False},
             "release": {"marker": self._folder / "release"},

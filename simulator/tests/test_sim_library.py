@@ -1,4 +1,4 @@
-"""The simulated library as a C library: pointers, handles, buffers, struct versions."""
+"""The simulated library: its functions, handles and structs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 import pynvml
 import pytest
+from each_case import each_case
 from gpumon_sim.exports import EXPORTS
-from gpumon_sim.library import open_node
+from gpumon_sim.library import DESCRIBED, open_node, signature
 from simulated import answer, simulated_node
 
 from gpumon.model.orders import SimulationError
@@ -187,3 +188,12 @@ def test_the_profiles_load_neither_driver_nor_ctypes() -> None:
     """The profiles can be imported without the driver and ctypes, so that the daemon can check a name."""
     script = "import sys; import gpumon_sim.profiles; sys.exit(bool({'pynvml', 'ctypes'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@each_case("function", sorted(DESCRIBED))
+def test_the_arguments_of_every_function_are_described(function: str) -> None:
+    """Every simulated or recorded function has words that describe all arguments of the C function."""
+    described = signature(function)
+
+    assert described is not None
+    assert len(described.c_types) >= len(described.words)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages.measure import NotificationOutcome, outcome_of, served_runbooks
-from benchmarks.pages.page import page
+from benchmarks.pages.measure import NotificationOutcome, outcome_of, page, served_runbooks
 from benchmarks.pages.stack import Notified
 from benchmarks.pages.tape import FaultCase, Place, Tape
 

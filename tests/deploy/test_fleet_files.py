@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import yaml
 from agents import AgentProcess, eventually, free_port, running
 from each_case import each_case
+from servers import prometheus, query, write_yaml
 
 from gpumon import JOB
 from gpumon.outputs.metric_catalogue import catalogue
@@ -233,32 +233,21 @@ def test_prometheus_scrapes_what_http_sd_serves(tmp_path: Path) -> None:
     whole["scrape_configs"][0]["metric_relabel_configs"] = _yaml(PROMETHEUS / "lean.yml")
     (tmp_path / "rules").mkdir()
     shutil.copy(ROOT / "alert_rules" / "gpumon.yml", tmp_path / "rules")
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(whole))
+    write_yaml(tmp_path / "prometheus.yml", whole)
     (tmp_path / "hosts").write_text(f"127.0.0.1:{agent.port} rack=r7\n")
     discovery = [sys.executable, "-m", "gpumon", "sd", "--hosts", str(tmp_path / "hosts"), "--label-from", "rack"]
     discovery += [f"--listen=127.0.0.1:{served}"]
-    prometheus = [
-        "prometheus",
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'db'}",
-    ]
-    prometheus += [f"--web.listen-address=127.0.0.1:{port}"]
-
-    def ask(query: str) -> list[Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={query}", timeout=30) as answer:
-            return list(json.load(answer)["data"]["result"])
-
     with contextlib.ExitStack() as stack:
         stack.callback(agent.stop)
         agent.start()
         stack.enter_context(running(discovery, tmp_path / "sd.log"))
         eventually(lambda: "serving targets" in (tmp_path / "sd.log").read_text())
-        stack.enter_context(running(prometheus, tmp_path / "prometheus.log"))
-        [up] = eventually(lambda: ask("cluster:gpumon_gpus:up:sum"), within=60)
+        stack.enter_context(prometheus(tmp_path, port))
+        [up] = eventually(lambda: query(port, "cluster:gpumon_gpus:up:sum"), within=60)
         assert up["value"][1] == "8"
-        [target] = ask('gpumon_build_info{job="gpumon"}')
+        [target] = query(port, 'gpumon_build_info{job="gpumon"}')
         assert target["metric"]["rack"] == "r7"
-        assert ask("gpumon_gpu_up")
-        assert ask("gpumon_gpu_memory_reserved_bytes") == ask("gpumon_gpu_persistence_mode") == []
-        [[scraped], [kept]] = [ask(f'{name}{{job="gpumon"}}') for name in (SCRAPED, KEPT)]
+        assert query(port, "gpumon_gpu_up")
+        assert query(port, "gpumon_gpu_memory_reserved_bytes") == query(port, "gpumon_gpu_persistence_mode") == []
+        [[scraped], [kept]] = [query(port, f'{name}{{job="gpumon"}}') for name in (SCRAPED, KEPT)]
         assert float(kept["value"][1]) < float(scraped["value"][1]) / 2

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from agents import eventually, free_port, running
+from agents import eventually, free_port
+from servers import alertmanager, http_server, write_yaml
 
-from benchmarks.pages.stack import ALERTMANAGER, Notified, Receivers, routes, server, webhooks
+from benchmarks.pages.stack import ALERTMANAGER, Notified, routes, webhook
 from gpumon.fleet.alert_rules import rules
 from gpumon.fleet.outages import JOIN_SECONDS
 from gpumon.health.check_row import MINUTE
@@ -28,8 +29,8 @@ RULES = {rule.name: rule for rule in rules()}
 class PagerReceiver:
     """An Alertmanager that waits less than the shipped one, and what its receiver `pager` got."""
 
-    def __init__(self, url: str, receivers: Receivers, file: Path) -> None:
-        self.url, self._receivers, self._file = url, receivers, file
+    def __init__(self, url: str, received: list[Notified], file: Path) -> None:
+        self.url, self._received, self._file = url, received, file
 
     def fire(self, name: str, *instances: str, **labels: str) -> None:
         """Send an alert of a port for each of these nodes, as Prometheus does."""
@@ -55,10 +56,10 @@ class PagerReceiver:
 
     def pages(self, receiver: str = "pager") -> list[tuple[str, list[str]]]:
         """Return the alert and the nodes of each notification to the receiver, sorted."""
-        received = [one for one in list(self._receivers.received) if one.receiver == receiver]
         by_number: dict[int, list[Notified]] = {}
-        for one in received:
-            by_number.setdefault(one.notification, []).append(one)
+        for one in list(self._received):
+            if one.receiver == receiver:
+                by_number.setdefault(one.notification, []).append(one)
         return sorted(
             (each[0].labels["alertname"], sorted(one.labels.get("instance", "") for one in each))
             for each in by_number.values()
@@ -84,18 +85,12 @@ def quick(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
 @pytest.fixture
 def pager(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PagerReceiver]:
     """Run Alertmanager with the shipped routes. A parameter is a function that changes their text."""
-    receivers, port = Receivers(), free_port()
+    received, port = list[Notified](), free_port()
     text = getattr(request, "param", str)(ALERTMANAGER.read_text(encoding="utf-8"))
-    with server(webhooks(receivers)) as hooks:
-        (tmp_path / "alertmanager.yml").write_text(yaml.safe_dump(quick(routes(hooks, text))))
-        flags = [
-            f"--config.file={tmp_path / 'alertmanager.yml'}",
-            f"--storage.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--cluster.listen-address=",
-        ]
-        with running(["prometheus-alertmanager", *flags], tmp_path / "alertmanager.log"):
-            pager = PagerReceiver(f"http://127.0.0.1:{port}", receivers, tmp_path / "alertmanager.yml")
+    with http_server(webhook(received)) as hooks:
+        write_yaml(tmp_path / "alertmanager.yml", quick(routes(hooks, text)))
+        with alertmanager(tmp_path, port):
+            pager = PagerReceiver(f"http://127.0.0.1:{port}", received, tmp_path / "alertmanager.yml")
             eventually(pager.answers)
             yield pager
 

@@ -6,16 +6,15 @@ import contextlib
 import json
 import ssl
 import subprocess
-import threading
 import urllib.parse
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import Authority
 from each_case import each_case
+from servers import HttpRequest, http_server
 
 ROOT = Path(__file__).parents[2] / "deploy"
 SLURM, KUBERNETES = (ROOT / folder / "gpumon-gate.sh" for folder in ("slurm", "kubernetes"))
@@ -131,30 +130,17 @@ def api_server(folder: Path, pods: list[Any], token: str) -> Iterator[tuple[dict
     authority.sign("server", "IP:127.0.0.1")
     (folder / "account" / "token").write_text(f"{token}\n")
 
-    class ApiServer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(urllib.parse.unquote(self.path))
-            self.send_response(200 if self.headers["Authorization"] == "Bearer right" else 403)
-            self.end_headers()
-            self.wfile.write(json.dumps({"items": pods}).encode())
+    def answer(request: HttpRequest) -> tuple[int, bytes]:
+        asked.append(urllib.parse.unquote(request.path))
+        status = 200 if request.headers["Authorization"] == "Bearer right" else 403
+        return status, json.dumps({"items": pods}).encode()
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    served = HTTPServer(("127.0.0.1", 0), ApiServer)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "account" / "server.crt", folder / "account" / "server.key")
-    served.socket = context.wrap_socket(served.socket, server_side=True)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(served.server_port)}
-    try:
-        yield (
-            place | {"ACCOUNT": str(folder / "account"), "NODE_NAME": "n17", "HTTPS_PROXY": "http://127.0.0.1:9"},
-            asked,
-        )
-    finally:
-        served.shutdown()
-        served.server_close()
+    with http_server(answer, tls=context) as port:
+        place = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+        own = {"ACCOUNT": str(folder / "account"), "NODE_NAME": "n17", "HTTPS_PROXY": "http://127.0.0.1:9"}
+        yield place | own, asked
 
 
 def pod(name: str, **limits: str) -> Any:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from agents import AgentProcess, eventually, free_port, running
+from agents import AgentProcess, eventually, free_port
 from dcgm_queries import PublicQuery, public_queries
+from servers import prometheus, write_yaml
 
 from gpumon.outputs.dcgm import FIELDS
 
@@ -68,7 +68,8 @@ class DcgmFleet:
             for agent in self._agents.values():
                 agent.start()
                 stack.callback(agent.stop)
-            stack.enter_context(running(self._prometheus(), self._folder / "prometheus.log"))
+            self._configure()
+            stack.enter_context(prometheus(self._folder, self._port))
             eventually(lambda: urllib.request.urlopen(f"{self._url}/-/ready", timeout=30).status)
             eventually(lambda: len(self.ask("count_over_time(up[1m]) >= 5")) == len(NODES))
             self._agents[f"{NODE}:9401"].simulate(FAULTS)
@@ -78,16 +79,14 @@ class DcgmFleet:
             eventually(lambda: len(self.ask(f"count by (instance) ({rates})")) == len(NODES))
             yield self
 
-    def _prometheus(self) -> list[str]:
+    def _configure(self) -> None:
         targets = [
             {"targets": [f"127.0.0.1:{agent.port}"], "labels": {"instance": instance, **TARGET}}
             for instance, agent in self._agents.items()
         ]
-        job = {"job_name": VALUES["job"], "metrics_path": "/metrics/dcgm", "scrape_interval": "1s"}
-        file = self._folder / "prometheus.yml"
-        file.write_text(yaml.safe_dump({"scrape_configs": [job | {"static_configs": targets}]}), encoding="utf-8")
-        listen = f"--web.listen-address=127.0.0.1:{self._port}"
-        return ["prometheus", f"--config.file={file}", f"--storage.tsdb.path={self._folder / 'tsdb'}", listen]
+        job: dict[str, Any] = {"job_name": VALUES["job"], "metrics_path": "/metrics/dcgm", "scrape_interval": "1s"}
+        job |= {"static_configs": targets}
+        write_yaml(self._folder / "prometheus.yml", {"scrape_configs": [job]})
 
     def ask(self, query: str) -> list[Any]:
         """Return the series of an instant query. Raise ValueError if Prometheus cannot parse it."""

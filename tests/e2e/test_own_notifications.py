@@ -14,7 +14,7 @@ import pytest
 import yaml
 from agents import AgentProcess, eventually
 from alert_stack import AlertStack
-from receivers import http_inbox
+from servers import http_inbox
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_an_alertmanager_that_comes_back_gets_what_fires(agent: AgentProcess, tm
     agent.simulate(LOST)
     eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="failed"))
     stack.scrape()
-    with stack.up(prometheus=False):
+    with stack.up(scraping=False):
         eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
 
 
@@ -85,7 +85,7 @@ def test_an_alertmanager_that_does_not_answer_holds_up_nothing(agent: AgentProce
     """It takes connections and is silent: the attempt fails, readings go on, and later it gets the alert once."""
     stack = AlertStack(tmp_path, agent.port)
     stack.scrape()
-    with stack.up(prometheus=False):
+    with stack.up(scraping=False):
         stack.alertmanager_process.send_signal(signal.SIGSTOP)
         agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
         agent.simulate(LOST)
@@ -101,10 +101,10 @@ def test_an_alertmanager_that_restarts_notifies_once(agent: AgentProcess, tmp_pa
     stack = AlertStack(tmp_path, agent.port)
     stack.scrape()
     agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
-    with stack.up(prometheus=False):
+    with stack.up(scraping=False):
         agent.simulate(LOST)
         eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
-    with stack.up(prometheus=False):
+    with stack.up(scraping=False):
         assert eventually(stack.firing, within=120) == {("GpuLost", "1")}
         agent.simulate({"idle": True, "gpus": {0: {"lost": True}, 1: {"lost": True}}})
         eventually(lambda: len(stack.notified_by_labels("GpuLost")) == 2)

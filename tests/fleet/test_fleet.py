@@ -6,9 +6,7 @@ import contextlib
 import json
 import sys
 import termios
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import unquote_plus
 
@@ -16,6 +14,7 @@ import pytest
 from agents import free_port
 from each_case import each_case
 from live_terminal import Terminal
+from servers import HttpRequest, http_server
 
 from gpumon.cli.live_view import ENTER
 from gpumon.cli.main import main
@@ -40,20 +39,11 @@ def test_a_live_view_ends_with_q_and_restores_the_terminal(tmp_path: Path) -> No
 def serving(text: str | Callable[[str], str]) -> Iterator[str]:
     """Serve a text, or the text that a function returns for the path of a request. Return the URL."""
 
-    class PageSource(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write((text if isinstance(text, str) else text(unquote_plus(self.path))).encode())
+    def answer(request: HttpRequest) -> tuple[int, bytes]:
+        return 200, (text if isinstance(text, str) else text(unquote_plus(request.path))).encode()
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), PageSource)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with http_server(answer) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(params=["<html>", "{}", "[]"])

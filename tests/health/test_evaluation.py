@@ -1,10 +1,14 @@
-"""From findings to verdicts."""
+"""Evaluation of the checks, also on simulated nodes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+from changed_report import changed
 from judging import LOOK, Ward
 
 from gpumon.health.check_row import Check
@@ -14,8 +18,10 @@ from gpumon.health.policy import Policy
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.verdict import NODE, Action, Clearance, Finding, Level, Verdict, fail
 from gpumon.model.instant import Instant
+from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_section
 from gpumon.state.sections import changes
+from scripts.simulated_reports import report_of
 
 
 def test_every_check_row_is_complete() -> None:
@@ -154,3 +160,120 @@ def _verdict(check: Check, ward: Ward) -> Verdict:
         raised=Instant(ward.report.boot_id, ward.at, ward.wall),
         last_active=Instant(ward.report.boot_id, ward.at, ward.wall),
     )
+
+
+WORK = "jobs: [{load: 0.9}]\n"
+IDLE = "idle: true\n"
+LIGHT = 'jobs: [{load: 0.1}]\ngpus: {"*": {set: {utilization: 100, memory_utilization: 20, '
+"""Small kernels one after another, as of an inference server: utilization counts any resident kernel (nvml.h)."""
+SCENARIOS: Mapping[tuple[str, str], tuple[Level, str]] = {
+    ("gpu_thermal_margin_low", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {temperature: 88}}}"),
+    ("gpu_thermal_margin_low", "b200x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 92}}}"),
+    ("gpu_thermal_margin_low", "l40sx4"): (Level.WARN, WORK + "gpus: {3: {set: {margin: -5, temperature: 70}}}"),
+    ("gpu_thermal_margin_low", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {temperature: 91}}}"),
+    ("gpu_thermal_margin_low", "t4x1"): (Level.WARN, WORK + "gpus: {0: {set: {temperature: 86}}}"),
+    ("gpu_memory_temperature_high", "h200x8"): (Level.WARN, WORK + "gpus: {3: {set: {memory_temperature: 97}}}"),
+    ("gpu_power_brake", "h100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {clock_events: 136, sm_clock: 600}}}"),
+    ("gpu_power_cap_low", "l40sx4"): (Level.WARN, "busy: true\ngpus: {3: {set: {power_limit: 200}}}"),
+    ("gpu_power_cap_low", "h100x8"): (
+        Level.WARN,
+        "busy: true\ngpus: {3: {set: {power_limit: 200, power_limit_requested: 200}}}",
+    ),
+    ("gpu_power_implausible", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {power: 12}}}"),
+    ("gpu_hw_slowdown", "a100x8"): (Level.FAIL, WORK + "gpus: {3: {set: {clock_events: 8}}}"),
+    ("gpu_hw_slowdown", "h100x8"): (Level.WARN, WORK + "gpus: {3: {set: {clock_events: 32}}}"),
+    ("gpu_clock_straggler", "gb200x4"): (Level.WARN, WORK + "gpus: {3: {set: {sm_clock: 1200}}}"),
+    ("gpu_spin", "a100x8"): (
+        Level.WARN,
+        "jobs: [{load: 0.01}]\ngpus: {3: {set: {utilization: 100, memory_utilization: 0, power: 120}}}",
+    ),
+    ("gpu_utilization_latched", "b200x8"): (Level.WARN, IDLE + "gpus: {3: {latched_utilization: true}}"),
+    ("gpu_utilization_latched", "gb200x4"): (Level.WARN, IDLE + "gpus: {3: {latched_utilization: true}}"),
+    ("gpu_spin", "h100x8"): (
+        Level.WARN,
+        'jobs: [{load: 0.01}]\ngpus: {3: {set: {utilization: 100, power: 130}, gpm: {"*": 2}}}',
+    ),
+    ("gpu_persistence_off", "t4x1"): (Level.WARN, "gpus: {0: {set: {persistence_mode: 0}}}"),
+    ("gpu_settings_pending", "h100x8"): (Level.WARN, "gpus: {3: {ecc: {pending: 0}}}"),
+    ("pcie_width_degraded", "l40sx4"): (Level.FAIL, "busy: true\ngpus: {3: {set: {pcie_width: 8}}}"),
+    ("pcie_width_degraded", "h100migx8"): (Level.FAIL, "busy: true\ngpus: {3: {set: {pcie_width: 8}}}"),
+    ("pcie_width_degraded", "t4x1"): (Level.WARN, "busy: true\ngpus: {0: {set: {pcie_width: 8}}}"),
+    ("gpu_memory_orphaned", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {set: {memory_used: 9000000000}}}"),
+    ("gpu_ecc_uncorrectable", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {ecc: {uncorrected_dram: 2}}}"),
+    ("gpu_ecc_uncorrectable", "t4x1"): (Level.WARN, IDLE + "gpus: {0: {ecc: {uncorrected_sram: 1}}}"),
+    ("gpu_ecc_sram_threshold", "b200x8"): (Level.FAIL, IDLE + "gpus: {3: {ecc: {threshold_exceeded: 1}}}"),
+    ("gpu_ecc_corrected_high", "a100x8"): (Level.WARN, IDLE + "gpus: {3: {ecc: {corrected_sram: 10001}}}"),
+    ("gpu_row_remap_failed", "gb200x4"): (Level.FAIL, IDLE + "gpus: {3: {remap: {failed: 1}}}"),
+    ("gpu_row_remap_many", "h200x8"): (Level.WARN, IDLE + "gpus: {3: {remap: {uncorrectable: 512}}}"),
+    ("gpu_row_remap_banks", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {remap: {banks_none: 1}}}"),
+    ("gpu_row_remap_pending", "gb200x4"): (Level.WARN, IDLE + "gpus: {3: {repair: {channel: 1}}}"),
+    ("gpu_row_remap_pending", "l40sx4"): (Level.WARN, IDLE + "gpus: {3: {repair: {tpc: 1}}}"),
+    ("gpu_memory_unrepairable", "gb200x4"): (Level.FAIL, IDLE + "gpus: {3: {repair: {impossible: 1}}}"),
+    ("gpu_row_remap_pending", "h100x8"): (Level.WARN, IDLE + "gpus: {3: {remap: {pending: 1, uncorrectable: 1}}}"),
+    ("gpu_retired_pages", "t4x1"): (Level.FAIL, IDLE + "gpus: {0: {set: {retired_uncorrected: 61}}}"),
+    ("gpu_page_retirement_pending", "t4x1"): (Level.WARN, IDLE + "gpus: {0: {set: {retired_pending: 1}}}"),
+    ("gpu_recovery_action", "h100x8"): (Level.FAIL, IDLE + "gpus: {3: {set: {recovery_action: 2}}}"),
+}
+
+
+def uptime(profile: str, text: str, tmp_path: Path, minutes: float) -> Ward:
+    """A node that goes on as the scenario has it."""
+    scenario = tmp_path / "scenario.yml"
+    scenario.write_text(text)
+    report = report_of(profile, scenario)
+    ward = Ward()
+    ward.report = changed(ward.report, gpus=report.gpus, ports=(), node=report.node, probe=ProbeState())
+    return ward.go_on(minutes * 60, every=30)
+
+
+@pytest.mark.parametrize(("check", "profile"), SCENARIOS)
+def test_what_is_injected_is_found(check: str, profile: str, tmp_path: Path) -> None:
+    """On the GPU it was done to, as the one primary verdict."""
+    level, text = SCENARIOS[check, profile]
+    ward = uptime(profile, text, tmp_path, 70 if check == "gpu_settings_pending" else 35)
+    found = ward.report.health.primary
+    device = ward.report.gpus[min(3, len(ward.report.gpus) - 1)].uuid
+    assert [(each.check, each.level, each.device) for each in found] == [(check, level, device)]
+
+
+@pytest.mark.parametrize(
+    ("profile", "text"),
+    [
+        ("h100x8", "busy: true"),
+        ("h100x8", IDLE),
+        ("h100migx8", "busy: true"),
+        ("h100guestx2", "busy: true"),
+        ("gb200x4", IDLE + 'gpus: {"*": {set: {memory_used: 60000000000}}}'),
+        ("t4x1", "busy: true"),
+        ("l40sx4", 'busy: true\ngpus: {"*": {set: {slot_width: 8}}}'),
+        ("l40sx4", LIGHT + "power: 95}}}"),
+        ("t4x1", LIGHT + "power: 24}}}"),
+        ("a100x8", LIGHT + "power: 120}}}"),
+        ("a100x8", "gpus: {3: {set: {power_limit: 350, power_limit_requested: 350}}}\nbusy: true"),
+    ],
+    ids=[
+        *("at the power limit", "idle", "mig", "a guest", "memory of a Grace host", "old driver", "narrow slots"),
+        *("light inference on L40S", "light inference on T4", "light inference on A100", "a lower limit"),
+    ],
+)
+def test_what_is_normal_gives_no_verdict(profile: str, text: str, tmp_path: Path) -> None:
+    """For an hour and more."""
+    assert not uptime(profile, text, tmp_path, 70).transitions
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        ("575.57.08", (None, None, None)),
+        ("580.105.08", ({"channel": 0.0, "tpc": 0.0}, None, None)),
+        ("595.80", ({"channel": 0.0, "tpc": 0.0}, 0.0, None)),
+        ("615.10", ({"channel": 0.0, "tpc": 0.0, "bank": 1.0}, 0.0, 2.0)),
+    ],
+)
+def test_repairs_are_read_from_the_drivers_that_report_them(driver: str, expected: object, tmp_path: Path) -> None:
+    """An older driver has neither the functions nor the fields: nothing is reported."""
+    scenario = tmp_path / "scenario.yml"
+    scenario.write_text(f'driver_version: "{driver}"\ngpus: {{1: {{repair: {{bank: 1, banks_spent: 2}}}}}}\n')
+    report = report_of("b200x8", scenario)
+    gpu = report.gpus[1].gpu
+    assert (gpu.repair_pending, gpu.memory_unrepairable, gpu.bank_groups_without_spares) == expected

@@ -1,4 +1,4 @@
-"""The documents: same names and values as the metrics, absent is null, what is wrong comes first."""
+"""JSON documents, their problems and the order of these."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import sample_reports as samples
 from changed_report import changed
 from each_case import each_case
+from judging import Ward
 from sample_reports import gpu_document, report_document
 
 from gpumon.health.alert_texts import SEVERITIES
@@ -32,7 +33,7 @@ from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.base import row_values
 from gpumon.outputs.responses.events import newest_first
-from gpumon.outputs.responses.health import HealthResponse
+from gpumon.outputs.responses.health import CurrentHealthResponse, HealthResponse
 from gpumon.probe.core.probe_metrics import METRICS
 from gpumon.probe.core.state import ProbeState, end_run
 from gpumon.state.report import Report
@@ -393,3 +394,33 @@ def test_a_cleared_run_is_no_problem_any_more() -> None:
         )
         cleared = replace(report, health=replace(report.health, cleared={verdict.key: over}))
         assert [problem.title for problem in problems(cleared)] == titles
+
+
+def hot_before_the_outage() -> Ward:
+    """Return a node with a GPU that was too hot when its driver stopped to answer seven minutes ago."""
+    ward = Ward(gpus=4, ports=0)
+    ward.gpu(2, name="NVIDIA H100 80GB HBM3", thermal_margin_celsius=-4.0, temperature_celsius=70.0)
+    ward.go_on(600)
+    assert problems(ward.report)[0].title.startswith("GPU 2: ")
+    assert "Last observed" not in problems(ward.report)[0].detail
+    ward.node(nvml_up=0.0)
+    unread = [replace(state, fault="unknown", gpu=Gpu(name=state.gpu.name)) for state in ward.report.gpus]
+    ward.report = changed(ward.report, gpus=tuple(unread))
+    return ward.go_on(420)
+
+
+def test_an_outage_of_the_driver_is_above_what_was_observed_before() -> None:
+    """Status and page begin with the outage; a GPU that was hot before is stated with the time of that reading."""
+    ward = hot_before_the_outage()
+    outage, hot, *_ = problems(ward.report)
+    assert outage.title.startswith("The NVIDIA driver does not respond")
+    assert hot.title.startswith("GPU 2: ")
+    assert hot.detail.startswith("Last observed at 2027-01-16 08:10:00 UTC: ")
+
+
+def test_the_health_file_has_the_same_order_and_tense() -> None:
+    """`gpumon check` prints the first verdict of the file, which is the outage."""
+    outage, hot, *_ = CurrentHealthResponse.current(hot_before_the_outage().report).verdicts
+    assert outage.check == "gpu_driver_down"
+    assert hot.check == "gpu_thermal_margin_low"
+    assert hot.reason.startswith("Last observed at ")

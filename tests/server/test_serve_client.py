@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import example_node as example
 import pytest
 import sample_reports as samples
 from each_case import each_case
+from servers import http_server
 from serving import TOKEN, ServedNode, serving
 
 from gpumon.cli.client import MAX_BODY, Client, ClientError
@@ -39,9 +39,11 @@ STRANGERS = {
 
 
 @contextlib.contextmanager
-def stranger(says: bytes) -> Iterator[int]:
-    """The port of a server that says this to whoever asks, and hangs up."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def stranger(says: bytes, path: Path | None = None) -> Iterator[int]:
+    """Run a server that sends this to its first client, and hangs up: on a port, or on the unix socket of this path."""
+    with socket.socket(socket.AF_INET if path is None else socket.AF_UNIX) as listener:
+        listener.bind(("127.0.0.1", 0) if path is None else str(path))
+        listener.listen()
 
         def answer() -> None:
             connection, _ = listener.accept()
@@ -51,7 +53,7 @@ def stranger(says: bytes) -> Iterator[int]:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        yield listener.getsockname()[1]
+        yield listener.getsockname()[1] if path is None else 0
         thread.join(10)
 
 
@@ -99,32 +101,12 @@ def test_an_answer_of_another_version_is_an_error(
 ) -> None:
     """A command that cannot read the answer prints one line with the remedy, no traceback, and no success."""
     body = json.dumps(document).encode()
-    with local_stranger(tmp_path / "s", OK + f"{len(body)}\r\n\r\n".encode() + body):
+    with stranger(OK + f"{len(body)}\r\n\r\n".encode() + body, tmp_path / "s"):
         code = main([*command, f"--socket={tmp_path / 's'}"])
     shown = capsys.readouterr()
     assert code in {1, 2}, shown
     assert shown.err.count("\n") == 1
     assert "estart the agent" in shown.err
-
-
-@contextlib.contextmanager
-def local_stranger(path: Path, says: bytes) -> Iterator[None]:
-    """A unix socket that answers each of a few connections with these bytes."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(says)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield
-        thread.join(10)
 
 
 def test_missing_agent_is_an_error(token_file: Path) -> None:
@@ -212,33 +194,9 @@ def test_history_that_cannot_be_read_is_an_error(port: int, capsys: pytest.Captu
     assert "since='yesterday' is invalid" in capsys.readouterr().err
 
 
-class Foreign(http.server.BaseHTTPRequestHandler):
-    """A server that answers every request like the agent, with its own content."""
-
-    answers: Mapping[str, object]
-
-    def do_GET(self) -> None:
-        body = json.dumps(self.answers).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET  # noqa: N815 - the name that http.server calls
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-@contextlib.contextmanager
-def foreign(**answers: object) -> Iterator[int]:
-    handler = type("Handler", (Foreign,), {"answers": answers})
-    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+def foreign(**answers: object) -> contextlib.AbstractContextManager[int]:
+    """Return a server that answers every request like the agent, with its own content. It yields its port."""
+    return http_server(lambda _: (200, json.dumps(answers).encode()))
 
 
 def test_a_hold_by_another_server_is_an_error(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,20 +218,8 @@ def test_an_answer_does_not_control_the_terminal(token_file: Path, capsys: pytes
 
 def test_an_answer_that_ends_early_is_an_error() -> None:
     """A part of a document is not taken for the whole, even if it is valid JSON."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"verdicts": []}')
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=30.0)
-        with pytest.raises(ClientError, match="IncompleteRead"):
-            client.get("/api/v1/health", ["verdicts"])
-        thread.join()
+    with stranger(OK + b'100\r\n\r\n{"verdicts": []}') as port, pytest.raises(ClientError, match="IncompleteRead"):
+        Client(f"http://127.0.0.1:{port}", timeout=30.0).get("/api/v1/health", ["verdicts"])
 
 
 def test_an_answer_without_end_is_an_error() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import http.client
-import json
 import socket
 import ssl
 import subprocess
@@ -17,9 +16,10 @@ from typing import Any
 import bcrypt
 import pytest
 import yaml
-from agents import eventually, free_port, running
+from agents import eventually, free_port
 from certificates import Authority
 from each_case import each_case
+from servers import prometheus, query, write_yaml
 from serving import RawResponse, ServedNode, ask, serving
 
 from gpumon.cli.client import Client, ClientError
@@ -269,7 +269,7 @@ def test_prometheus_scrapes_with_certificate_and_password(authority: Authority, 
     """A real one, with the settings of docs/tls.md."""
     tls = tls_part(authority, client_auth_type="RequireAndVerifyClientCert", client_ca_file=str(authority.certificate))
     users = {"prometheus": HASH}
-    prometheus, folder = free_port(), authority.folder
+    folder = authority.folder
     (tmp_path / "password").write_text("open sesame")
     with serving(ServedNode(web_config=written(tmp_path, tls_server_config=tls, basic_auth_users=users))) as port:
         job = {
@@ -284,20 +284,10 @@ def test_prometheus_scrapes_with_certificate_and_password(authority: Authority, 
             "basic_auth": {"username": "prometheus", "password_file": f"{tmp_path}/password"},
             "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
         }
-        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [job]}))
-        flags = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb")
-        command = ["prometheus", *flags, f"--web.listen-address=127.0.0.1:{prometheus}"]
-        with running(command, tmp_path / "prometheus.log"):
-            eventually(lambda: is_up(prometheus))
-
-
-def is_up(prometheus: int) -> bool:
-    """Return whether the only target of this Prometheus was scraped."""
-    try:
-        found = json.loads(ask(prometheus, "/api/v1/query?query=up").body)["data"]["result"]
-    except (OSError, ValueError):  # it starts, and answers without JSON
-        return False
-    return [each["value"][1] for each in found] == ["1"]
+        write_yaml(tmp_path / "prometheus.yml", {"scrape_configs": [job]})
+        listening = free_port()
+        with prometheus(tmp_path, listening):
+            eventually(lambda: [each["value"][1] for each in query(listening, "up")] == ["1"])
 
 
 INVALID = {

@@ -1,20 +1,26 @@
-"""Which alerts of a Report are passed to the senders, and when."""
+"""Which alerts are sent when, and how one is delivered."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import sample_reports as reports
-from agents import eventually
+from agents import eventually, free_port
 from changed_report import changed
+from each_case import each_case
 from loops import running
-from receivers import Inbox, http_inbox
 from sample_windows import MAINTENANCE, window
+from servers import Inbox, http_inbox
 
 from gpumon.config.notifications_section import NotificationsSection
+from gpumon.services.delivery import DeliveryError, post
 from gpumon.services.notifier import STORE_GRACE_SECONDS, Notifier
 from gpumon.services.senders import Delays
 from gpumon.state.report import Report
@@ -123,3 +129,65 @@ def test_a_store_that_cannot_be_read_delays_a_message_and_does_not_suppress_it()
         resolved = webhook.wait_for(2)[1]
     events = [(each["data"]["labels"]["gpu"], each["data"]["state"]) for each in (event, resolved)]
     assert events == [("3", "firing"), ("3", "resolved")]
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield the URL of a server that gives every connection this answer, and the requests that it gets."""
+    requests: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    requests.append(connection.recv(65536))
+                    connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", requests
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@each_case(
+    ("answer", "words", "refused"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "not valid HTTP", False),
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "401", False),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404", False),
+        (b"HTTP/1.1 502 " + b"x" * 60_000 + b"\r\n\r\n", r"502 x{280,290}$", False),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "400", True),
+    ],
+)
+def test_an_odd_answer_is_a_failed_delivery(answer: bytes, words: str, refused: bool) -> None:  # noqa: FBT001 - a case
+    """Only an answer that blames the request itself ends its repetition."""
+    with answering(answer) as (url, _), pytest.raises(DeliveryError, match=words) as raised:
+        post(url, {})
+    assert raised.value.refused is refused
+
+
+def test_a_receiver_that_does_not_listen_is_an_error_in_plain_words() -> None:
+    """The text is that of the operating system, without the type of the error."""
+    with pytest.raises(DeliveryError) as raised:
+        post(f"http://127.0.0.1:{free_port()}/", {})
+    assert str(raised.value) == "Connection refused"
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """The target of a redirect gets neither the token nor a request."""
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as (target, requests):
+        redirect = f"HTTP/1.1 302 Found\r\nLocation: {target}/\r\nContent-Length: 0\r\n\r\n".encode()
+        with answering(redirect) as (url, _), pytest.raises(DeliveryError, match="302"):
+            post(url, {}, "secret")
+        assert requests == []
+
+
+@each_case(("url", "token"), [("hooks.example/secret", ""), ("http://h/ secret", ""), ("http://h/", "a\nsecret")])
+def test_an_error_does_not_quote_a_secret(url: str, token: str) -> None:
+    """An invalid URL or token is not in the text of the error, which is logged and exported."""
+    with pytest.raises(DeliveryError) as raised:
+        post(url, {}, token)
+    assert "secret" not in str(raised.value)

@@ -15,7 +15,7 @@ import pytest
 from agents import eventually
 from each_case import each_case
 from loops import running, turn_until
-from receivers import Inbox, http_inbox
+from servers import Inbox, http_inbox
 from unkillable import build, held
 
 from gpumon.config.notifications_section import NotificationsSection

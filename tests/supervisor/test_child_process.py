@@ -1,21 +1,24 @@
-"""Child processes: execution, output, kill of the process group, reaping, and abandonment of unkillable children."""
+"""Child processes, their output and their files."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from agents import eventually
+from each_case import each_case
 from loops import turn_until
 from unkillable import build, held
 
-from gpumon.supervisor.child_process import ChildCommand, ChildProcess
+from gpumon.supervisor.child_process import ChildCommand, ChildProcess, LineSplitter
 from gpumon.supervisor.loop import Loop
+from gpumon.supervisor.process_tree import children, open_files
 
 
 class ChildCallbacks:
@@ -147,3 +150,41 @@ def test_processes_of_a_group_end_with_the_child() -> None:
     assert callbacks.codes == [0]
     assert select.select([leftover], [], [], 60)[0]
     os.close(leftover)
+
+
+TOO_LONG = b"too long"
+
+
+@each_case("at_once", [1, 3, 11, 1000])
+@each_case(
+    ("received", "lines"),
+    [
+        (b"one\ntwo\n\nwithout an end", [b"one", b"two", b"", TOO_LONG]),
+        (b"just a ten\nmore than ten\nshort\n", [b"just a ten", TOO_LONG, b"short"]),
+        (b"x" * 1000 + b"\nnext\n" + b"y" * 1000 + b"\n", [TOO_LONG, b"next", TOO_LONG]),
+        (b"x" * 15 + b" tail\nnext\nre", [TOO_LONG, b"next"]),
+    ],
+)
+def test_a_line_over_the_limit_is_dropped_whole(received: bytes, lines: list[bytes], at_once: int) -> None:
+    """A line over the limit is dropped and reported once, however its bytes arrive."""
+    split: list[bytes] = []
+    splitter = LineSplitter(10, split.append, lambda: split.append(TOO_LONG))
+    for begin in range(0, len(received), at_once):
+        splitter.feed(received[begin : begin + at_once])
+    assert split == lines
+
+
+def test_open_files_are_found(tmp_path: Path) -> None:
+    """Open files of a child are listed by path; a process that has ended or is not readable has none."""
+    first, second = tmp_path / "nvidia3", tmp_path / "else"
+    for path in (first, second):
+        path.touch()
+    program = "import sys; files = [open(path) for path in sys.argv[1:]]; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(first), str(second)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert {str(first), str(second)} <= open_files(child.pid)
+        assert child.pid in children(os.getpid())
+        child.kill()
+    assert open_files(child.pid) == set()

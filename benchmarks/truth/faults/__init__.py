@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from gpumon_sim.sim_faults import FAULTS as SIMULATED
 
 from benchmarks.truth.fault import FaultRow, ScenarioStep
-from benchmarks.truth.faults import agent, allreduce, heat, links, memory, ports, unreadable, work, xids
+from benchmarks.truth.faults import agent, allreduce, gpu, links, ports, unreadable, work, xids
 from gpumon.health.checks.probe import is_about
 from gpumon.health.table import CHECKS
 from gpumon.probe.core.probes import ALL_REDUCE, SCHEDULED
@@ -37,8 +37,7 @@ FAULTS: tuple[FaultRow, ...] = (
     *unreadable.rows(),
     *_examples(),
     *xids.rows(),
-    *memory.rows(),
-    *heat.rows(),
+    *gpu.rows(),
     *links.rows(),
     *ports.rows(),
     *work.rows(),

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from gpumon_sim.sim_faults import TEMPERATURE_CALLS
 
-from benchmarks.truth.fault import FaultRow, ScenarioStep, growing
-from benchmarks.truth.faults.steps import unkillable
+from benchmarks.truth.fault import FaultRow, ScenarioStep, growing, unkillable
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import SWITCH_LINK_DOWN, FaultRow, ScenarioStep, growing, once
-from benchmarks.truth.faults.steps import flaps
-from benchmarks.truth.faults.where import (
+from benchmarks.truth.fault import (
+    SWITCH_LINK_DOWN,
+    FaultRow,
+    ScenarioStep,
     fabric,
     fabric_health,
+    flaps,
+    growing,
     has_fabric_manager,
     has_nvlinks,
     imex,
     nvlink4,
     nvlink5,
+    once,
 )
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
@@ -63,20 +67,14 @@ def rows() -> Iterator[FaultRow]:
             on=nvlink4,
             within=10 * MINUTE,
         )
-    yield FaultRow(
-        name="an NVLink counts CRC errors: 10 a second",
-        check="nvlink_crc_high",
-        steps=once(nvlinks={3: {"crc": growing(10)}}),
-        on=nvlink4,
-        within=10 * MINUTE,
-    )
-    yield FaultRow(
-        name="an NVLink counts CRC errors: 500 a second",
-        check="nvlink_crc_high",
-        steps=once(nvlinks={3: {"crc": growing(500)}}),
-        on=nvlink4,
-        within=10 * MINUTE,
-    )
+    for rate in (10, 500):
+        yield FaultRow(
+            name=f"an NVLink counts CRC errors: {rate} a second",
+            check="nvlink_crc_high",
+            steps=once(nvlinks={3: {"crc": growing(rate)}}),
+            on=nvlink4,
+            within=10 * MINUTE,
+        )
     yield FaultRow(
         name="an NVLink recovers again and again",
         check="nvlink_errors",

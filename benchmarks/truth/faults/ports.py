@@ -7,9 +7,18 @@ from functools import partial
 
 from gpumon_sim.nic_kinds import NIC_KINDS
 
-from benchmarks.truth.fault import PORT, SILENT, FaultRow, ScenarioStep, growing, once
-from benchmarks.truth.faults.steps import counting, flaps, on_port
-from benchmarks.truth.faults.where import has_ports
+from benchmarks.truth.fault import (
+    PORT,
+    SILENT,
+    FaultRow,
+    ScenarioStep,
+    counting,
+    flaps,
+    growing,
+    has_ports,
+    on_port,
+    once,
+)
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action

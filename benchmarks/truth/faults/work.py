@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from gpumon_sim.board import Profile
 
-from benchmarks.truth.fault import NOW, FaultRow, ScenarioStep, once
-from benchmarks.truth.faults.steps import MANY
-from benchmarks.truth.faults.where import blackwell, several, whole
+from benchmarks.truth.fault import MANY, NOW, FaultRow, ScenarioStep, blackwell, once, several, whole
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpumon_sim.sim_faults import TEMPERATURE_CALLS
 
-from benchmarks.truth.fault import FaultRow, ScenarioStep
-from benchmarks.truth.faults.steps import xid, xids
-from benchmarks.truth.faults.where import has_nvlinks, has_recovery_action, nvlink5, several
+from benchmarks.truth.fault import FaultRow, ScenarioStep, has_nvlinks, has_recovery_action, nvlink5, several, xid, xids
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
