@@ -112,50 +112,35 @@ class GpuInventory:
 
 
 def poll(
-    inventory: GpuInventory,
-    snapshot: Snapshot,
-    released: Collection[str],
-    now: Now,
-    boot_id: str,
-    *,
-    own: Collection[str],
+    inventory: GpuInventory, snapshot: Snapshot, now: Now, boot_id: str, *, own: Collection[str], restored: bool
 ) -> GpuInventory:
     """Return the inventory after the readings in a snapshot, which need not contain every GPU.
 
-    `released`: bus ids of released GPUs. Those on the bus get a record without a reading. `boot_id`: the current boot.
-    `own`: uuids of the GPUs that the agent's probe uses now.
+    If it is complete, GPUs that it did not list are marked as missing, unless they are quarantined or released. GPUs
+    that were replaced are then removed, if `restored` (the store was read). `boot_id`: the current boot. `own`: uuids
+    of the GPUs that the agent's probe uses now.
     """
-    records, bus = inventory.gpus, inventory.drivers
+    records, bus, released = inventory.gpus, inventory.drivers, inventory.released
+    away = _passed_through_bus_ids(bus)
     for reading in snapshot.gpus:
         before = records.get(reading.bus_id) or unidentified_record(records, reading.bus_id, bus)
         if reading.uuid is not None and (before.uuid != reading.uuid or before.restored):
             records, before = identify(records, before, reading)
-        record = read(before, reading, _neighbours(records, bus), now, boot_id, own=before.uuid in own)
+        around = Neighbours(count=max(len(bus) - len(away), len(records)), passed_through=away)
+        record = read(before, reading, around, now, boot_id, own=before.uuid in own)
         records = {**records, reading.bus_id: record}
     records = _with_released(records, released, bus)
-    return replace(inventory, gpus=records)
-
-
-def finish_poll(
-    inventory: GpuInventory, snapshot: Snapshot, present: set[str], now: Now, *, restored: bool
-) -> GpuInventory:
-    """Return the inventory after a poll. If it was complete, GPUs that it did not list are marked as missing.
-
-    GPUs that were replaced are then removed too, if `restored` (the store was read). `present` has the bus ids of GPUs
-    that are not missing: listed, quarantined or released.
-    """
-    records = inventory.gpus
     if snapshot.complete:
-        missing = {
-            bus_id: fail(gpu, "missing", _location(gpu, inventory), now.wall)
+        present = {*snapshot.present, *inventory.samplers.quarantined, *released}
+        records = {
+            bus_id: gpu if bus_id in present else fail(gpu, "missing", _location(gpu, inventory), now.wall)
             for bus_id, gpu in records.items()
-            if bus_id not in present
         }
-        records = {**records, **missing}
-    inventory = replace(inventory, gpus=identify_from_store(records, inventory.stored))
+    records = identify_from_store(records, inventory.stored)
+    inventory = replace(inventory, gpus=records, polled_at=now.uptime)
     inventory = _without_unowned(_learn(inventory, snapshot.visible))
     if snapshot.complete and restored:
-        inventory = _remove(inventory, _replaced_gpus(inventory.gpus, _places(inventory)), Removal.REPLACED)
+        inventory = _remove(inventory, _replaced_gpus(inventory), Removal.REPLACED)
     return inventory
 
 
@@ -198,32 +183,25 @@ def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuIn
     Add each stored GPU that is expected, even if it is not on the bus, unless it is passed through or excluded.
     """
     by_address = {gpu.bus_id: gpu for gpu in stored.gpus}
+    # The store does not keep why a GPU is no longer expected.
+    taken = {gpu.bus_id for gpu in stored.gpus if gpu.expected}
+    removed = {
+        gpu.uuid: RemovedGpu(
+            Removal.ACCEPTED if stored.accepted and gpu.bus_id not in taken else Removal.REPLACED, gpu.bus_id
+        )
+        for gpu in stored.gpus
+        if not gpu.expected
+    }
     records = add_stored(identify_from_store(inventory.gpus, by_address), stored.gpus, boot_id)
     inventory = replace(
         inventory,
         stored=by_address,
         gpus=records,
         accepted=inventory.accepted or stored.accepted,
-        removed={**removed_gpus(stored.gpus, accepted=stored.accepted), **inventory.removed},
+        removed={**removed, **inventory.removed},
         learned=max(inventory.learned, sum(gpu.expected for gpu in stored.gpus)),
     )
     return _without_unowned(inventory)
-
-
-def removed_gpus(stored: Collection[StoredGpu], *, accepted: bool) -> dict[str, RemovedGpu]:
-    """Return the stored GPUs that are no longer expected, by uuid.
-
-    The store does not keep the reason. So it is assumed to be REPLACED if another GPU has the address or if the
-    operator accepted nothing, else ACCEPTED.
-    """
-    addresses = {gpu.bus_id for gpu in stored if gpu.expected}
-    return {
-        gpu.uuid: RemovedGpu(
-            Removal.ACCEPTED if accepted and gpu.bus_id not in addresses else Removal.REPLACED, gpu.bus_id
-        )
-        for gpu in stored
-        if not gpu.expected
-    }
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
@@ -231,21 +209,17 @@ def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
 
     These are the number of GPUs (unless `acceptance.count` is None), and the number of PCIe lanes of some GPUs.
     """
-    inventory = replace(
-        inventory, gpus={bus_id: _accept_lanes(gpu, acceptance) for bus_id, gpu in inventory.gpus.items()}
-    )
+    gpus = dict(inventory.gpus)
+    for bus_id, gpu in inventory.gpus.items():
+        if gpu.uuid in acceptance.lanes and gpu.stored is not None:
+            stored = replace(gpu.stored, lanes=acceptance.lanes[gpu.uuid], lanes_accepted=True)
+            gpus[bus_id] = replace(gpu, stored=stored)
+    inventory = replace(inventory, gpus=gpus)
     leaving = [gpu for gpu in inventory.gpus.values() if gpu.uuid in acceptance.gone]
     inventory = _remove(inventory, leaving, Removal.ACCEPTED)
     if acceptance.count is None:
         return inventory
     return replace(inventory, accepted=True, learned=acceptance.count + count_passed_through(_own_bus(inventory)))
-
-
-def _accept_lanes(gpu: GpuState, acceptance: Acceptance) -> GpuState:
-    lanes = acceptance.lanes.get(gpu.uuid)
-    if lanes is None or gpu.stored is None:
-        return gpu
-    return replace(gpu, stored=replace(gpu.stored, lanes=lanes, lanes_accepted=True))
 
 
 def expect_unnamed(inventory: GpuInventory, bus_ids: Collection[str]) -> GpuInventory:
@@ -264,14 +238,20 @@ def gpu_expectation(inventory: GpuInventory, configured: int | None) -> Expectat
     """Return the expected number of GPUs, and the basis of that number. `configured`: the configured number, if any."""
     away = count_passed_through(_own_bus(inventory)) + _count_excluded_off_bus(inventory)
     own = max(0, inventory.learned - away)
+    names = {gpu.identity.get("name") for gpu in inventory.gpus.values()}
+    here = {gpu.bus_id for gpu in inventory.gpus.values() if not gpu.absent}
     return expectation(
         configured=configured,
         accepted=inventory.accepted,
         learned=own,
-        product=None if away else _usual_count(inventory.gpus.values(), own),
+        product=board_size(names.pop(), own) if len(names) == 1 and not away else None,
         on_bus=owned_on_bus(inventory.drivers),
         place=inventory.pci.place,
-        unlisted=_unlisted_bus_ids(inventory),
+        unlisted=tuple(
+            bus_id
+            for bus_id, driver in sorted(inventory.drivers.items())
+            if driver in NVIDIA_DRIVERS and bus_id not in here and bus_id not in inventory.pci.excluded
+        ),
     )
 
 
@@ -289,11 +269,6 @@ def _passed_through_bus_ids(bus: Bus) -> frozenset[str]:
     return frozenset(bus_id for bus_id, driver in bus.items() if driver not in NVIDIA_DRIVERS)
 
 
-def _neighbours(records: Records, bus: Bus) -> Neighbours:
-    away = _passed_through_bus_ids(bus)
-    return Neighbours(count=max(len(bus) - len(away), len(records)), passed_through=away)
-
-
 def _own_bus(inventory: GpuInventory) -> Bus:
     """Return the drivers by bus id; an empty dict in a container or sandbox, which may not have all GPUs on the bus."""
     return {} if inventory.pci.place in {CONTAINER, SANDBOX} else inventory.drivers
@@ -309,27 +284,22 @@ def _learn(inventory: GpuInventory, visible: int | None) -> GpuInventory:
     return inventory if learned == inventory.learned else replace(inventory, learned=learned)
 
 
-def _places(inventory: GpuInventory) -> int:
-    """Return the number of records that the inventory should have, without GPUs that are passed through or excluded."""
-    excluded = sum(bus_id in inventory.drivers for bus_id in inventory.pci.excluded)
-    away = count_passed_through(_own_bus(inventory)) + excluded + _count_excluded_off_bus(inventory)
-    return inventory.learned - away
-
-
 def _count_excluded_off_bus(inventory: GpuInventory) -> int:
     """Return the number of excluded GPUs that are no longer on the PCI bus. These do not count as missing."""
     excluded = (gpu for gpu in inventory.removed.values() if gpu.why is Removal.EXCLUDED)
     return sum(gpu.bus_id in inventory.pci.excluded and gpu.bus_id not in inventory.drivers for gpu in excluded)
 
 
-def _replaced_gpus(records: Records, places: int) -> Collection[GpuState]:
+def _replaced_gpus(inventory: GpuInventory) -> Collection[GpuState]:
     """Return the absent GPUs that were replaced by others.
 
-    These are all absent GPUs if the present ones fill the `places` of the node. Else they are only GPUs whose address
-    another GPU uses, at most as many as there are records in excess of `places`. Return none while the uuid of a GPU
-    has not been read.
+    These are all absent GPUs if the present ones fill all places of the node that are neither passed through nor
+    excluded. Else they are only GPUs whose address another GPU uses, at most as many as there are records in excess of
+    the places. Return none while the uuid of a GPU has not been read.
     """
-    surplus = len(records) - places
+    records, excluded = inventory.gpus, sum(bus_id in inventory.drivers for bus_id in inventory.pci.excluded)
+    away = count_passed_through(_own_bus(inventory)) + excluded + _count_excluded_off_bus(inventory)
+    surplus = len(records) - (inventory.learned - away)
     if surplus <= 0 or any(gpu.uuid.startswith(UNNAMED) for gpu in records.values()):
         return ()
     absent = [gpu for gpu in records.values() if gpu.absent]
@@ -377,18 +347,3 @@ def _remove(inventory: GpuInventory, gpus: Iterable[GpuState], why: Removal) -> 
     }
     left = {bus_id: gpu for bus_id, gpu in inventory.gpus.items() if gpu.uuid not in leaving}
     return replace(inventory, gpus=left, removed={**inventory.removed, **gone})
-
-
-def _usual_count(gpus: Iterable[GpuState], count: int) -> int | None:
-    names = {gpu.identity.get("name") for gpu in gpus}
-    return board_size(names.pop(), count) if len(names) == 1 else None
-
-
-def _unlisted_bus_ids(inventory: GpuInventory) -> tuple[str, ...]:
-    """Return the bus ids of this host's GPUs on the bus that are neither excluded nor listed by the driver."""
-    here = {gpu.bus_id for gpu in inventory.gpus.values() if not gpu.absent}
-    return tuple(
-        bus_id
-        for bus_id, driver in sorted(inventory.drivers.items())
-        if driver in NVIDIA_DRIVERS and bus_id not in here and bus_id not in inventory.pci.excluded
-    )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from gpumon.health.products import Neighbours, expected_links, link_expectation
+from gpumon.health.products import Neighbours, expected_links, is_utilization_latched, link_expectation, memory_in_use
 from gpumon.model.counter import Count, Counts
-from gpumon.model.gpu import FAULTS, Gpu
+from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Now
-from gpumon.model.nvlink import ExpectedLinks, Nvlink
-from gpumon.model.reading import rows
+from gpumon.model.nvlink import Nvlink
+from gpumon.model.reading import Integral, rows
 from gpumon.model.records import StoredGpu
 from gpumon.model.snapshot import GpuReading
+from gpumon.probe.core.preflight import IDLE_TRAFFIC, IDLE_UTILIZATION, idle_bytes
 from gpumon.state.counters import (
     RESET_SHARE,
     advance,
@@ -24,16 +26,15 @@ from gpumon.state.counters import (
     totals,
     was_reset,
 )
-from gpumon.state.gpu_idle import idle_since, link_rates, without_latched_use, without_own_use
 
 AWAY_SECONDS = 10.0
 """Seconds without a reading after which the GPU may have been reset in between."""
+GAP_SECONDS = 120.0
+"""Seconds without a reading after which it is unknown whether the GPU was used in between."""
+_COUNTED = ("nvlink_receive_bytes_total", "nvlink_transmit_bytes_total")
+_INTEGRATED = ("pcie_receive_bytes_total", "pcie_transmit_bytes_total")
 _VOLATILE = frozenset({"ecc_errors_total", "pcie_replays_total"})
 """Counters that the driver starts at 0 when it initialises the GPU."""
-_FAULT_ROWS: Mapping[str | None, dict[str, float]] = {
-    fault: {name: float(name == fault) for name in FAULTS} for fault in (None, *FAULTS)
-}
-"""Value of the row `fault`, by the fault that is active."""
 _IDENTITY = tuple(name for name, row in rows(Gpu).items() if row.identity)
 
 
@@ -65,36 +66,18 @@ def read(
     if values is None:
         return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
     counted = without_own_use(reading) if own else without_latched_use(reading)
-    after = _answer_fields(gpu, counted, values, around, now)
-    after |= {"link_rates": {}, "own_at": now.at} if own else _usage(gpu, reading, values, now)
-    if _was_reset_since_stored(gpu, values, boot_id):
-        after["reset_at"] = now.at
-    return replace(gpu, **after, stored=_stored_row(gpu, after["identity"], values, now, boot_id))
-
-
-def _answer_fields(gpu: GpuState, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
-    which = link_expectation(
-        values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around
-    )
-    peers = reading.peers or gpu.peers
-    away = frozenset(link for link, peer in peers.items() if peer.peer in around.passed_through)
-    last = None if gpu.reading is None else (gpu.reading.links, gpu.expects, gpu.passed_through_links)
-    links = {} if last == (reading.links, which, away) else _read_links(gpu, reading.links, which, away, now)
-    link_counters = links.get("link_counters", gpu.link_counters)
-    counters = advance(gpu.counters, raw_values(values), integral_increments(reading.increments), now.uptime)
+    counters = advance(gpu.counters, raw_values(values), integral_increments(counted.increments), now.uptime)
     identity = {name: value for name in _IDENTITY if (value := getattr(values, name)) is not None}
-    reset = _was_reset(gpu, counters, values, now)
-    if reset:
-        counters = confirm_reset(counters)
-        link_counters = {link: confirm_reset(row) for link, row in link_counters.items()}
-    return links | {
-        "link_counters": link_counters,
+    peers = reading.peers or gpu.peers
+    after = {
+        "link_counters": gpu.link_counters,
+        **_read_links(gpu, reading, values, around, now),
         "identity": gpu.identity if identity.items() <= gpu.identity.items() else {**gpu.identity, **identity},
         "fault": None,
         "detail": "",
         "since": None,
         "absent": False,
-        "reading": reading,
+        "reading": counted,
         "ecc_volatile": values.ecc_errors_total,
         "c2c_links": reading.c2c_links,
         "fabric": reading.fabric,
@@ -103,13 +86,17 @@ def _answer_fields(gpu: GpuState, reading: GpuReading, values: Gpu, around: Neig
         "pids_at": reading.pids_at,
         "link_bytes": reading.link_bytes,
         "read_at": now.uptime,
-        "observed_seconds": gpu.observed_seconds + reading.watched,
+        "observed_seconds": gpu.observed_seconds + counted.watched,
         "counters": counters,
-        "reset_at": now.at if reset else gpu.reset_at,
         "peers": gpu.peers if peers == gpu.peers else peers,
         "peer_access": reading.peer_access or gpu.peer_access,
         "platform": gpu.platform if reading.platform in {None, gpu.platform} else reading.platform,
+        **({"link_rates": {}, "own_at": now.at} if own else _usage(gpu, reading, values, now)),
     }
+    if _was_reset(gpu, counters, values, now, boot_id):
+        links = {link: confirm_reset(row) for link, row in after["link_counters"].items()}
+        after |= {"counters": confirm_reset(counters), "link_counters": links, "reset_at": now.at}
+    return replace(gpu, **after, stored=_stored_row(gpu, after["identity"], values, now, boot_id))
 
 
 def _usage(before: GpuState, reading: GpuReading, values: Gpu, now: Now) -> dict[str, Any]:
@@ -121,8 +108,12 @@ def _usage(before: GpuState, reading: GpuReading, values: Gpu, now: Now) -> dict
 
 
 def _stored_row(gpu: GpuState, identity: Mapping[str, str], values: Gpu, now: Now, boot_id: str) -> StoredGpu:
-    """Return the GPU's row for the store. Values that this reading does not have are taken from the earlier row."""
-    stored, energy = gpu.stored, values.energy_joules_total
+    """Return the GPU's row for the store. Values that this reading does not have are taken from the earlier row.
+
+    PCIe lanes: the highest number at this address, or the accepted number.
+    """
+    stored, energy, lanes = gpu.stored, values.energy_joules_total, values.pcie_link_width
+    widest = stored is None or stored.bus_id != gpu.bus_id or (lanes or 0.0) > (stored.lanes or 0.0)
     return StoredGpu(
         uuid=gpu.uuid,
         bus_id=gpu.bus_id,
@@ -137,37 +128,23 @@ def _stored_row(gpu: GpuState, identity: Mapping[str, str], values: Gpu, now: No
         boot_id=boot_id,
         nvlinks=int(values.nvlinks) if values.nvlinks is not None else stored.nvlinks if stored else None,
         energy=energy if energy is not None else stored.energy if stored else None,
-        **_lanes(stored, gpu.bus_id, values.pcie_link_width),
+        lanes=lanes if stored is None or widest else stored.lanes,
+        lanes_accepted=stored is not None and not widest and stored.lanes_accepted,
     )
 
 
-def _lanes(stored: StoredGpu | None, bus_id: str, lanes: float | None) -> dict[str, Any]:
-    """Return the fields of StoredGpu about PCIe lanes: the highest number at this address or the accepted number."""
-    if stored is None or stored.bus_id != bus_id or (lanes or 0.0) > (stored.lanes or 0.0):
-        return {"lanes": lanes}
-    return {"lanes": stored.lanes, "lanes_accepted": stored.lanes_accepted}
-
-
-def _was_reset_since_stored(before: GpuState, values: Gpu, boot_id: str) -> bool:
-    """Return True if the GPU was reset in this boot after it was stored.
-
-    A reset shows in the first energy reading of this run of the agent, which is then much lower than the stored one.
-    Return False if persistence mode is disabled.
-    """
-    stored = before.stored
-    if before.reading is not None or stored is None or stored.boot_id != boot_id:
-        return False
-    kept_open = values.persistence_mode != 0  # else it restarts whenever no process has the GPU open
-    return kept_open and was_reset(Count(0.0, stored.energy), Count(0.0, values.energy_joules_total))
-
-
-def _was_reset(gpu: GpuState, counters: Counts, values: Gpu, now: Now) -> bool:
+def _was_reset(gpu: GpuState, counters: Counts, values: Gpu, now: Now, boot_id: str) -> bool:
     """Return True if the driver's counters of this GPU have restarted.
 
-    The energy counter starts when the driver initialises the GPU, and grows even on an idle GPU. If there is no such
-    counter, error counters that are lower after a time without readings show the restart.
+    The energy counter starts when the driver initialises the GPU, and grows even on an idle GPU. The first reading of
+    this run of the agent is compared with the energy stored in this boot, unless persistence mode is disabled. If there
+    is no such counter, error counters that are lower after a time without readings show the restart.
     """
     before, after = (rows_.get("energy_joules_total", {}).get("") for rows_ in (gpu.counters, counters))
+    stored = gpu.stored if gpu.reading is None else None
+    # Without persistence mode the counter restarts whenever no process has the GPU open.
+    if stored is not None and stored.boot_id == boot_id and values.persistence_mode != 0:
+        before = Count(0.0, stored.energy)
     if before is not None and after is not None:
         return was_reset(before, after)
     away = gpu.fault is not None or (gpu.read_at is not None and now.uptime - gpu.read_at > AWAY_SECONDS)
@@ -180,23 +157,29 @@ def _was_reset(gpu: GpuState, counters: Counts, values: Gpu, now: Now) -> bool:
     )
 
 
-def _read_links(
-    gpu: GpuState, links: Mapping[str, Nvlink], which: ExpectedLinks, away: frozenset[str], now: Now
-) -> dict[str, Any]:
-    before = gpu.link_counters
-    counters = {
-        link: advance(before.get(link, {}), raw_values(row), {}, now.uptime, Nvlink) for link, row in links.items()
-    }
-    once_up = gpu.links_once_up | {link for link, row in links.items() if row.up}
-    wanted = set(expected_links(which, links, once_up)) - away
+def _read_links(gpu: GpuState, reading: GpuReading, values: Gpu, around: Neighbours, now: Now) -> dict[str, Any]:
+    """Return the fields of the record about NVLinks; none if the reading has the links of the last one."""
+    which = link_expectation(
+        values.name, values.nvlinks, mig=bool(values.mig_mode), guest=bool(reading.guest), around=around
+    )
+    peers = reading.peers or gpu.peers
+    away = frozenset(link for link, peer in peers.items() if peer.peer in around.passed_through)
+    last = None if gpu.reading is None else (gpu.reading.links, gpu.expects, gpu.passed_through_links)
+    if last == (reading.links, which, away):
+        return {}
+    counters = dict(gpu.link_counters)
+    for link, row in reading.links.items():
+        counters[link] = advance(counters.get(link, {}), raw_values(row), {}, now.uptime, Nvlink)
+    once_up = gpu.links_once_up | {link for link, row in reading.links.items() if row.up}
+    wanted = set(expected_links(which, reading.links, once_up)) - away
     exported = {}
-    for link, row in links.items():
+    for link, row in reading.links.items():
         up = row.up if row.up or link in wanted else None
         after = replace(row, up=up, **totals(row, counters[link], {}))
         exported[link] = old if (old := gpu.links.get(link)) == after else after
     return {
-        "link_counters": {**before, **counters},
-        "link_sums": _link_sums({**before, **counters}),
+        "link_counters": counters,
+        "link_sums": _link_sums(counters),
         "links": exported,
         "links_once_up": once_up,
         "expects": which,
@@ -214,61 +197,80 @@ def _link_sums(counters: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
     return sums
 
 
-def readings(
-    gpu: GpuState,
-    xids: Mapping[str, tuple[float, float]],
-    fault: str | None,
-    *,
-    critical: Collection[int] = (),
-    released: bool = False,
-    health: float | None = None,
-    slot_lanes: int | None = None,
-    before: Gpu | None = None,
-) -> Gpu:
-    """Return the metrics to export for a GPU.
+# Whether the GPU is in use
 
-    If the GPU is released, does not answer or was never read, only the rows that need no reading have values: identity,
-    state, health, observed seconds and Xids. If a labelled row that this function computes equals that of `before`, it
-    is the same object. This is not so for labelled rows that are taken from the reading unchanged.
 
-    `xids`: number of errors, and wall time of the last, by Xid. `critical`: the Xids that are critical. `slot_lanes`:
-    number of PCIe lanes that the port above the GPU supports.
+@cache
+def busy_rows() -> tuple[str, ...]:
+    """Return the names of the rows of Gpu that measure how much the GPU is used.
+
+    These are the rows that are always integrals. An integral that replaces an unsupported driver counter is not
+    included.
     """
-    own: dict[str, Any] = {
-        **gpu.identity,
-        "up": None if released and fault is None else float(fault is None),
-        "released": float(released),
-        "fault": _FAULT_ROWS[fault],
-        "health": health,
-        "observed_seconds_total": gpu.observed_seconds,
-        "xid_errors_total": {xid: count for xid, (count, _) in xids.items()},
-        "xid_critical_errors_total": sum(count for xid, (count, _) in xids.items() if int(xid) in critical),
-        "xid_last_timestamp_seconds": {xid: last for xid, (_, last) in xids.items() if last} or None,
+    return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
+
+
+def without_own_use(reading: GpuReading) -> GpuReading:
+    """Return the reading with the increments of `busy_rows` set to 0, for a GPU that the agent's probe uses.
+
+    The observed seconds (`watched`) are set to 0 too: the time since the last reading does not count as observed.
+    """
+    unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in reading.increments}
+    return replace(reading, watched=0.0, increments={**reading.increments, **unused})
+
+
+def link_rates(
+    before: GpuReading | None, reading: GpuReading, held: Mapping[str, float], own_at: float
+) -> Mapping[str, float]:
+    """Return the traffic over NVLink and PCIe in bytes per second, by row of Gpu.
+
+    That over PCIe is since the last reading, that over NVLink between the last two readings of the slow tier. `held`:
+    the result for the last reading. `own_at`: boot clock at which the agent's probe last used the GPU; counters that
+    were read before do not count. A row whose traffic cannot be computed is absent.
+    """
+    if before is None or before.gpu is None or reading.gpu is None or not reading.watched:
+        return {}
+    pcie = {name: gain for name in _INTEGRATED if isinstance(gain := reading.increments.get(name), float)}
+    rates = {name: gain / reading.watched for name, gain in pcie.items()}
+    was_at, read_at = before.slow_at, reading.slow_at
+    if was_at is None or read_at is None or read_at <= was_at:
+        return rates | {name: held[name] for name in _COUNTED if name in held}
+    counts = {name: (getattr(before.gpu, name), getattr(reading.gpu, name)) for name in _COUNTED}
+    return rates | {
+        name: (now - was) / (read_at - was_at)
+        for name, (was, now) in counts.items()
+        if was is not None and now is not None and now >= was and was_at > own_at
     }
-    if released or fault is not None or gpu.reading is None or gpu.reading.gpu is None:
-        return Gpu(**_reuse(own, before))
-    own |= _link_counts(gpu, gpu.reading)
-    own |= totals(gpu.reading.gpu, gpu.counters, integral_increments(gpu.reading.increments))
-    if slot_lanes and (lanes := gpu.reading.gpu.pcie_link_width_max):
-        own["pcie_link_width_max"] = min(lanes, float(slot_lanes))
-    return replace(gpu.reading.gpu, **_reuse(own, before))
 
 
-def _link_counts(gpu: GpuState, reading: GpuReading) -> dict[str, Any]:
-    up = [link.up for link in gpu.links.values() if link.up is not None]
-    c2c = [link.up for link in reading.c2c_links.values() if link.up is not None]
-    return {
-        "nvlinks_expected": float(len(up)) if up else None,
-        "nvlinks_active": float(sum(up)) if up else None,
-        "nvlink_errors_total": gpu.link_sums.get("errors_total"),
-        "nvlink_recoveries_total": gpu.link_sums.get("recoveries_total"),
-        "c2c_links_expected": float(len(c2c)) if c2c else None,
-        "c2c_links_active": float(sum(c2c)) if c2c else None,
-    }
+def without_latched_use(reading: GpuReading) -> GpuReading:
+    """Return the reading without busy time if the GPU's utilization is latched: the GPU is idle."""
+    if reading.gpu is None or "busy_seconds_total" not in reading.increments or not is_utilization_latched(reading.gpu):
+        return reading
+    return replace(reading, increments={**reading.increments, "busy_seconds_total": 0.0})
 
 
-def _reuse(values: dict[str, Any], before: Gpu | None) -> dict[str, Any]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value == (old := getattr(before, name, None)):
-            values[name] = old
-    return values
+def is_in_use(gpu: Gpu, moved: float | None) -> bool:
+    """Return True if a reading shows that the GPU is in use. `moved` is its traffic in bytes per second.
+
+    PCIe traffic is unknown on GPUs before Hopper. On these, a transfer shows as memory utilization and as memory in
+    use.
+    """
+    utilization = 0.0 if is_utilization_latched(gpu) else gpu.utilization_ratio or 0.0
+    return bool(
+        gpu.processes
+        or max(utilization, gpu.memory_utilization_ratio or 0.0) > IDLE_UTILIZATION
+        or (memory_in_use(gpu) or 0.0) > idle_bytes(exact=gpu.memory_reserved_bytes is not None)
+        or (moved or 0.0) > IDLE_TRAFFIC
+    )
+
+
+def idle_since(before: float | None, gpu: Gpu, moved: float | None, now: Now, *, unread: float | None) -> float | None:
+    """Return the boot clock time since which the GPU is idle; None while it is in use.
+
+    `before` is the result for the previous reading. `moved` is the GPU's traffic in bytes per second. `unread` is the
+    number of seconds since the last reading, None if there was no reading or it failed.
+    """
+    if is_in_use(gpu, moved):
+        return None
+    return now.at if before is None or unread is None or unread > GAP_SECONDS else before

@@ -7,10 +7,10 @@ the GPU counts neither as healthy nor as failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+import operator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from gpumon.health.node_health import Health
 from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu_state import GpuState
@@ -36,15 +36,13 @@ may take.
 
 def apply(inventory: GpuInventory, step: Step) -> GpuInventory:
     """Return the GPUs after a message."""
-    inventory = _end_resuming(_take_message(inventory, step), step.message)
-    inventory = gpu_inventory.expect_unnamed(inventory, _unnamed(step.report.health))
-    return _with_view(_with_releases(inventory, step), step)
-
-
-def _take_message(inventory: GpuInventory, step: Step) -> GpuInventory:
+    report = step.report
     match step.message:
         case Snapshot():
-            inventory = _poll(inventory, step.message, step)
+            own, restored = report.probe.own_load(step.now.at), report.agent.restored
+            inventory = gpu_inventory.poll(
+                inventory, step.message, step.now, report.boot_id, own=own, restored=restored
+            )
         case DriverStatus():
             inventory = replace(inventory, status=step.message)
         case PciBus():
@@ -52,26 +50,15 @@ def _take_message(inventory: GpuInventory, step: Step) -> GpuInventory:
         case SamplerStatus(quarantined=quarantined):
             inventory = replace(gpu_inventory.quarantine(inventory, quarantined), samplers=step.message)
         case StoredState():
-            inventory = gpu_inventory.restore(inventory, step.message, step.report.boot_id)
+            inventory = gpu_inventory.restore(inventory, step.message, report.boot_id)
         case Acceptance():
             inventory = gpu_inventory.accept(inventory, step.message)
         case ReleaseHolders(holders=holders):
             inventory = replace(inventory, release_holders=holders)
-    return inventory
-
-
-def _poll(inventory: GpuInventory, snapshot: Snapshot, step: Step) -> GpuInventory:
-    now, report, scopes = step.now, step.report, inventory.released
-    own = report.probe.own_load(now.at)
-    present = {*snapshot.present, *inventory.samplers.quarantined, *scopes}
-    inventory = gpu_inventory.poll(inventory, snapshot, scopes, now, report.boot_id, own=own)
-    inventory = gpu_inventory.finish_poll(inventory, snapshot, present, now, restored=report.agent.restored)
-    return replace(inventory, polled_at=now.uptime)
-
-
-def _unnamed(health: Health) -> set[str]:
-    """Return the PCI addresses of the GPUs that open verdicts name by address. They have an index before a poll."""
-    return {name.removeprefix(UNNAMED).upper() for _, name in health.open if name.startswith(UNNAMED)}
+    # Open verdicts name a GPU by PCI address until its uuid is read. It needs an index before the first poll.
+    unnamed = {name.removeprefix(UNNAMED).upper() for _, name in report.health.open if name.startswith(UNNAMED)}
+    inventory = gpu_inventory.expect_unnamed(_end_resuming(inventory, step.message), unnamed)
+    return _with_view(_with_releases(inventory, step), step)
 
 
 # Releases
@@ -112,15 +99,6 @@ def _reports_on(message: Message, bus_id: str) -> bool:
     return False
 
 
-def _unwatched_bus_ids(inventory: GpuInventory, uptime: float) -> Collection[str]:
-    """Return the bus ids of GPUs that are not read because of a release.
-
-    The result contains NODE if no GPU of the node is read. `uptime` is Now.uptime.
-    """
-    resuming = {bus_id for bus_id, until in inventory.resuming.items() if until > uptime}
-    return _covered_bus_ids(inventory.released, inventory) | resuming
-
-
 def _covered_bus_ids(released: frozenset[str], inventory: GpuInventory) -> set[str]:
     return {*released, *(inventory.gpus if NODE in released else ())}
 
@@ -131,12 +109,13 @@ def _covered_bus_ids(released: frozenset[str], inventory: GpuInventory) -> set[s
 def _with_view(inventory: GpuInventory, step: Step) -> GpuInventory:
     settings, uptime = step.settings, step.now.uptime
     fresh = inventory.polled_at is not None and uptime - inventory.polled_at <= settings.stale_after
-    unwatched = _unwatched_bus_ids(inventory, uptime)
+    resuming = {bus_id for bus_id, until in inventory.resuming.items() if until > uptime}
+    unwatched = _covered_bus_ids(inventory.released, inventory) | resuming
     down = None if NODE in unwatched else _down_reason(inventory, settings, fresh=fresh)
     inventory = replace(inventory, fresh=fresh, unwatched=unwatched, down=down)
     views = {gpu.bus_id: _view(gpu, inventory, step) for gpu in inventory.gpus.values()}
     states, dropped = limit_gpus(sorted((each.shown for each in views.values()), key=lambda state: state.index))
-    same = len(states) == len(inventory.states) and all(map(_is_same, states, inventory.states))
+    same = len(states) == len(inventory.states) and all(map(operator.is_, states, inventory.states))
     status = inventory.status
     alive = status is not None and status.up and NODE not in unwatched
     driver = Driver(driver=status.driver, nvml=status.nvml, cuda=status.cuda) if status and alive else Driver()
@@ -149,10 +128,6 @@ def _with_view(inventory: GpuInventory, step: Step) -> GpuInventory:
         driver=reuse_if_equal(inventory.driver, driver),
         expectation=reuse_if_equal(inventory.expectation, expected),
     )
-
-
-def _is_same(value: object, other: object) -> bool:
-    return value is other
 
 
 def _down_reason(inventory: GpuInventory, settings: ReducerSettings, *, fresh: bool) -> str | None:
@@ -172,41 +147,29 @@ def _down_reason(inventory: GpuInventory, settings: ReducerSettings, *, fresh: b
 
 
 def _view(gpu: GpuState, inventory: GpuInventory, step: Step) -> GpuView:
-    report, released = step.report, gpu.bus_id in inventory.unwatched
-    fault, detail = gpu.fault, gpu.detail
+    report, released, stale_after = step.report, gpu.bus_id in inventory.unwatched, step.settings.stale_after
+    fault, detail, since = gpu.fault, gpu.detail, gpu.since
     if fault is None and not released:
-        fault, detail = _unread_fault(gpu, inventory.down, step)
+        if inventory.down is not None or gpu.read_at is None:
+            fault, detail = "unknown", inventory.down or NOT_READ
+        elif step.now.uptime - gpu.read_at > stale_after:
+            fault, detail = "unknown", f"not read for more than {stale_after:g} s"
+    verdict = report.health.open.get((f"gpu_{fault}", gpu.uuid)) if gpu.restored else None
+    if verdict is not None and since is not None:  # an earlier run of the agent detected the fault
+        since = min(since, verdict.raised.wall)
     lowest = UNKNOWN if released or fault is not None else OK
     inputs = ViewInputs(
         xids=report.errors.xids.get(gpu.uuid),
         catalogue=report.catalogue,
         fault=fault,
         detail=detail,
-        since=_fault_start(gpu, fault, report.health),
+        since=since,
         health=float(max(report.health.level_of(gpu.uuid), lowest)),
         released=released,
         port_above=inventory.pci.ports.get(gpu.bus_id),
         slot_lanes=inventory.pci.slot_lanes.get(gpu.bus_id),
     )
     return view(gpu, inputs, inventory.views.get(gpu.bus_id))
-
-
-def _fault_start(gpu: GpuState, fault: str | None, health: Health) -> float | None:
-    """Return the wall time at which the fault was detected; None without a fault.
-
-    If an earlier run of the agent stored a verdict about the fault, return the time at which that verdict began.
-    """
-    verdict = health.open.get((f"gpu_{fault}", gpu.uuid)) if gpu.restored else None
-    return gpu.since if verdict is None or gpu.since is None else min(gpu.since, verdict.raised.wall)
-
-
-def _unread_fault(gpu: GpuState, down: str | None, step: Step) -> tuple[str | None, str]:
-    stale_after = step.settings.stale_after
-    if down is not None or gpu.read_at is None:
-        return "unknown", down or NOT_READ
-    if step.now.uptime - gpu.read_at > stale_after:
-        return "unknown", f"not read for more than {stale_after:g} s"
-    return None, ""
 
 
 # Log lines
@@ -224,7 +187,9 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
             yield from _gpu(previous.get(state.bus_id), state)
             yield from _nvlinks(previous.get(state.bus_id), state)
     if before.inventory.removed is not after.inventory.removed and before.agent.restored is after.agent.restored:
-        yield from _gone_gpus(before, after)
+        for uuid, gone in after.inventory.removed.items():
+            if before.inventory.removed.get(uuid) != gone:
+                yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
 
 
 def _driver(report: Report) -> Iterator[LogLine]:
@@ -257,12 +222,6 @@ _REMOVED = {
     Removal.REPLACED: "the GPU was replaced by another one and is no longer expected",
     Removal.ACCEPTED: "the GPU is gone, as the operator accepted, and is no longer expected",
 }
-
-
-def _gone_gpus(before: Report, after: Report) -> Iterator[LogLine]:
-    for uuid, gone in after.inventory.removed.items():
-        if before.inventory.removed.get(uuid) != gone:
-            yield LogLine(logging.WARNING, _REMOVED[gone.why], {"uuid": uuid, "pci_bus_id": gone.bus_id})
 
 
 def _nvlinks(before: GpuState | None, after: GpuState) -> Iterator[LogLine]:

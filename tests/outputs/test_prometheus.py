@@ -24,7 +24,7 @@ from gpumon.model.reading import Page, count_series, metric_type
 from gpumon.model.reading import samples as samples_of
 from gpumon.outputs.metric_catalogue import catalogue
 from gpumon.outputs.prometheus import Renderer, daemon_process
-from gpumon.state.gpu_record import readings
+from gpumon.state.gpu_view import ViewInputs, readings
 from gpumon.state.report import Report
 from gpumon.state.sections import samples, series_count
 from scripts.simulated_reports import report_of
@@ -128,7 +128,7 @@ def test_page_is_rendered_once_per_report() -> None:
 def test_a_faulted_gpu_shows_identity_and_fault_and_no_reading() -> None:
     """Series that never disappear stay; all others are absent, not 0."""
     known = GpuState(bus_id="b", uuid="GPU-0", index=0, identity={"name": "NVIDIA H100"})
-    gpu = readings(known, {"79": (1.0, 5.0)}, "lost")
+    gpu = readings(known, ViewInputs(xids={"79": (1.0, 5.0)}, fault="lost"))
     report = new_report(gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu, fault="lost"),))
     names = {sample.name for sample in samples(report) if sample.name.startswith("gpumon_gpu_")}
 
@@ -201,8 +201,7 @@ def links_of(state: GpuState) -> list[object]:
 def test_an_xid_that_did_not_occur_has_no_series() -> None:
     """The sum over the critical codes is 0 from the start, and each code has a series from its first error."""
     known = GpuState(bus_id="b", uuid="GPU-0", index=0)
-    counts = {"79": (0.0, 0.0), "48": (2.0, 5.0), "13": (1.0, 5.0)}
-    gpu = readings(known, counts, None, critical=frozenset({79, 48}))
+    gpu = readings(known, ViewInputs(xids={"48": (2.0, 5.0), "13": (1.0, 5.0)}))
     page = render_pages(new_report(gpus=(GpuState(bus_id="b", uuid="GPU-0", index=0, gpu=gpu),)))[Page.METRICS]
     shown = [line for line in page.splitlines() if line.startswith("gpumon_gpu_xid_") and "timestamp" not in line]
     assert [line.split("GPU-0")[1] for line in shown] == ['",xid="48"} 2', '",xid="13"} 1', '"} 2']

@@ -28,7 +28,7 @@ from gpumon.probe.core.preflight import (
 from gpumon.probe.core.result import SKIP_REASONS
 from gpumon.probe.core.state import ProbeState
 from gpumon.runner.gather_facts import OwnProcesses, foreign_processes, gather_facts
-from gpumon.state.gpu_idle import is_in_use
+from gpumon.state.gpu_record import is_in_use
 
 
 def gpus(*processes: float | None) -> tuple[GpuUse, ...]:

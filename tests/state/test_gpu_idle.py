@@ -12,7 +12,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import AFTERGLOW_SECONDS
-from gpumon.state.gpu_idle import GAP_SECONDS, busy_rows, is_in_use, without_latched_use
+from gpumon.state.gpu_record import GAP_SECONDS, busy_rows, is_in_use, without_latched_use
 from gpumon.state.messages import ProbeEnded, ProbeStarted
 from gpumon.state.report import Report
 
