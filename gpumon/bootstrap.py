@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpumon import systemd
@@ -41,13 +42,12 @@ from gpumon.server.app import create_app
 from gpumon.server.context import Sources
 from gpumon.server.guard import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint
-from gpumon.services.driver_release import DriverRelease
+from gpumon.services.driver_release import DriverRelease, MarkerWatch
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
-from gpumon.services.inventory_acceptance import InventoryAcceptance
+from gpumon.services.inventory_acceptance import accept_inventory
 from gpumon.services.notifier import Notifier
 from gpumon.services.persistence import Heartbeat, Persistence
-from gpumon.services.release_marker import MarkerWatch
 from gpumon.services.time_windows import HoldEffect, MaintenanceEffect, TimeWindows
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.services.write_behind import WriteBehind
@@ -83,7 +83,6 @@ class Services:
     schedule: ProbeScheduler
     driver_release: DriverRelease
     windows: TimeWindows
-    inventory_acceptance: InventoryAcceptance
     http_endpoint: HttpEndpoint
     health_file: HealthFile
     notifier: Notifier
@@ -245,7 +244,6 @@ def build(configuration: Configuration) -> Services:
         schedule=ProbeScheduler(core.loop, probe, timetables(configuration)),
         driver_release=driver_release,
         windows=_windows(core, driver_release, probe, record_maintenance),
-        inventory_acceptance=InventoryAcceptance(core.loop, core.writes, core.latest),
         http_endpoint=http_endpoint,
         health_file=health_file,
         notifier=_notifier(core),
@@ -402,7 +400,7 @@ def _sources(services: Services, configuration: Configuration) -> Sources:
         start_window=services.windows.start,
         end_windows=services.windows.end,
         clear_verdicts=services.verdict_writer.clear,
-        accept_inventory=services.inventory_acceptance.request,
+        accept_inventory=partial(accept_inventory, services.loop, services.persistence.writes, latest),
         find_events=services.persistence.find_events,
         find_runs=services.persistence.find_runs,
         record_change=services.persistence.record_change,

@@ -31,8 +31,8 @@ from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import ReducerSettings
 from gpumon.state.sections import tables
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")

@@ -28,7 +28,7 @@ from gpumon.model.reading import Labels, Sample, Table, samples
 from gpumon.model.snapshot import StuckProcess
 from gpumon.model.time_window import WindowsEnded
 from gpumon.state import health_section
-from gpumon.state.reducer_settings import ReducerSettings
+from gpumon.state.section import ReducerSettings
 from gpumon.state.sections import tables
 
 WALL = 1.8e9

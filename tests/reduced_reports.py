@@ -14,8 +14,8 @@ from gpumon.model.nvlink import Nvlink
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Snapshot
 from gpumon.state.messages import Message
 from gpumon.state.reduce import reduce
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import ReducerSettings
 from gpumon.state.sections import changes
 
 TERMS = ReducerSettings(interval=1.0, catalogue=Catalogue({79: XIDS[79]}))

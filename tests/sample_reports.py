@@ -28,8 +28,8 @@ from gpumon.outputs.responses.report import ReportResponse
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_section as judging
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import ReducerSettings
 from gpumon.state.sections import samples
 
 STAMP: HostTime = example.STAMP

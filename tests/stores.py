@@ -15,8 +15,8 @@ from gpumon.model.error_event import ErrorChange
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import ErrorChanges, VerdictTransitions
 from gpumon.state.monitor import Monitor
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import ReducerSettings
 from gpumon.store import error_events, verdicts
 from gpumon.store.retention import Retention
 from gpumon.store.store import Store

@@ -32,6 +32,7 @@ from gpumon.probe.core.timetable import Timetable
 from gpumon.runner.ranks import Ranks
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.server.listener import HttpEndpoint
+from gpumon.services.inventory_acceptance import accept_inventory
 from gpumon.state.messages import Message
 from gpumon.state.report import Report
 
@@ -221,7 +222,8 @@ class World:
 
     def accept(self) -> None:
         """Accept the inventory, as by `gpumon inventory accept`."""
-        self._services.inventory_acceptance.request()
+        services = self._services
+        accept_inventory(services.loop, services.persistence.writes, lambda: services.monitor.latest)
 
     def deliver(self, arrival: Message) -> None:
         """Send a message to the daemon."""

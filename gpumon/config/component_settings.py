@@ -26,8 +26,8 @@ from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.probe.core.state import ProbeState
 from gpumon.probe.core.timetable import Timetable, parse_schedule
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import AgentState, Report
+from gpumon.state.section import ReducerSettings
 from gpumon.version import revision
 
 GRACE = "health.boot_grace_seconds"

@@ -195,9 +195,10 @@ class EventRecorder:
         events = [self._grouper.add(observation) for observation in certain]
         self._changed |= {event.id: event for event in events}
         self._record_soon()
-        for observation in certain:
-            if _is_recent_xid(observation):
-                self._on_xid(observation.bus_id, observation.code)
+        for each in certain:
+            is_logged_xid = each.source == KMSG and each.kind == XID and not each.historical
+            if is_logged_xid and boot_clock() - each.at < RECENT_SECONDS:
+                self._on_xid(each.bus_id, each.code)
 
     def _confirmed(self, now: float) -> Iterator[ErrorObservation]:
         """Yield each error without an Xid that NVML confirms. Drop one not confirmed after WITNESS_SECONDS.
@@ -264,8 +265,3 @@ class EventRecorder:
     def _settle(self, _: object) -> None:
         self._in_flight = False
         self._record_soon()
-
-
-def _is_recent_xid(observation: ErrorObservation) -> bool:
-    logged = observation.source == KMSG and observation.kind == XID and not observation.historical
-    return logged and boot_clock() - observation.at < RECENT_SECONDS

@@ -6,14 +6,13 @@ import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MARKER, TimeWindow
 from gpumon.services.write_behind import DurableMessage, WriteBehind, read_stored_state
@@ -81,18 +80,24 @@ class Persistence:
         """
         self._on_restored, self._on_reopened = on_restored, on_reopened
         self._writer.start()
-        self._loop.every(PRUNE_SECONDS, self._prune)
+        self._loop.every(PRUNE_SECONDS, lambda: self.write(partial(prune, retention=self._retention, now=time.time())))
 
     def tick(self, *, everything: bool = False) -> None:
         """Store the GPUs, ports and time windows of the Report that have changed, or everything."""
         report, writes = self._latest(), self.writes
-        writes.put(records.GPUS, _gpu_rows(report, writes.rows(records.GPUS)), everything=everything)
+        stored = writes.rows(records.GPUS)
+        gpus = [state.stored for state in report.gpus if state.stored is not None]
+        for uuid, gone in report.inventory.removed.items():
+            if gone.why in _NOT_EXPECTED and uuid in stored:
+                gpus.append(replace(stored[uuid], expected=False))
+        writes.put(records.GPUS, gpus, everything=everything)
         writes.put(records.WINDOWS, window_rows(report))
         if report.agent.restored:  # before, the Report lacks the times at which the ports were first read
-            rows = _port_rows(report)
+            # A port without a PCI address and GUID cannot be identified after a restart.
+            ports = [port for port in report.host.inventory.records.values() if port.bus_id or port.guid]
             # A new port may replace another. After a restart the times of all ports show which, so all are stored.
-            new = any(port.identity not in writes.rows(records.PORTS) for port in rows)
-            writes.put(records.PORTS, rows, everything=everything or new)
+            new = any(port.identity not in writes.rows(records.PORTS) for port in ports)
+            writes.put(records.PORTS, ports, everything=everything or new)
 
     def stop(self) -> None:
         """Store the last state of all GPUs, ports and time windows, and close the store."""
@@ -171,27 +176,6 @@ class Persistence:
         """Write the whole Report to the reopened store, because its file may have been deleted or replaced."""
         self.writes.write_everything()
         self._on_reopened()
-
-    def _prune(self) -> None:
-        self._writer.submit(lambda connection: prune(connection, self._retention, time.time()))
-
-
-def _gpu_rows(report: Report, stored: Mapping[Hashable, StoredGpu]) -> Iterator[StoredGpu]:
-    """Yield the GPU rows to store: one for each GPU whose uuid was read from the driver or the store.
-
-    Also yield one for each stored GPU that was replaced, or accepted as gone, and is no longer expected.
-    """
-    for state in report.gpus:
-        if state.stored is not None:
-            yield state.stored
-    for uuid, gone in report.inventory.removed.items():
-        if gone.why in _NOT_EXPECTED and uuid in stored:
-            yield replace(stored[uuid], expected=False)
-
-
-def _port_rows(report: Report) -> tuple[PortRecord, ...]:
-    """Return the ports to store: those with a PCI address or a GUID, which identify them after a restart."""
-    return tuple(port for port in report.host.inventory.records.values() if port.bus_id or port.guid)
 
 
 def window_rows(report: Report) -> tuple[TimeWindow, ...]:

@@ -10,10 +10,10 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from gpumon.config.notifications_section import NotificationsSection
@@ -40,6 +40,8 @@ RECOMMENDED: Mapping[str, int] = {
 RESTART_APP (39), COMPONENT_RESET (2), RESTART_BM (24) or CONTACT_SUPPORT (5). Any other text, such as one that begins
 with "If it recurs", is NONE (0).
 """
+ENTITIES = {"GPU": "gpu", "GPU_UUID": "uuid", "NIC": "device", "NICPort": "port"}
+"""Label with the name of an affected entity, by the type that NVSentinel's own monitors give it."""
 NEVER_FATAL = frozenset({"agent", "job"})
 """Classes of alerts that do not concern the hardware. Because of them NVSentinel must not take a node out of service.
 """
@@ -65,7 +67,7 @@ def health_events(alert: SentAlert, *, node: str, strategy: str, ended: float | 
         (6, resolved),
         (7, f"resolved: {alert.summary}" if resolved else alert.description or alert.summary),
         (8, NONE if resolved else RECOMMENDED.get(alert.action.partition(".")[0].lower(), NONE)),
-        *((10, _field(1, kind) + _field(2, value)) for kind, value in _entities(labels)),
+        *((10, _field(1, kind) + _field(2, labels[name])) for kind, name in ENTITIES.items() if name in labels),
         *((11, _field(1, key) + _field(2, value)) for key, value in metadata.items() if value),
         (12, _field(1, int(seconds)) + _field(2, int(seconds % 1 * 1e9))),
         (13, node),
@@ -73,13 +75,6 @@ def health_events(alert: SentAlert, *, node: str, strategy: str, ended: float | 
     )
     event = b"".join(_field(number, value) for number, value in fields)
     return _field(1, 1) + _field(2, event)
-
-
-def _entities(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the type and the name of each affected entity (GPU, NIC or port), as NVSentinel's own monitors do."""
-    for kind, label in (("GPU", "gpu"), ("GPU_UUID", "uuid"), ("NIC", "device"), ("NICPort", "port")):
-        if label in labels:
-            yield kind, labels[label]
 
 
 def _field(number: int, value: str | int | bytes) -> bytes:
@@ -99,22 +94,6 @@ Orders = Mapping[str, Any]
 """What to deliver and to whom: `kind`, and the arguments of the function of delivery.py for this kind."""
 NOTIFY_TYPES = {"critical": "failure", "warning": "warning"}
 """Apprise's type of a message, which many services show as a color, by severity of a firing alert; else `info`."""
-
-
-class MessageReceiver(Protocol):
-    """A receiver that gets one message when an alert fires, and one when it is resolved."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def url(self) -> Secret | None: ...
-
-    def orders(self, alert: SentAlert, *, ended: float | None) -> Orders:
-        """Return the orders for a message about an alert.
-
-        `ended`: seconds since the epoch at which it was resolved; None if it fires.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +139,17 @@ class AppriseService:
     def orders(self, alert: SentAlert, *, ended: float | None) -> Orders:
         severity = dict(alert.labels)["severity"]
         cluster = "".join(f"{value} " for name, value in alert.labels if name == "cluster")
+        lines = [alert.description, f"Do: {alert.action}"]
+        if alert.serial:
+            lines.append(f"Serial number: {alert.serial}")
+        if alert.runbook_url:
+            lines.append(f"Runbook: {alert.runbook_url}")
         title = f"{'FIRING' if ended is None else 'RESOLVED'}: {cluster}{alert.summary}"
         return {
             "kind": "apprise",
             "url": asdict(self.url),
             "title": " ".join(title.split()),
-            "body": "\n".join(_lines(alert)) if ended is None else f"{alert.name} is resolved.",
+            "body": "\n".join(lines) if ended is None else f"{alert.name} is resolved.",
             "notify_type": NOTIFY_TYPES.get(severity, "info") if ended is None else "success",
         }
 
@@ -188,6 +172,10 @@ class NvSentinel:
             "method": METHOD,
             "message": base64.b64encode(message).decode(),
         }
+
+
+MessageReceiver = Webhook | AppriseService | NvSentinel
+"""Gets one message when an alert fires, and one when it is resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +209,13 @@ def message_receivers(section: NotificationsSection, source: str) -> list[Messag
     if section.webhook_url is not None or section.webhook_url_file is not None:
         token = Secret(None, section.webhook_token_file)
         receivers.append(Webhook(Secret(section.webhook_url, section.webhook_url_file), token, source))
-    receivers += _apprise_services(section.apprise_urls)
+    uses = Counter[str]()
+    for url in section.apprise_urls:
+        # The name has the scheme, or the name of the file that has the URL; never a secret.
+        secret = Secret(None, Path(url)) if url.startswith("/") else Secret(url, None)
+        name = re.sub(r"[^\w.-]", "_", secret.file.name if secret.file else url.partition("://")[0])
+        uses[name] += 1
+        receivers.append(AppriseService(secret, f"apprise {name}" + (f" {uses[name]}" if uses[name] > 1 else "")))
     if section.nvsentinel_socket is not None:
         node = section.nvsentinel_node or os.uname().nodename.lower()
         receivers.append(NvSentinel(section.nvsentinel_socket, node, section.nvsentinel_strategy))
@@ -249,24 +243,5 @@ def example(labels: Mapping[str, Any]) -> SentAlert:
     )
 
 
-def _apprise_services(urls: Iterable[str]) -> Iterator[AppriseService]:
-    """Yield a receiver for each URL, named by its scheme, or by the name of the file that has it; never by a secret."""
-    uses = Counter[str]()
-    for url in urls:
-        secret = Secret(None, Path(url)) if url.startswith("/") else Secret(url, None)
-        name = re.sub(r"[^\w.-]", "_", secret.file.name if secret.file else url.partition("://")[0])
-        uses[name] += 1
-        yield AppriseService(secret, f"apprise {name}" + (f" {uses[name]}" if uses[name] > 1 else ""))
-
-
 def _post(url: Secret, token: Secret, body: object, content_type: str) -> Orders:
     return {"kind": "http", "url": asdict(url), "token": asdict(token), "body": body, "content_type": content_type}
-
-
-def _lines(alert: SentAlert) -> Iterator[str]:
-    yield alert.description
-    yield f"Do: {alert.action}"
-    if alert.serial:
-        yield f"Serial number: {alert.serial}"
-    if alert.runbook_url:
-        yield f"Runbook: {alert.runbook_url}"

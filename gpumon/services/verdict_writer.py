@@ -9,7 +9,7 @@ from functools import partial
 
 from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
 from gpumon.health.node_health import pending_to_store
-from gpumon.health.verdict import Clearance, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.services.write_behind import OnDone, WriteBehind
 from gpumon.state.messages import VerdictTransitions
@@ -73,14 +73,15 @@ class VerdictWriter:
         Return a future with the result. It is set when the clearances have taken effect, which they do even if they
         cannot be stored (`stored` is then False), or at once if no verdict can be cleared.
         """
-        return self._loop.request(lambda answer: self._enqueue(request, answer))
 
-    def _enqueue(self, request: ClearRequest, answer: Future[ClearResult]) -> None:
-        if self._stopping:
-            answer.set_result(_STOPPING)
-            return
-        self._requests.append((request, answer))
-        self._process_requests()
+        def enqueue(answer: Future[ClearResult]) -> None:
+            if self._stopping:
+                answer.set_result(_STOPPING)
+                return
+            self._requests.append((request, answer))
+            self._process_requests()
+
+        return self._loop.request(enqueue)
 
     def _settle(self) -> None:
         self._in_flight = False
@@ -107,7 +108,15 @@ class VerdictWriter:
             answer.set_result(replace(result, stored=error is None))
             self._settle()
 
-        self._record([_operator_clearance(verdict, request.note, report) for verdict in result.cleared], settle)
+        clear = partial(
+            VerdictTransition,
+            change=VerdictChange.CLEARED,
+            time=Instant.now(report.boot_id),
+            cleared_by=Clearance.OPERATOR,
+            note=request.note,
+            muted=report.maintenance is not None,
+        )
+        self._record([clear(verdict=verdict) for verdict in result.cleared], settle)
 
     def _record(self, transitions: Sequence[VerdictTransition], on_done: OnDone) -> None:
         message = VerdictTransitions(transitions=tuple(transitions))
@@ -115,14 +124,3 @@ class VerdictWriter:
 
 
 _STOPPING = ClearResult(error="The agent is stopping.")
-
-
-def _operator_clearance(verdict: Verdict, note: str, report: Report) -> VerdictTransition:
-    return VerdictTransition(
-        verdict=verdict,
-        change=VerdictChange.CLEARED,
-        time=Instant.now(report.boot_id),
-        cleared_by=Clearance.OPERATOR,
-        note=note,
-        muted=report.maintenance is not None,
-    )

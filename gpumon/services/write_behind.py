@@ -136,7 +136,13 @@ class WriteBehind:
         Rows that were submitted before this call are newer than the rows read, and remain those last submitted.
         """
         self._publish(stored)
-        for table, rows in _stored_rows(stored).items():
+        tables: Mapping[StoreTable[Any], Sequence[Any]] = {
+            records.GPUS: stored.gpus,
+            records.PORTS: stored.ports,
+            records.AGENT_RUNS: stored.agent_runs,
+            records.WINDOWS: stored.windows,
+        }
+        for table, rows in tables.items():
             self._rows[table] = {table.key(row): row for row in rows} | self._rows[table]
 
     def write_everything(self) -> None:
@@ -208,16 +214,6 @@ def read_stored_state(connection: sqlite3.Connection) -> StoredState:
     )
 
 
-def _stored_rows(stored: StoredState) -> Mapping[StoreTable[Any], Sequence[Any]]:
-    """Return the stored rows of those tables for which WriteBehind keeps the rows last submitted, by table."""
-    return {
-        records.GPUS: stored.gpus,
-        records.PORTS: stored.ports,
-        records.AGENT_RUNS: stored.agent_runs,
-        records.WINDOWS: stored.windows,
-    }
-
-
 def _write_report(
     connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]]
 ) -> None:
@@ -227,10 +223,23 @@ def _write_report(
     """
     for table, table_rows in rows.items():
         table.put(connection, table_rows)
-    error_events.restore(connection, report.events, _error_counters(report), report.errors.position)
+    error_counters = [
+        ErrorCounter(kind=kind, device=device, code=int(code), count=int(count), last_wall=last)
+        for kind, devices in ((XID, report.errors.xids), (SXID, report.errors.sxids))
+        for device, codes in devices.items()
+        for code, (count, last) in codes.items()
+    ]
+    error_events.restore(connection, report.events, error_counters, report.errors.position)
     history = (*report.health.cleared.values(), *report.health.history)
     verdicts.restore(connection, report.health.open.values(), history)
-    probe_runs.restore(connection, report.probe.results, _probe_counters(report))
+    probe_counters = {
+        probe: ProbeCounters(
+            outcomes={outcome: int(count) for outcome, count in (metrics.runs_total or {}).items()},
+            reasons={reason: int(count) for reason, count in (metrics.skips_total or {}).items()},
+        )
+        for probe, metrics in report.probe.metrics.items()
+    }
+    probe_runs.restore(connection, report.probe.results, probe_counters)
     if report.inventory.accepted:
         records.accept_gpus(connection, report.inventory.learned, ())
 
@@ -245,23 +254,3 @@ def _transitions(connection: sqlite3.Connection) -> tuple[VerdictTransition, ...
 
 def _identity(transition: VerdictTransition) -> tuple[object, ...]:
     return transition.verdict.key, transition.change, transition.time.wall
-
-
-def _error_counters(report: Report) -> list[ErrorCounter]:
-    counted = {XID: report.errors.xids, SXID: report.errors.sxids}
-    return [
-        ErrorCounter(kind=kind, device=device, code=int(code), count=int(count), last_wall=last)
-        for kind, devices in counted.items()
-        for device, codes in devices.items()
-        for code, (count, last) in codes.items()
-    ]
-
-
-def _probe_counters(report: Report) -> Mapping[str, ProbeCounters]:
-    return {
-        probe: ProbeCounters(
-            outcomes={outcome: int(count) for outcome, count in (metrics.runs_total or {}).items()},
-            reasons={reason: int(count) for reason, count in (metrics.skips_total or {}).items()},
-        )
-        for probe, metrics in report.probe.metrics.items()
-    }

@@ -29,8 +29,13 @@ def apply(agent: AgentState, step: Step) -> AgentState:
         case StoredState(agent_runs=runs, lost_to=lost_to):
             agent = replace(agent, runs=(*runs, *agent.runs), restored=True, lost_to=lost_to)
     node = limit_node(_node(agent, step), step.report.inventory.dropped)
-    notices = reuse_if_equal(agent.notices, _notices(agent.notices, node, step))
-    return replace(agent, node=reuse_if_equal(agent.node, node), notices=notices)
+    derived = {
+        "driver": None if node.nvml_up is None else step.report.inventory.down,
+        "links": host_section.notice(step.report.host),
+    }
+    notices = {subject: text for subject, text in derived.items() if text}
+    notices |= {subject: text for subject, text in agent.notices.items() if subject not in derived}
+    return replace(agent, node=reuse_if_equal(agent.node, node), notices=reuse_if_equal(agent.notices, notices))
 
 
 def _count_poll(node: Node, snapshot: Snapshot, step: Step) -> Node:
@@ -71,16 +76,6 @@ def _with_status(agent: AgentState, status: AgentStatus) -> AgentState:
         collector_denied=denied | ({"kernel_log": 1.0} if status.kernel_log_denied else {}),
     )
     return replace(agent, node=node, notices=status.notices)
-
-
-def _notices(before: Mapping[str, str], node: Node, step: Step) -> Mapping[str, str]:
-    report = step.report
-    derived = {
-        "driver": None if node.nvml_up is None else report.inventory.down,
-        "links": host_section.notice(report.host),
-    }
-    others = {subject: text for subject, text in before.items() if subject not in derived}
-    return {subject: text for subject, text in derived.items() if text} | others
 
 
 # The metrics of the node
@@ -151,18 +146,11 @@ def _count_by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the log lines for what the host child began, or ceased, to be unable to read."""
-    yield from _links_notice(before.notices.get("links"), after.notices.get("links"))
-    yield from _denied_processes(before, after)
-
-
-def _links_notice(before: str | None, after: str | None) -> Iterator[LogLine]:
-    if after and not before:
-        yield LogLine(logging.WARNING, "not all links can be read", {"detail": after})
-    elif before and not after:
+    old, new = before.notices.get("links"), after.notices.get("links")
+    if new and not old:
+        yield LogLine(logging.WARNING, "not all links can be read", {"detail": new})
+    elif old and not new:
         yield LogLine(logging.INFO, "all links can be read again", {})
-
-
-def _denied_processes(before: Report, after: Report) -> Iterator[LogLine]:
     was, now = (PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
         message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"

@@ -124,10 +124,6 @@ def _advance(count: Count, raw: float, uptime: float, believed: float, width: fl
     return count if raw == fallen else _restart(count, fallen, raw, width)
 
 
-def _has_wrapped(last: float, fallen: float, width: float) -> bool:
-    return (1 - WRAP_SHARE) * width < last < width - 1 and fallen < WRAP_SHARE * width
-
-
 def _restart(count: Count, fallen: float | None, raw: float | None, width: float = inf) -> Count:
     """Return the counter after its raw value fell to `fallen` and then became `raw`, because it wrapped or restarted.
 
@@ -136,7 +132,7 @@ def _restart(count: Count, fallen: float | None, raw: float | None, width: float
     last = count.raw
     if last is None or fallen is None or raw is None:
         return count
-    if _has_wrapped(last, fallen, width):
+    if (1 - WRAP_SHARE) * width < last < width - 1 and fallen < WRAP_SHARE * width:
         return Count(count.total + (raw + width - last), raw)
     restarted_at = 0.0 if fallen < last * RESET_SHARE else fallen
     return Count(count.total + (raw - restarted_at), raw)
@@ -158,18 +154,13 @@ def totals(table: Table, counts: Counts, gains: Values) -> dict[str, Any]:
     """
     exported: dict[str, Any] = {}
     for name in counter_rows(type(table)):
-        read = getattr(table, name)
+        value, integrated = getattr(table, name), gains.get(name, {})
+        read = () if value is None else _by_label(value)
         labelled = {
             label: count.total
             for label, count in counts.get(name, {}).items()
-            if _is_current(count, label, read, gains.get(name, {}))
+            if label in (integrated if count.raw is None else read)
         }
         if labelled:
             exported[name] = labelled.get("", labelled)
     return exported
-
-
-def _is_current(count: Count, label: str, read: Any, gains: Mapping[str, float]) -> bool:
-    if count.raw is None:
-        return label in gains
-    return read is not None and (not label or label in read)

@@ -85,15 +85,17 @@ def _extend(event: ErrorEvent, observation: ErrorObservation) -> ErrorEvent:
     The reports of NVML and of the kernel log are counted separately, because both report the same errors.
     """
     logged = observation.times if observation.source != NVML and observation.numbered else 0
+    first = _first(observation, event.first.boot_id)
+    texts = (*event.texts, *filter(None, (*observation.texts, observation.text)))
     return replace(
         event,
         uuid=event.uuid or observation.uuid,
-        first=_earliest(event.first, _first(observation, event.first.boot_id)),
-        last=_latest(event.last, observation),
+        first=Instant(event.first.boot_id, min(event.first.at, first.at), min(event.first.wall, first.wall)),
+        last=Instant(event.last.boot_id, max(event.last.at, observation.at), max(event.last.wall, observation.wall)),
         nvml=event.nvml + (observation.times if observation.source == NVML else 0),
         kmsg=event.kmsg + logged,
         unnumbered=event.unnumbered or not observation.numbered,
-        texts=_texts(event.texts, (*observation.texts, observation.text)),
+        texts=tuple(dict.fromkeys(texts))[:MAX_TEXTS],
         text=observation.text or event.text,
         gpu_instance_id=_instance(event.gpu_instance_id, observation.gpu_instance_id),
         compute_instance_id=_instance(event.compute_instance_id, observation.compute_instance_id),
@@ -105,17 +107,5 @@ def _first(observation: ErrorObservation, boot_id: str) -> Instant:
     return Instant(boot_id, observation.since, observation.wall - (observation.at - observation.since))
 
 
-def _earliest(first: Instant, other: Instant) -> Instant:
-    return Instant(first.boot_id, min(first.at, other.at), min(first.wall, other.wall))
-
-
-def _latest(last: Instant, observation: ErrorObservation) -> Instant:
-    return Instant(last.boot_id, max(last.at, observation.at), max(last.wall, observation.wall))
-
-
 def _instance(before: int | None, observed: int | None) -> int | None:
     return None if before is None else common((before, observed))
-
-
-def _texts(texts: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*texts, *filter(None, more))))[:MAX_TEXTS]

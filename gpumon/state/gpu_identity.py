@@ -107,7 +107,11 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
     the same boot only, because the driver may number GPUs differently after a reboot.
     """
     by_uuid = {row.uuid: row for row in stored}
-    after = {bus_id: _with_first_time(gpu, by_uuid.get(gpu.uuid)) for bus_id, gpu in records.items()}
+    after = dict(records)
+    for bus_id, gpu in records.items():
+        if gpu.stored is not None and gpu.uuid in by_uuid:
+            first_wall = min(gpu.stored.first_wall, by_uuid[gpu.uuid].first_wall)
+            after[bus_id] = replace(gpu, stored=replace(gpu.stored, first_wall=first_wall))
     uuids = {gpu.uuid for gpu in after.values()}
     for row in sorted(stored, key=lambda row: -row.last_wall):
         if row.expected and row.uuid not in uuids:
@@ -124,9 +128,3 @@ def add_stored(records: Records, stored: Collection[StoredGpu], boot_id: str) ->
                 stored=row,
             )
     return after
-
-
-def _with_first_time(gpu: GpuState, stored: StoredGpu | None) -> GpuState:
-    if stored is None or gpu.stored is None:
-        return gpu
-    return replace(gpu, stored=replace(gpu.stored, first_wall=min(gpu.stored.first_wall, stored.first_wall)))

@@ -22,9 +22,8 @@ from gpumon.state.gpu_inventory import GpuInventory, Removal
 from gpumon.state.gpu_view import GpuView, ViewInputs, view
 from gpumon.state.limit_series import limit_gpus
 from gpumon.state.messages import Acceptance, Message, ReleaseHolders, StoredState
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.section import LogLine, Step, reuse_if_equal
+from gpumon.state.section import LogLine, ReducerSettings, Step, reuse_if_equal
 
 NOT_READ = "not read yet"
 """`detail` of a GPU that has not been read since the start of the agent and has no other fault."""

@@ -19,9 +19,8 @@ from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind, in_force, of_kind
 from gpumon.state import port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.section import LOG_LEVELS, LogLine, Step
+from gpumon.state.section import LOG_LEVELS, LogLine, ReducerSettings, Step
 
 MAX_STORE_WAIT_SECONDS = 10.0
 """Maximum seconds that the first evaluation waits for the store, because a hung disk must not prevent it."""
@@ -123,7 +122,12 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the log lines for verdicts, for checks that raise exceptions, and for alerts."""
     if before.health.history is not after.health.history and before.agent.restored is after.agent.restored:
         yield from _transitions(before, after)
-    yield from _broken_checks(before, after)
+    failed, failing = before.health.failing_checks, after.health.failing_checks
+    for key in failing.keys() - failed.keys():
+        words = _device_words(key, after) | {"error": failing[key]}
+        yield LogLine(logging.ERROR, "a check raised an exception, its verdicts stay: report this bug", words)
+    for key in failed.keys() - failing.keys():
+        yield LogLine(logging.INFO, "the check works again", _device_words(key, after))
     if before.health is not after.health or before.windows is not after.windows:
         yield from _alerts(before, after)
 
@@ -151,15 +155,6 @@ def _prefix(words: Mapping[str, object]) -> str:
     """Return the name of the device in these log fields, followed by a colon; an empty string for the node."""
     device = f"GPU {words['gpu']}" if "gpu" in words else words.get("device")
     return f"{device}: " if device else ""
-
-
-def _broken_checks(before: Report, after: Report) -> Iterator[LogLine]:
-    failed, failing = before.health.failing_checks, after.health.failing_checks
-    for key in failing.keys() - failed.keys():
-        words = _device_words(key, after) | {"error": failing[key]}
-        yield LogLine(logging.ERROR, "a check raised an exception, its verdicts stay: report this bug", words)
-    for key in failed.keys() - failing.keys():
-        yield LogLine(logging.INFO, "the check works again", _device_words(key, after))
 
 
 def _device_words(key: Key, report: Report) -> dict[str, object]:

@@ -12,7 +12,6 @@ from gpumon.model.reading import SLOW
 from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReading, PortReadings, ProcessReadings, ServiceReadings
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance, StoredState
-from gpumon.state.port_inventory import Records
 from gpumon.state.report import HostState, Report
 from gpumon.state.section import LogLine, Step
 
@@ -57,9 +56,12 @@ def node_rows(host: HostState, denied: Mapping[str, float] | None) -> dict[str, 
     readers = host.snapshot.values if host.snapshot else ()
     others = {name: value for name, value in (denied or {}).items() if name not in readers}
     others |= dict.fromkeys(snapshot.denied if snapshot else (), 1.0)
+    names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
+    units = {**_running(host), **host.stops} if host.snapshot else ()
+    stops = {names[unit]: host.stops.get(unit, 0.0) for unit in units}
     return {
         **{row: float(running[unit]) if unit in running else None for row, unit in UNITS.items()},
-        "service_stops_total": _service_stops(host),
+        "service_stops_total": stops or None,
         "collector_denied": None if denied is None and not others else others,
     }
 
@@ -72,28 +74,16 @@ def _running(host: HostState) -> Mapping[str, bool]:
     return {FABRIC_MANAGER: False, **running} if host.fabric_manager_elsewhere and process is not None else running
 
 
-def _service_stops(host: HostState) -> dict[str, float] | None:
-    if host.snapshot is None:
-        return None
-    names = {unit: row.removesuffix("_up") for row, unit in UNITS.items()}
-    return {names[unit]: host.stops.get(unit, 0.0) for unit in {**_running(host), **host.stops}} or None
-
-
 def notice(host: HostState) -> str | None:
     """Return a notice that lists what the host child cannot read; None if it can read everything."""
-    return "; ".join(_problems(host)) or None
-
-
-def _problems(host: HostState) -> Iterator[str]:
-    for subject, entry in host.child.quarantined.items():
-        yield f"{subject} is quarantined: {entry.detail}"
+    problems = [f"{subject} is quarantined: {entry.detail}" for subject, entry in host.child.quarantined.items()]
     if host.child.trouble:
-        yield host.child.trouble
-    snapshot = host.current
-    if snapshot is not None:
-        yield from (f"{collector}: {error}" for collector, error in snapshot.errors.items())
+        problems.append(host.child.trouble)
+    if host.current is not None:
+        problems += [f"{collector}: {error}" for collector, error in host.current.errors.items()]
     elif host.snapshot is not None:
-        yield f"no snapshot for more than {STALE_SECONDS:g} s"
+        problems.append(f"no snapshot for more than {STALE_SECONDS:g} s")
+    return "; ".join(problems) or None
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
@@ -101,7 +91,11 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
     old, new = before.host.inventory, after.host.inventory
     if old is not new:
         yield from _ports(old.ports, new.ports)
-        yield from _removed_ports(old.records, new.records)
+        for name, port in new.records.items():
+            if port.expected is False and name in old.records and old.records[name].expected:
+                words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}
+                message = "the port is no longer expected: it was replaced, excluded, or accepted as down or gone"
+                yield LogLine(logging.WARNING, message, words)
 
 
 def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Iterator[LogLine]:
@@ -112,14 +106,6 @@ def _ports(before: Sequence[PortReading], after: Sequence[PortReading]) -> Itera
             yield from _port(was, port, {"device": device, "port": number})
     for device, number in previous.keys() - now.keys():
         yield LogLine(logging.WARNING, "the port is gone", {"device": device, "port": number})
-
-
-def _removed_ports(before: Records, after: Records) -> Iterator[LogLine]:
-    for name, port in after.items():
-        if port.expected is False and name in before and before[name].expected:
-            words = {"device": port.device, "port": port.port, "pci_bus_id": port.bus_id, "guid": port.guid}
-            message = "the port is no longer expected: it was replaced, excluded, or accepted as down or gone"
-            yield LogLine(logging.WARNING, message, words)
 
 
 def _port(before: PortReading, after: PortReading, words: dict[str, object]) -> Iterator[LogLine]:

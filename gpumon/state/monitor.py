@@ -10,8 +10,8 @@ from gpumon.clock import boot_clock
 from gpumon.model.instant import Now
 from gpumon.state.messages import Message
 from gpumon.state.reduce import reduce
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import ReducerSettings
 from gpumon.state.sections import changes
 
 log = logging.getLogger("gpumon")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from gpumon.health.alert import RESOLVED
 from gpumon.model.instant import Now
 from gpumon.state import health_section
 from gpumon.state.messages import ErrorChanges, Message, Tick
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
-from gpumon.state.section import Step
+from gpumon.state.section import ReducerSettings, Step
 from gpumon.state.sections import SECTIONS, samples, series_count
 
 
@@ -30,8 +30,12 @@ def reduce(report: Report, message: Message, now: Now, settings: ReducerSettings
         history = report.samples
         report = replace(report, samples=history.add(samples(report, frozenset(history.windows)), now.at))
     if isinstance(message, Tick) or _may_start_verdict(before, report, message):
-        report = _evaluate_checks(report, now, settings)
-    return report if report.health is before.health else _with_alert_counts(report)
+        report = health_section.evaluate(report, now, settings)
+        report = _with_node(report, exposed_series=float(series_count(report)))
+    if report.health is before.health:
+        return report
+    alerts = (f"{each.rule},{each.severity},{each.state}" for each in report.alerts if each.state != RESOLVED)
+    return _with_node(report, alerts={key: float(count) for key, count in Counter(alerts).items()})
 
 
 def _may_start_verdict(before: Report, report: Report, message: Message) -> bool:
@@ -43,27 +47,12 @@ def _may_start_verdict(before: Report, report: Report, message: Message) -> bool
         return False
     if isinstance(message, ErrorChanges):
         return bool(message.changes)
-    return report.gpus is not before.gpus and _faults(report) != _faults(before)
-
-
-def _faults(report: Report) -> dict[str, str | None]:
-    return {state.uuid: state.fault for state in report.gpus}
-
-
-def _evaluate_checks(report: Report, now: Now, settings: ReducerSettings) -> Report:
-    report = health_section.evaluate(report, now, settings)
-    return _with_node(report, exposed_series=float(series_count(report)))
+    if report.gpus is before.gpus:
+        return False
+    old, new = ({state.uuid: state.fault for state in each.gpus} for each in (before, report))
+    return old != new
 
 
 def _with_node(report: Report, **rows: object) -> Report:
     node = replace(report.node, **rows)  # type: ignore[arg-type]
     return replace(report, agent=replace(report.agent, node=node))
-
-
-def _with_alert_counts(report: Report) -> Report:
-    counts: dict[str, float] = {}
-    for alert in report.alerts:
-        if alert.state != RESOLVED:
-            key = f"{alert.rule},{alert.severity},{alert.state}"
-            counts[key] = counts.get(key, 0.0) + 1
-    return _with_node(report, alerts=counts)

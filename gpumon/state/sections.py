@@ -7,17 +7,19 @@ from dataclasses import replace
 
 from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series
 from gpumon.model.reading import samples as samples_of
+from gpumon.probe.core import state as probe_state
+from gpumon.probe.core.state import ProbeState
 from gpumon.state import (
     agent_section,
     error_section,
     gpu_section,
     health_section,
     host_section,
-    probe_section,
     window_section,
 )
+from gpumon.state.messages import AgentStatus, ProbeEnded, ProbeProgressed, ProbeStarted, StoredState
 from gpumon.state.report import Report
-from gpumon.state.section import LogLine, Section
+from gpumon.state.section import LogLine, Section, Step
 
 Tables = Iterator[tuple[Table, Labels]]
 
@@ -50,6 +52,22 @@ def _probe_tables(report: Report) -> Tables:
         yield metrics if counted else replace(metrics, runs_total=None, skips_total=None), ()
 
 
+def _apply_probe(probe: ProbeState, step: Step) -> ProbeState:
+    """Return the state of the probes after a message."""
+    match step.message:
+        case ProbeStarted(id=id, probe=name, gpus=gpus):
+            return probe_state.begin_run(probe, id, name, gpus)
+        case ProbeProgressed(progress=progress):
+            return replace(probe, progress=progress)
+        case ProbeEnded(result=result):
+            return probe_state.end_run(probe, result, at=step.now.at, uptime=step.now.uptime)
+        case StoredState(probe_results=results, probe_counters=counters):
+            return probe_state.restore(probe, results, counters)
+        case AgentStatus(next_probes=next_runs, probe_unkillable=unkillable):
+            return replace(probe, next_runs=next_runs, unkillable=unkillable)
+    return probe
+
+
 SECTIONS = (
     Section("windows", window_section.apply, changes=window_section.changes),
     Section("errors", error_section.apply, changes=error_section.changes),
@@ -59,7 +77,7 @@ SECTIONS = (
     Section(
         "agent", agent_section.apply, lambda report: [(report.build, ()), (report.node, ())], agent_section.changes
     ),
-    Section("probe", probe_section.apply, _probe_tables),
+    Section("probe", _apply_probe, _probe_tables),
 )
 """The sections, in the order in which a message is applied to them. A section may read those before it."""
 

@@ -54,12 +54,9 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
 
 
 def _window(window: TimeWindow, report: Report) -> dict[str, object]:
-    words = {"owner": window.owner, "by": window.by, "reason": window.reason, "until": _moment(window.deadline.wall)}
+    until = utc(window.deadline.wall).isoformat(timespec="seconds")
+    words = {"owner": window.owner, "by": window.by, "reason": window.reason, "until": until}
     if window.kind is WindowKind.RELEASE:
         gpu = report.gpu(window.bus_id) if window.bus_id else None
         words["gpu"] = window.bus_id or "all" if gpu is None else f"{gpu.index} ({gpu.uuid})"
     return {name: word for name, word in words.items() if word}
-
-
-def _moment(wall: float) -> str:
-    return utc(wall).isoformat(timespec="seconds")

@@ -28,14 +28,13 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.runs import ProbeRuns, RunRecord
-from gpumon.services.driver_release import DriverRelease
+from gpumon.services.driver_release import DriverRelease, MarkerWatch
 from gpumon.services.persistence import Persistence
-from gpumon.services.release_marker import MarkerWatch
 from gpumon.services.time_windows import TimeWindows
 from gpumon.state.messages import Message, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import ReducerSettings
 from gpumon.store.retention import Retention
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop

@@ -7,7 +7,7 @@ import json
 import math
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from gpumon.store.error_events import EventQuery
 from gpumon.store.probe_runs import RunQuery
 from gpumon.store.retention import Retention, prune
 from gpumon.store.store import Store
-from gpumon.store.stored_rows import count_left_out
+from gpumon.store.stored_rows import StoreTable, count_left_out
 
 SEEDS = range(120)
 TABLES = (
@@ -171,7 +171,9 @@ def test_damaged_cells_do_not_end_the_agent(tmp_path: Path) -> None:
             events = newest_first(report, [item.event for item in found])
             json.dumps(EventsResponse(events=events, complete=True).document(), allow_nan=False).encode()
             with store.writing() as connection:
-                write_behind._write_report(connection, report, write_behind._stored_rows(stored))
+                rows: dict[StoreTable[Any], Sequence[Any]] = {records.GPUS: stored.gpus, records.PORTS: stored.ports}
+                rows |= {records.WINDOWS: stored.windows, records.AGENT_RUNS: stored.agent_runs}
+                write_behind._write_report(connection, report, rows)
                 error_events.record(connection, [change(1, 79, "GPU-1", nvml=5)], LogPosition("boot-1", 78))
                 prune(connection, Retention(), WALL + 300)
     assert left_out_rows > len(SEEDS)

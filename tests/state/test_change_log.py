@@ -13,7 +13,7 @@ from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.model.snapshot import DriverStatus
 from gpumon.state.messages import ErrorChanges, StoredState, VerdictTransitions
-from gpumon.state.reducer_settings import ReducerSettings
+from gpumon.state.section import ReducerSettings
 from gpumon.state.sections import changes
 
 TERMS = ReducerSettings()

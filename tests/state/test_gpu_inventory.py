@@ -27,7 +27,7 @@ from gpumon.model.snapshot import (
     Snapshot,
 )
 from gpumon.outputs.responses.devices import NvlinksResponse
-from gpumon.state.acceptance import acceptance, refusal
+from gpumon.services.inventory_acceptance import acceptance, refusal
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.messages import Acceptance, Message, StoredState
 from gpumon.state.report import Report

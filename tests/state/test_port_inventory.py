@@ -14,8 +14,8 @@ from reduced_reports import UP, gpu_reading, log_lines, reduce_all, snapshot
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.records import PortRecord
 from gpumon.model.snapshot import HostSnapshot, HostStatus, PciBus, PortReading
+from gpumon.services.inventory_acceptance import acceptance, refusal
 from gpumon.state import port_inventory
-from gpumon.state.acceptance import acceptance, refusal
 from gpumon.state.messages import Message, StoredState
 from gpumon.state.port_inventory import MAX_RECORDS, SETTLING_SECONDS
 from gpumon.state.report import Report

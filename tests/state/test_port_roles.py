@@ -26,8 +26,8 @@ from gpumon.model.infiniband import (
     matches,
 )
 from gpumon.model.snapshot import PortReading, PortReadings
-from gpumon.state.reducer_settings import ReducerSettings
 from gpumon.state.report import Report
+from gpumon.state.section import ReducerSettings
 
 
 def simulated_ports(folder: Path, profile: str, nics: str) -> tuple[PortReading, ...]:
