@@ -9,7 +9,7 @@ import sys
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.health.alert_texts import SEVERITIES
-from gpumon.outputs.event_text import event_table
+from gpumon.outputs.node_text import event_table
 
 PATH, MEMBERS = "/api/v1/events", ("events", "complete")
 FILTERS = ("gpu", "severity", "since", "limit")

@@ -5,7 +5,7 @@ NVIDIA calls the names and units of dcgm-exporter up to 4.8 `legacy`, and those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -62,7 +62,6 @@ def recent_xids(report: Report, state: GpuState) -> Values:
 
 
 def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
-    """Return the last burst of each Xid of a GPU in the Report, without those before the agent's first start."""
     names = {state.uuid, state.pci_name}
     own = (event for event in report.events if event.kind == XID and event.device in names and not event.historical)
     return list({event.code: event for event in own}.values())
@@ -109,7 +108,6 @@ def memory_share(_: Report, state: GpuState) -> Values:
 
 
 def gpu_count(report: Report, state: GpuState) -> Values:
-    """Yield the number of GPUs that the driver counts on the node. Yield nothing for a GPU that does not answer."""
     if state.gpu.up and report.node.gpus_visible is not None:
         yield (), report.node.gpus_visible
 
@@ -301,25 +299,22 @@ class DcgmPage:
         host_label = self.host_label or ("hostname" if self.canonical else "Hostname")
         common = {host_label: self.host, version: report.driver.driver}
         gpus = [(state, _labels(state, common)) for state in report.gpus]
-        return "".join(self._family(field, report, gpus) for field in FIELDS)
-
-    def _family(self, field: DcgmField, report: Report, gpus: Sequence[tuple[GpuState, Labels]]) -> str:
-        name = field.canonical if self.canonical else field.legacy
-        unit = field.unit if name == field.legacy else ""
-        factor, lines = UNITS[unit], []
-        for state, own in gpus:
-            for labels, value in [*_instance_values(field, state)] or field.read(report, state):
-                number = value if factor == 1 else round(value * factor, _DIGITS)
-                lines.append(f"{series_prefix(name, own + labels)}{number_text(number)}\n")
-        text = f"{field.help} In {unit}." if unit else field.help
-        return head(name, text, field.type(canonical=self.canonical)) + "".join(lines) if lines else ""
+        page = ""
+        for field in FIELDS:
+            name = field.canonical if self.canonical else field.legacy
+            unit = field.unit if name == field.legacy else ""
+            factor, lines = UNITS[unit], []
+            for state, own in gpus:
+                for labels, value in [*_instance_values(field, state)] or field.read(report, state):
+                    number = value if factor == 1 else round(value * factor, _DIGITS)
+                    lines.append(f"{series_prefix(name, own + labels)}{number_text(number)}\n")
+            text = f"{field.help} In {unit}." if unit else field.help
+            page += head(name, text, field.type(canonical=self.canonical)) + "".join(lines) if lines else ""
+        return page
 
 
 def _instance_values(field: DcgmField, state: GpuState) -> Values:
-    """Yield the value of each MIG GPU instance, which the page exports in place of the GPU's own value.
-
-    Only one compute instance of each GPU instance is read, because all have the values of the GPU instance.
-    """
+    # These replace the GPU's own value. All compute instances of a GPU instance have the same values.
     instances = {mig.gpu_instance_id: mig for mig in reversed(state.migs)}
     for number, mig in sorted(instances.items()):
         labels = (("GPU_I_PROFILE", mig.profile.rpartition("c.")[2]), ("GPU_I_ID", str(number)))
@@ -327,7 +322,6 @@ def _instance_values(field: DcgmField, state: GpuState) -> Values:
 
 
 def _labels(state: GpuState, common: Mapping[str, str | None]) -> Labels:
-    """Return the labels of a GPU, then the labels in `common`. Omit labels without a value."""
     device = None if state.gpu.minor is None else f"nvidia{state.gpu.minor}"
     identity = {"gpu": str(state.index), "UUID": state.uuid, "pci_bus_id": state.bus_id}
     labels = {**identity, "device": device, "modelName": state.gpu.name, **common}

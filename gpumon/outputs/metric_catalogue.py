@@ -27,7 +27,6 @@ from gpumon.model.reading import (
 )
 from gpumon.outputs.prometheus import TABLES
 
-_UNBOUNDED = "ratio, 1 is as expected"
 UNITS = (
     ("_timestamp_seconds", "seconds since the epoch"),
     ("_bytes_per_second", "bytes per second"),
@@ -37,8 +36,8 @@ UNITS = (
     ("_watts", "watts"),
     ("_joules", "joules"),
     ("_hertz", "hertz"),
-    ("baseline_ratio", _UNBOUNDED),
-    ("expected_ratio", _UNBOUNDED),
+    ("baseline_ratio", "ratio, 1 is as expected"),
+    ("expected_ratio", "ratio, 1 is as expected"),
     ("_ratio", "ratio, 0 to 1"),
 )
 """Unit of a metric by suffix of its name; the first match applies. A metric without a match is a plain number."""
@@ -94,7 +93,8 @@ def text(entries: Iterable[CatalogueEntry]) -> str:
     lines = []
     for entry in entries:
         labels = f"{{{', '.join(entry.labels)}}}" if entry.labels else ""
-        lines += [entry.name + labels, f"    {entry.help}{remark(entry)} [{_facts(entry)}]"]
+        facts = ", ".join(filter(None, (entry.type, entry.unit, entry.tier, "; ".join(entry.sources))))
+        lines += [entry.name + labels, f"    {entry.help}{remark(entry)} [{facts}]"]
     return "\n".join(lines) + "\n"
 
 
@@ -105,27 +105,22 @@ def entries_of(table: type[Table]) -> Iterator[CatalogueEntry]:
         yield _info(table, identities)
     for name, row in rows(table).items():
         if not row.identity:
-            yield _entry(table, name, row)
-
-
-def _entry(table: type[Table], name: str, row: Row) -> CatalogueEntry:
-    return CatalogueEntry(
-        name=table.PREFIX + name,
-        type=metric_type(name),
-        unit=unit(name),
-        labels=(*table.LABELS, *row.labels),
-        help=row.help,
-        sources=tuple(dict.fromkeys(_source_names(row.source))),
-        tier="" if isinstance(row.source, Agent) else row.every.name.lower(),
-        note=row.note,
-        detail=row.detail if row.page is Page.METRICS else False,
-        page=row.page.value,
-        zeros=row.zeros,
-    )
+            yield CatalogueEntry(
+                name=table.PREFIX + name,
+                type=metric_type(name),
+                unit=unit(name),
+                labels=(*table.LABELS, *row.labels),
+                help=row.help,
+                sources=tuple(dict.fromkeys(_source_names(row.source))),
+                tier="" if isinstance(row.source, Agent) else row.every.name.lower(),
+                note=row.note,
+                detail=row.detail if row.page is Page.METRICS else False,
+                page=row.page.value,
+                zeros=row.zeros,
+            )
 
 
 def _info(table: type[Table], identities: dict[str, Row]) -> CatalogueEntry:
-    """Return the info metric of a table. Its labels are the table's identity rows."""
     return CatalogueEntry(
         name=f"{table.PREFIX}info",
         type="gauge",
@@ -167,18 +162,7 @@ def remark(entry: CatalogueEntry) -> str:
     """Return a text about a metric: its note, its page if that is not /metrics, and which series may be absent."""
     page = "" if entry.page == Page.METRICS.value else f"On {entry.page}."
     zeros = "" if entry.zeros else "No series for 0."
-    return "".join(f" {text}" for text in (entry.note, page, zeros, _detail(entry)) if text)
-
-
-def _detail(entry: CatalogueEntry) -> str:
-    match entry.detail:
-        case True:
-            return "Detail."
-        case False:
-            return ""
-        case values:
-            return f"Detail: {', '.join(values)}."
-
-
-def _facts(entry: CatalogueEntry) -> str:
-    return ", ".join(fact for fact in (entry.type, entry.unit, entry.tier, "; ".join(entry.sources)) if fact)
+    detail = "Detail." if entry.detail else ""
+    if isinstance(entry.detail, tuple):
+        detail = f"Detail: {', '.join(entry.detail)}."
+    return "".join(f" {text}" for text in (entry.note, page, zeros, detail) if text)

@@ -1,14 +1,15 @@
-"""Sentences about a node, its GPUs, links and time windows for the page and the terminal, from API responses."""
+"""Texts about a node, its GPUs, links, time windows and errors for the page and the terminal, from API responses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 from gpumon.health.xid_texts import recovery_of
+from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID
 from gpumon.model.fabric import COMPLETED, STATES
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import metric_type, rows
-from gpumon.outputs.formatting import MINUTE, count, duration, seconds_between
+from gpumon.outputs.formatting import DAY, MINUTE, columns, count, duration, seconds_between
 from gpumon.outputs.problems import NOT_EVALUATED
 from gpumon.outputs.responses.base import Document
 
@@ -46,18 +47,14 @@ def nvlink_sentences(document: Document) -> list[str]:
     by_gpu: dict[int, list[Document]] = {}
     for link in links:
         by_gpu.setdefault(link["gpu"], []).append(link)
-    faults = ((gpu, "; ".join(_link_faults(own))) for gpu, own in by_gpu.items())
     summary = f"{up} of {len(reported)} up{unknown}" if reported else f"{len(links)}, state unknown"
-    return [f"NVLinks: {summary}.", *(f"GPU {gpu}: {text}." for gpu, text in faults if text)]
-
-
-def _link_faults(links: list[Document]) -> Iterator[str]:
-    down = [str(link["link"]) for link in links if link["up"] == 0]
-    if down:
-        yield f"NVLink{'s' if len(down) > 1 else ''} {', '.join(down)} down"
-    for link in links:
-        if errors := link_errors(link):
-            yield f"NVLink {link['link']} has {', '.join(errors)}"
+    sentences = [f"NVLinks: {summary}."]
+    for gpu, own in by_gpu.items():
+        down = [str(link["link"]) for link in own if link["up"] == 0]
+        faults = [f"NVLink{'s' if len(down) > 1 else ''} {', '.join(down)} down"] if down else []
+        faults += [f"NVLink {link['link']} has {', '.join(errors)}" for link in own if (errors := link_errors(link))]
+        sentences += [f"GPU {gpu}: {'; '.join(faults)}."] if faults else []
+    return sentences
 
 
 def fabric_fault(gpu: Document) -> str:
@@ -97,56 +94,31 @@ SLOWDOWN_REASONS = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal")
 
 
 def gpu_warnings(gpu: Document) -> list[str]:
-    return [text for warning in WARNINGS if (text := warning(gpu))]
+    """Return a list with a phrase for each condition of a GPU that deserves attention."""
+    return list(_warnings(gpu))
 
 
-def _recovery_action(gpu: Document) -> str:
-    action = gpu["recovery_action"]
-    return f"the driver requests {recovery_of(action).words}" if action else ""
-
-
-def _c2c_links(gpu: Document) -> str:
-    down = [str(link["link"]) for link in gpu["c2c_links"] if link["up"] == 0]
-    return f"chip-to-chip link{'s' if len(down) > 1 else ''} {', '.join(down)} down" if down else ""
-
-
-def _slowdown(gpu: Document) -> str:
-    reasons = [reason for reason in SLOWDOWN_REASONS if (gpu["clock_event_active"] or {}).get(reason)]
-    return f"slowed by {', '.join(reasons)}" if reasons else ""
-
-
-def _uncorrected_errors(gpu: Document) -> str:
-    errors = sum(number or 0 for number in (gpu["ecc_errors_total"] or {}).get("uncorrected", {}).values())
-    return f"{count(errors)} uncorrected ECC error{'s' if errors > 1 else ''}" if errors else ""
-
-
-def _row_remapping(gpu: Document) -> str:
-    if gpu["row_remap_failed"]:
-        return "row remapping failed"
-    return "row remapping pending: a reset is needed" if gpu["row_remap_pending"] else ""
-
-
-def _pcie_width(gpu: Document) -> str:
+def _warnings(gpu: Document) -> Iterator[str]:
+    if action := gpu["recovery_action"]:
+        yield f"the driver requests {recovery_of(action).words}"
+    if fault := fabric_fault(gpu):
+        yield fault
+    if down := [str(link["link"]) for link in gpu["c2c_links"] if link["up"] == 0]:
+        yield f"chip-to-chip link{'s' if len(down) > 1 else ''} {', '.join(down)} down"
+    if reasons := [reason for reason in SLOWDOWN_REASONS if (gpu["clock_event_active"] or {}).get(reason)]:
+        yield f"slowed by {', '.join(reasons)}"
+    if errors := sum(number or 0 for number in (gpu["ecc_errors_total"] or {}).get("uncorrected", {}).values()):
+        yield f"{count(errors)} uncorrected ECC error{'s' if errors > 1 else ''}"
+    if gpu["row_remap_failed"] or gpu["row_remap_pending"]:
+        yield "row remapping " + ("failed" if gpu["row_remap_failed"] else "pending: a reset is needed")
     width, full = gpu["pcie_link_width"], gpu["pcie_link_width_max"]
-    return f"PCIe x{count(width)} of x{count(full)}" if width is not None and full and width < full else ""
-
-
-def _xids(gpu: Document) -> str:
-    counts = {xid: number for xid, number in (gpu["xid_errors_total"] or {}).items() if number}
-    times = {1: "once"}
-    return "; ".join(f"Xid {xid}, {times.get(number) or f'{count(number)} times'}" for xid, number in counts.items())
-
-
-WARNINGS: tuple[Callable[[Document], str], ...] = (
-    _recovery_action,
-    fabric_fault,
-    _c2c_links,
-    _slowdown,
-    _uncorrected_errors,
-    _row_remapping,
-    _pcie_width,
-    _xids,
-)
+    if width is not None and full and width < full:
+        yield f"PCIe x{count(width)} of x{count(full)}"
+    xids = {xid: number for xid, number in (gpu["xid_errors_total"] or {}).items() if number}
+    if xids:
+        yield "; ".join(
+            f"Xid {xid}, {'once' if number == 1 else f'{count(number)} times'}" for xid, number in xids.items()
+        )
 
 
 NOT_EVALUATED_TEXT = "Unknown: no check has run since the agent started."
@@ -190,7 +162,13 @@ MAX_HOLDS = 3
 
 def releases(windows: list[Document]) -> list[str]:
     """Return a list with one sentence for each of these windows, which release GPUs."""
-    return [_release(window) for window in windows]
+    sentences = []
+    for window in windows:
+        gpu, address = window["gpu"], window["pci_bus_id"]
+        subject = "Every GPU" if address is None else f"GPU {address if gpu is None else gpu}"
+        until, remaining = window["until"][11:19], _full_minutes(window["remaining_seconds"])
+        sentences.append(f"{subject} is released until {until} UTC, for {remaining} more, by {window['by']}.")
+    return sentences
 
 
 def maintenance(window: Document | None, now: str | None = None) -> list[str]:
@@ -212,23 +190,14 @@ def holds(windows: list[Document], now: str | None = None) -> list[str]:
     if not windows:
         return []
     last = max(windows, key=lambda window: str(window["until"]))
-    named = [_hold(window) for window in windows[:MAX_HOLDS]]
+    named = []
+    for window in windows[:MAX_HOLDS]:
+        owner = f" for {window['owner']}" if window["owner"] else ""
+        reason = f" ({window['reason']})" if window["reason"] else ""
+        named.append(f"by {window['by']}{owner}{reason}")
     more = len(windows) - len(named)
     others = f"; and {more} more" if more else ""
     return [f"No probe runs until {_end(last['until'])}{_remaining_time(last, now)}: held {'; '.join(named)}{others}."]
-
-
-def _release(window: Document) -> str:
-    gpu, address = window["gpu"], window["pci_bus_id"]
-    subject = "Every GPU" if address is None else f"GPU {address if gpu is None else gpu}"
-    until, remaining = window["until"][11:19], _full_minutes(window["remaining_seconds"])
-    return f"{subject} is released until {until} UTC, for {remaining} more, by {window['by']}."
-
-
-def _hold(window: Document) -> str:
-    owner = f" for {window['owner']}" if window["owner"] else ""
-    reason = f" ({window['reason']})" if window["reason"] else ""
-    return f"by {window['by']}{owner}{reason}"
 
 
 def _end(until: str) -> str:
@@ -247,3 +216,69 @@ def _remaining_time(window: Document, now: str | None) -> str:
 def _full_minutes(seconds: float) -> str:
     """Format a remaining time; from a minute on, rounded to full minutes: 4 min 59 s are 5 min."""
     return duration(seconds if seconds < MINUTE else MINUTE * round(seconds / MINUTE))
+
+
+MAX_EVENTS = 5
+NO_EVENTS = "No event is stored that matches."
+EVENT_TITLES = ("LAST", "SEVERITY", "DEVICE", "TIMES", "EVENT")
+
+
+def recent_events(events: Sequence[Document], now: str) -> list[Document]:
+    """Return the events of the 24 hours before `now` (RFC 3339), without historical and cancelled ones."""
+    return [
+        event
+        for event in events
+        if not event["historical"]
+        and event["cancelled"] is None
+        and (seconds_between(event["time"], now) or 0.0) <= DAY
+    ]
+
+
+def event_title(event: Document) -> str:
+    """Return a title for an event: what happened, with the Xid or SXid code and the device if the event has them."""
+    if event["kind"] in {OVERRUN, DRIVER}:
+        return str(event["name"])
+    if event["kind"] == AER:
+        return f"{event['name']} of {_gpu_of(event) if event['gpu'] is not None else event['pci_bus_id']}"
+    if event["kind"] == NIC:
+        return f"{event['name']}: {event['pci_bus_id']}"
+    device = f"NVSwitch {event['pci_bus_id']}" if event["kind"] == SXID else _gpu_of(event)
+    return f"{error_code(event)} on {device}: {event['name']}"
+
+
+def error_code(event: Document) -> str:
+    """Return the code of an event, such as "Xid 79" or "SXid 20034"; an empty string if it has none."""
+    if event["xid"] is not None:
+        return f"Xid {event['xid']}"
+    return "" if event["sxid"] is None else f"SXid {event['sxid']}"
+
+
+def event_occurrence(event: Document) -> str:
+    """Return when an event occurred, as text: its time or, for a burst, the number of errors, first and last time."""
+    day, clock = event["time"][:10], event["time"][11:19]
+    if event["count"] == 1:
+        return f"{day} {clock} UTC"
+    return f"{event['count']} times from {event['since'][:10]} {event['since'][11:19]} to {day} {clock} UTC"
+
+
+def event_advice(event: Document) -> Iterator[str]:
+    """Yield a text on the numbers in the event's kernel message, if their meaning is documented, then what to do."""
+    if event["detail"]:
+        yield str(event["detail"])
+    yield f"Do: {event['action']}"
+
+
+def event_table(events: Sequence[Document]) -> str:
+    """Return a table with a line for each event, in the given order; NO_EVENTS if there are none."""
+    lines = [EVENT_TITLES]
+    for event in events:
+        device = f"GPU {event['gpu']}" if event["gpu"] is not None else event["pci_bus_id"] or "-"
+        time, times = f"{event['time'][:10]} {event['time'][11:19]}Z", str(event["count"])
+        numbered = ": ".join(filter(None, (error_code(event), event["name"])))
+        historical = " (before the agent was installed)" if event["historical"] else ""
+        lines.append((time, event["severity"], device, times, numbered + historical))
+    return "\n".join(columns(lines)) if events else NO_EVENTS
+
+
+def _gpu_of(event: Document) -> str:
+    return f"GPU {event['gpu']}" if event["gpu"] is not None else f"the GPU at {event['pci_bus_id']}"

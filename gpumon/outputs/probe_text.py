@@ -13,7 +13,6 @@ from gpumon.probe.core.result import (
     Comparison,
     Location,
     Measurement,
-    Pair,
     ProbeResult,
     current_result,
     newest_result,
@@ -34,10 +33,14 @@ def table(result: ProbeResult) -> str:
     lines = [f"# {_title(result)}"]
     if result.measurements:
         lines += ["#", *("#" + _line(cells)[1:] for cells in _headings(result))]
-        lines += _groups(result)
+        ordered = sorted(result.measurements, key=lambda item: item.key)
+        for (operation, algorithm, _), sizes in groupby(ordered, lambda item: item.subject):
+            lines += [f"# {operation}, {algorithm}", *(_line(_cells(item)) for item in sizes)]
         lines += ["#"] * bool(result.comparisons) + [f"# {comparison_sentence(item)}" for item in result.comparisons]
         lines.append("#")
-    lines.append(f"# {_ending(result)}")
+    reason = f": {result.reason}" if result.reason else ""
+    wrong = f", {result.wrong_elements} wrong elements" if result.wrong_elements else ""
+    lines.append(f"# {result.outcome}{reason}{wrong}, after {result.duration_seconds:.1f} s")
     if result.hint:
         lines.append(f"# {result.hint}")
     if result.location is not None:
@@ -60,7 +63,9 @@ def comparison_sentence(comparison: Comparison) -> str:
         texts.append(f"no baseline yet ({comparison.runs} of {comparison.runs_needed} runs)")
     below = f": low against {low}" if low else ""
     at, value = probe_size(comparison.size, comparison.size_unit), quantity(comparison.value, comparison.unit)
-    return f"{_name(comparison)} at {at}: {value}, {', '.join(texts)}{below}"
+    dtype = "" if comparison.dtype == "float32" else f", {comparison.dtype}"
+    name = f"{comparison.operation}, {comparison.algorithm}{dtype}"
+    return f"{name} at {at}: {value}, {', '.join(texts)}{below}"
 
 
 def _headings(result: ProbeResult) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -84,15 +89,7 @@ def _title(result: ProbeResult) -> str:
     return ", ".join(parts + ["simulated node"] * result.simulated)
 
 
-def _groups(result: ProbeResult) -> Iterator[str]:
-    ordered = sorted(result.measurements, key=lambda item: item.key)
-    for (operation, algorithm, _), sizes in groupby(ordered, lambda item: item.subject):
-        yield f"# {operation}, {algorithm}"
-        yield from (_line(_cells(item)) for item in sizes)
-
-
 def _cells(item: Measurement) -> tuple[str, ...]:
-    cv = ABSENT if item.variation_ratio is None else f"{item.variation_ratio:.3f}"
     factor, _ = scale(item.unit)
     return (
         str(item.size),
@@ -100,7 +97,7 @@ def _cells(item: Measurement) -> tuple[str, ...]:
         item.dtype,
         ABSENT if item.min_seconds is None else f"{item.min_seconds * 1e6:.1f}",
         *(f"{item.latency_seconds[name] * 1e6:.1f}" for name in ("p50", "p95", "p99")),
-        cv,
+        ABSENT if item.variation_ratio is None else f"{item.variation_ratio:.3f}",
         "" if item.raw_value is None else f"{item.raw_value / factor:.2f}",
         f"{item.value / factor:.2f}",
         str(item.wrong_elements),
@@ -111,21 +108,10 @@ def _line(cells: Sequence[str]) -> str:
     return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 
-def _name(comparison: Comparison) -> str:
-    dtype = "" if comparison.dtype == "float32" else f", {comparison.dtype}"
-    return f"{comparison.operation}, {comparison.algorithm}{dtype}"
-
-
 def _share_of(comparison: Comparison, reference: float | None, source: str) -> str:
     if not reference:
         return ""
     return f"{share(comparison.value / reference)} of {quantity(reference, comparison.unit)} ({source})"
-
-
-def _ending(result: ProbeResult) -> str:
-    reason = f": {result.reason}" if result.reason else ""
-    wrong = f", {result.wrong_elements} wrong elements" if result.wrong_elements else ""
-    return f"{result.outcome}{reason}{wrong}, after {result.duration_seconds:.1f} s"
 
 
 def _location_lines(location: Location, result: ProbeResult) -> Iterator[str]:
@@ -133,29 +119,20 @@ def _location_lines(location: Location, result: ProbeResult) -> Iterator[str]:
         yield location.message
     yield from location.evidence
     ranks = sorted({rank for pair in location.pairs for rank in pair.ranks})
-    if 2 < len(ranks) <= _MAX_RANKS:
-        yield ""
-        indexes = result.conditions.indexes
-        yield f"pairs of {'GPUs' if indexes else 'ranks'}, one pair at a time, GB/s in each direction:"
-        yield from _matrix(ranks, {pair.ranks: pair for pair in location.pairs}, indexes or range(result.ranks))
-
-
-def _matrix(ranks: Sequence[int], pairs: Mapping[tuple[int, int], Pair], numbers: Sequence[int]) -> Iterator[str]:
-    """Yield a heading, then a line for each rank with the bandwidths of its pairs in GB/s.
-
-    `!` follows the bandwidth of a pair that received wrong data. `numbers` has the number to show for each rank: the
-    index of its GPU, or the rank itself.
-    """
-    yield "".join(f"{numbers[rank]:8}" for rank in ranks).join(("      ", ""))
+    if not 2 < len(ranks) <= _MAX_RANKS:
+        return
+    indexes = result.conditions.indexes
+    numbers = indexes or range(result.ranks)
+    yield ""
+    yield f"pairs of {'GPUs' if indexes else 'ranks'}, one pair at a time, GB/s in each direction:"
+    yield " " * 6 + "".join(f"{numbers[rank]:8}" for rank in ranks)
+    cells = {
+        pair.ranks: f"{pair.bandwidth_bytes_per_second / 1e9:.2f}{'!' if any(pair.wrong_elements) else ''}"
+        for pair in location.pairs
+    }
     for row in ranks:
-        row_pairs = (pairs.get((min(row, column), max(row, column))) for column in ranks)
-        cells = (
-            "-"
-            if pair is None
-            else f"{pair.bandwidth_bytes_per_second / 1e9:.2f}{'!' if any(pair.wrong_elements) else ''}"
-            for pair in row_pairs
-        )
-        yield f"{numbers[row]:6}" + "".join(f"{cell:>8}" for cell in cells)
+        texts = (cells.get((min(row, column), max(row, column)), "-") for column in ranks)
+        yield f"{numbers[row]:6}" + "".join(f"{text:>8}" for text in texts)
 
 
 NO_RUNS = "No run is stored."
@@ -191,8 +168,7 @@ def baseline_ratio(run: Document, measurement: Document) -> float | None:
 def history(runs: Sequence[Document]) -> str:
     """Return a table with a line for each run; a sentence if there are no runs.
 
-    A line has, for each key of `largest`, the value at the largest size, and its ratio to this host's
-    median at the time of the run.
+    A line has each value at the largest size, and its ratio to this host's median at the time of the run.
     """
     if not runs:
         return NO_RUNS + "\n"
@@ -218,9 +194,9 @@ def _history_cells(run: Document, algorithms: Iterable[str]) -> Iterable[str]:
 
 
 def partial_run_note(state: ProbeState, probe: str) -> str:
-    """Return a sentence which states that the newest run of a probe had too few GPUs to determine the probe's state.
+    """Return a sentence if the newest run of a probe, apart from skipped ones, had too few GPUs to determine its state.
 
-    Skipped runs do not count. Return an empty string if the newest run determines the state, or without any run.
+    Else return an empty string.
     """
     run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:

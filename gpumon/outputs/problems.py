@@ -18,8 +18,8 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import duration, rfc3339, sentence
 from gpumon.outputs.probe_text import partial_run_note
 from gpumon.outputs.responses.base import Document
-from gpumon.probe.core.probes import SCHEDULED, Probe
-from gpumon.probe.core.result import ProbeResult, current_result
+from gpumon.probe.core.probes import SCHEDULED
+from gpumon.probe.core.result import current_result
 from gpumon.state.report import Report
 
 DRIVER = "driver"
@@ -54,18 +54,8 @@ def problems(report: Report) -> tuple[NodeProblem, ...]:
     They are sorted by severity, the worst first. In each severity, problems that cannot be observed now come last;
     apart from that, older problems come first.
     """
-    unordered = (
-        *_verdicts(report),
-        *_faults(report),
-        *_missing_gpus(report),
-        *_probe(report),
-        *_notices(report),
-    )
-    return tuple(sorted(unordered, key=_rank))
-
-
-def _rank(problem: NodeProblem) -> tuple[int, bool, float]:
-    return SEVERITIES.index(problem.severity), problem.unobserved, problem.since or 0.0
+    found = (*_verdicts(report), *_faults(report), *_missing_gpus(report), *_probe(report), *_notices(report))
+    return tuple(sorted(found, key=lambda each: (SEVERITIES.index(each.severity), each.unobserved, each.since or 0.0)))
 
 
 def worst(node_problems: tuple[NodeProblem, ...], *, evaluated: bool) -> str:
@@ -85,23 +75,20 @@ def fault_text(state: GpuState) -> str:
 def _verdicts(report: Report) -> Iterator[NodeProblem]:
     for verdict in report.health.primary:
         check = BY_NAME.get(verdict.check)
-        if check is not None:
-            yield _verdict_problem(verdict, check, report)
-
-
-def _verdict_problem(verdict: Verdict, check: Check, report: Report) -> NodeProblem:
-    state = report.gpu(verdict.device) if verdict.device else None
-    details = current_reason(verdict, report), _latch_text(verdict, check, report), _consequences(verdict, report)
-    return NodeProblem(
-        severity=dict(check.severities).get(verdict.level, "warning"),
-        title=_with_device(verdict, report, title(verdict)),
-        detail=" ".join(filter(None, details)),
-        action=" ".join(filter(None, (action_sentence(verdict, report.health, report.boot_id), check.advice))),
-        runbook_url=runbook_url(check.alert),
-        gpu=None if state is None else state.index,
-        since=verdict.raised.wall,
-        unobserved=is_unobserved(verdict, report),
-    )
+        if check is None:
+            continue
+        state = report.gpu(verdict.device) if verdict.device else None
+        details = current_reason(verdict, report), _latch_text(verdict, check, report), _consequences(verdict, report)
+        yield NodeProblem(
+            severity=dict(check.severities).get(verdict.level, "warning"),
+            title=_with_device(verdict, report, title(verdict)),
+            detail=" ".join(filter(None, details)),
+            action=" ".join(filter(None, (action_sentence(verdict, report.health, report.boot_id), check.advice))),
+            runbook_url=runbook_url(check.alert),
+            gpu=None if state is None else state.index,
+            since=verdict.raised.wall,
+            unobserved=is_unobserved(verdict, report),
+        )
 
 
 def _with_device(verdict: Verdict, report: Report, text: str) -> str:
@@ -136,10 +123,7 @@ def _consequences(verdict: Verdict, report: Report) -> str:
 
 
 def _faults(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem for each GPU that has a fault and no verdict about it yet.
-
-    Omit a fault whose `since` is None, because it is a consequence of a fault of the driver.
-    """
+    """Yield a problem for each GPU fault without a verdict. One without `since` is a consequence of the driver's."""
     with_verdict = {device for check, device in report.health.open if check in _FAULT_CHECKS}
     for state in report.gpus:
         if state.fault is not None and state.since is not None and state.uuid not in with_verdict:
@@ -155,10 +139,7 @@ def _faults(report: Report) -> Iterator[NodeProblem]:
 
 
 def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem if the driver counts fewer GPUs than expected.
-
-    Ignore GPUs that have the fault `missing`. Yield none if a verdict reports the problem, or while a GPU is released.
-    """
+    """Yield a problem if the driver counts too few GPUs, unless a verdict reports it or a GPU is released."""
     expectation, visible = report.expectation, report.node.gpus_visible
     has_verdict = any(check == "gpu_count_mismatch" for check, _ in report.health.open)
     if visible is None or has_verdict or any(state.released for state in report.gpus):
@@ -181,7 +162,14 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
         has_verdict = any(
             is_about(probe, verdict.check) and verdict.level > UNKNOWN for verdict in report.health.verdicts
         )
-        if run is None or run.outcome == "ok" or has_verdict or _is_cleared(run, probe, report):
+        if run is None or run.outcome == "ok" or has_verdict:
+            continue
+        if any(
+            transition.cleared_by is Clearance.OPERATOR
+            and is_about(probe, transition.verdict.check)
+            and transition.time.wall >= run.ended
+            for transition in report.health.cleared.values()
+        ):
             continue
         note = partial_run_note(report.probe, probe.name)
         wrong = f"{run.wrong_elements} elements were wrong: silent data corruption." if run.wrong_elements else ""
@@ -192,15 +180,6 @@ def _probe(report: Report) -> Iterator[NodeProblem]:
             action=run.hint,
             since=run.ended,
         )
-
-
-def _is_cleared(run: ProbeResult, probe: Probe, report: Report) -> bool:
-    return any(
-        transition.cleared_by is Clearance.OPERATOR
-        and is_about(probe, transition.verdict.check)
-        and transition.time.wall >= run.ended
-        for transition in report.health.cleared.values()
-    )
 
 
 def _notices(report: Report) -> Iterator[NodeProblem]:

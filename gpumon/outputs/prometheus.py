@@ -105,30 +105,22 @@ class Renderer:
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table, self._path)}
         tables = [(table, own, (type(table), own)) for table, own in tables_of(report) if type(table) in self._tables]
         detailed = report.detailed or self._path is LINKS
-        self._forget({place for _, _, place in tables})
-        for table, own, place in tables:
-            if isinstance(table, CACHED):
-                for name, lines in self._lines(table, own, place, detailed=detailed).items():
-                    families[name] += lines
-            else:
-                self._series(table, own, place, families, detailed=detailed)
-        return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
-
-    def _forget(self, places: set[_Place]) -> None:
-        """Remove cached text of tables that the Report no longer has, such as those of a deleted MIG instance."""
-        for gone in self._prefixes.keys() - places:
+        for gone in self._prefixes.keys() - {place for _, _, place in tables}:  # such as a deleted MIG instance
             del self._prefixes[gone]
             self._cached_lines.pop(gone, None)
-
-    def _lines(self, table: Table, own: Labels, place: _Place, *, detailed: bool) -> Mapping[str, list[str]]:
-        """Return the lines of a table by metric, from the cache if the table is still the same object."""
-        cached_table, lines = self._cached_lines.get(place, (None, {}))
-        if cached_table is not table:
-            families: dict[str, list[str]] = {name: [] for name in _families(type(table), self._path)}
-            self._series(table, own, place, families, detailed=detailed)
-            lines = {name: own_lines for name, own_lines in families.items() if own_lines}
-            self._cached_lines[place] = (table, lines)
-        return lines
+        for table, own, place in tables:
+            if not isinstance(table, CACHED):
+                self._series(table, own, place, families, detailed=detailed)
+                continue
+            cached_table, lines = self._cached_lines.get(place, (None, {}))
+            if cached_table is not table:
+                own_families: dict[str, list[str]] = {name: [] for name in _families(place[0], self._path)}
+                self._series(table, own, place, own_families, detailed=detailed)
+                lines = {name: own_lines for name, own_lines in own_families.items() if own_lines}
+                self._cached_lines[place] = (table, lines)
+            for name, own_lines in lines.items():
+                families[name] += own_lines
+        return "".join(_HEADS[name] + "".join(lines) for name, lines in families.items() if lines)
 
     def _series(
         self, table: Table, own: Labels, place: _Place, families: dict[str, list[str]], *, detailed: bool
@@ -151,10 +143,13 @@ class Renderer:
                 if key in hidden or not (number or row.zeros):
                     continue
                 if key not in row_prefixes:
-                    row_prefixes[key] = _prefix(table.PREFIX + name, own, row, key)
+                    labels = own + labels_of(row.labels, key) if row.labels else own
+                    row_prefixes[key] = series_prefix(table.PREFIX + name, labels)
                 lines.append(f"{row_prefixes[key]}{number_text(number)}\n")
         if has_identity and info_page(type(table)) is self._path:
-            families[f"{table.PREFIX}info"].append(f"{_info(table, own)}1\n")
+            identities = ((name, getattr(table, name)) for name, row in rows(type(table)).items() if row.identity)
+            labels = own + tuple((name, str(value or "")) for name, value in identities)
+            families[f"{table.PREFIX}info"].append(f"{series_prefix(f'{table.PREFIX}info', labels)}1\n")
 
 
 @cache
@@ -190,25 +185,13 @@ def head(name: str, text: str, kind: str = "") -> str:
 _HEADS = {name: head(name, text) for page in Page for table in TABLES for name, text in _families(table, page).items()}
 
 
-def _prefix(name: str, own: Labels, row: Row, key: str) -> str:
-    return series_prefix(name, own + labels_of(row.labels, key) if row.labels else own)
-
-
-def _info(table: Table, own: Labels) -> str:
-    named = tuple((name, str(getattr(table, name) or "")) for name, row in rows(type(table)).items() if row.identity)
-    return series_prefix(f"{table.PREFIX}info", own + named)
-
-
 def series_prefix(name: str, labels: Labels) -> str:
     """Return the name and the labels of a series as text, with a space at the end, after which the value follows."""
     if not labels:
         return f"{name} "
-    pairs = ",".join(f'{label}="{_escape(value)}"' for label, value in labels)
+    escaped = ((label, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for label, value in labels)
+    pairs = ",".join(f'{label}="{value}"' for label, value in escaped)
     return f"{name}{{{pairs}}} "
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def number_text(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpumon.health.alert_texts import RUNBOOKS
-from gpumon.outputs import event_text, node_text
+from gpumon.outputs import node_text
 from gpumon.outputs.formatting import (
     ABSENT,
     GAP,
@@ -97,7 +97,7 @@ COLUMNS = (
 
 
 def table(document: Document, width: int, *, color: bool) -> str:
-    """Return the readings as text for a terminal of `width` columns: heading, GPUs, links and notices of the agent."""
+    """Return the readings as text for `width` columns: heading, GPUs, links and notices of the agent."""
     notices = [f"{notice['subject']}: {printable(notice['message'])}" for notice in document["node"]["notices"]]
     lines = [_heading(document, color=color), "", *_gpu_lines(document, width, color=color)]
     lines += ["", *_connection_lines(document, width)][:-1]
@@ -147,7 +147,6 @@ def live(document: Document, width: int, height: int, *, color: bool) -> str:
 
 
 def _problem(problem: Document, now: str, width: int, *, color: bool, complete: bool = True) -> list[str]:
-    """Return title and action of a problem, as one line of `width` columns unless `complete`."""
     title, *_ = _problem_lines(problem, now, width, color=False)
     text = f"{title}. {printable(problem['action'])}"
     lines = _wrap(text, width, indent="") if complete else [cut(text, width)]
@@ -161,23 +160,18 @@ def printable(text: str) -> str:
 
 def _heading(document: Document, *, color: bool) -> str:
     node, driver = document["node"], document["node"]["driver"]["driver"]
+    (up, expected), counts = gpu_counts(document), unmonitored_counts(document)
+    if expected or not (counts or node["releases"]):
+        counts.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
     parts = [
         paint(printable(node["host"]), BOLD, color=color),
         f"driver {printable(driver)}" if driver else "driver released" if node["releases"] else "no driver",
-        _gpus_up(document),
+        ", ".join(counts),
         f"{node['time'][:10]} {node['time'][11:19]} UTC",
     ]
     if node["simulated_profile"]:
         parts.insert(1, paint(f"SIMULATED {node['simulated_profile']}", YELLOW, color=color))
     return " · ".join(filter(None, parts))
-
-
-def _gpus_up(document: Document) -> str:
-    up, expected = gpu_counts(document)
-    parts = unmonitored_counts(document)
-    if expected or not (parts or document["node"]["releases"]):
-        parts.insert(0, f"{up} of {expected} GPUs up" if expected else "no GPU expected")
-    return ", ".join(parts)
 
 
 def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> Iterator[str]:
@@ -192,33 +186,25 @@ def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> I
 
 
 def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
-    events = event_text.recent(document["events"], document["node"]["time"])
+    events = node_text.recent_events(document["events"], document["node"]["time"])
     if events:
         yield "Errors of the last day, newest first:"
-    for event in events[: event_text.MAX_SHOWN]:
+    for event in events[: node_text.MAX_EVENTS]:
         severity = paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
-        yield f"{severity}{GAP}{printable(event_text.title(event))}"
-        for text in (event_text.occurrence(event), *event_text.advice(event)):
+        yield f"{severity}{GAP}{printable(node_text.event_title(event))}"
+        for text in (node_text.event_occurrence(event), *node_text.event_advice(event)):
             yield from _wrap(printable(text), width, indent="  ")
-    if len(events) > event_text.MAX_SHOWN:
-        yield f"{len(events) - event_text.MAX_SHOWN} more: /api/v1/events?since=1d"
+    if len(events) > node_text.MAX_EVENTS:
+        yield f"{len(events) - node_text.MAX_EVENTS} more: /api/v1/events?since=1d"
     if events:
         yield ""
 
 
 def _gpu_lines(document: Document, width: int, *, color: bool, bar: int = 0) -> Iterator[str]:
-    yield from _monitored_gpu_lines(document, width, color=color, bar=bar)
-    for line in exclusions(document["node"]):
-        yield paint(cut(printable(line), width), DIM, color=color)
-
-
-def _monitored_gpu_lines(document: Document, width: int, *, color: bool, bar: int) -> Iterator[str]:
     gpus = document["gpus"]
-    if not gpus:
-        yield "No GPU in the inventory."
-        return
     columns, widths = _columns(gpus, width, bar=bar)
-    yield paint(row((column.title for column in columns), widths), DIM, color=color)
+    titles = row((column.title for column in columns), widths)
+    yield paint(titles, DIM, color=color) if gpus else "No GPU in the inventory."
     for gpu in gpus:
         if gpu["state"] == "up":
             line = row((_cell(column, gpu, bar=bar) for column in columns), widths)
@@ -226,8 +212,13 @@ def _monitored_gpu_lines(document: Document, width: int, *, color: bool, bar: in
             for mig in gpu["migs"]:
                 yield row((printable(column.mig(mig)) for column in columns), widths)
         else:
-            line = _fault_line(gpu, widths, document["node"]["time"])
+            age = seconds_between(gpu["since"], document["node"]["time"])
+            state = gpu["state"].replace("_", " ").upper() + ("" if age is None else f" for {duration(age)}")
+            identity = row((printable(column.cell(gpu)) for column in COLUMNS[:2]), widths[:2])
+            line = f"{identity}{GAP}{state}. {printable(gpu['detail'])}".rstrip()
             yield paint(cut(line, width), DIM if gpu["state"] == "released" else RED, color=color)
+    for line in exclusions(document["node"]):
+        yield paint(cut(printable(line), width), DIM, color=color)
 
 
 def _cell(column: Column, gpu: Document, *, bar: int) -> str:
@@ -251,15 +242,7 @@ def _columns(gpus: list[Document], width: int, *, bar: int) -> tuple[tuple[Colum
     return COLUMNS[:number], tuple(widths[:number])
 
 
-def _fault_line(gpu: Document, widths: tuple[int, ...], now: str) -> str:
-    age = seconds_between(gpu["since"], now)
-    since = "" if age is None else f" for {duration(age)}"
-    identity = row((printable(column.cell(gpu)) for column in COLUMNS[:2]), widths[:2])
-    return f"{identity}{GAP}{gpu['state'].replace('_', ' ').upper()}{since}. {printable(gpu['detail'])}".rstrip()
-
-
 def _connection_lines(document: Document, width: int) -> Iterator[str]:
-    """Yield warnings about GPUs that are up, then sentences about services, NVLinks and ports."""
     warnings = [
         f"GPU {gpu['gpu']}: {'; '.join(texts)}."
         for gpu in document["gpus"]

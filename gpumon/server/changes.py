@@ -13,9 +13,9 @@ from gpumon.config.configuration_error import did_you_mean
 from gpumon.health.clear_request import ClearRequest
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.problems import verdict_name
-from gpumon.outputs.responses.events import AuditEntryResponse, AuditResponse
+from gpumon.outputs.responses.devices import InventoryResponse
 from gpumon.outputs.responses.health import ClearResponse, VerdictResponse, refused_verdicts
-from gpumon.outputs.responses.inventory import InventoryResponse
+from gpumon.outputs.responses.report import AuditEntryResponse, AuditResponse
 from gpumon.server.context import (
     MAIN_LOOP_TIMEOUT_SECONDS,
     STORE_TIMEOUT_SECONDS,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN
-from gpumon.outputs.event_text import code
 from gpumon.outputs.formatting import (
     ABSENT,
     celsius,
@@ -20,7 +19,7 @@ from gpumon.outputs.formatting import (
     size,
     watts,
 )
-from gpumon.outputs.node_text import gpu_counts, unmonitored_counts
+from gpumon.outputs.node_text import error_code, gpu_counts, unmonitored_counts
 from gpumon.outputs.probe_text import largest
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.probes import ALL_REDUCE
@@ -114,7 +113,7 @@ def instance(mig: Document) -> Fact:
 
 def event_code(event: Document) -> str:
     """Return the code of an event, such as "Xid 79" or "SXid 20034"; if it has no code, a text for its kind."""
-    return code(event) or EVENT_KINDS[event["kind"]]
+    return error_code(event) or EVENT_KINDS[event["kind"]]
 
 
 def event_place(event: Document) -> str:

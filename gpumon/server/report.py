@@ -14,9 +14,8 @@ from starlette.responses import Response
 from gpumon.health.alert_texts import SEVERITIES
 from gpumon.model.error_event import DRIVER, KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
 from gpumon.outputs.responses.devices import GpuResponse, GpusResponse, NvlinksResponse, PortsResponse
-from gpumon.outputs.responses.events import EventsResponse, newest_first
 from gpumon.outputs.responses.health import AlertResponse, AlertsResponse, HealthResponse
-from gpumon.outputs.responses.report import NodeResponse, ReportResponse
+from gpumon.outputs.responses.report import EventsResponse, NodeResponse, ReportResponse, newest_first
 from gpumon.server.context import (
     SINCE,
     Filter,

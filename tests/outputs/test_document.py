@@ -32,8 +32,8 @@ from gpumon.model.reading import samples as readings
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.base import row_values
-from gpumon.outputs.responses.events import newest_first
 from gpumon.outputs.responses.health import CurrentHealthResponse, HealthResponse
+from gpumon.outputs.responses.report import newest_first
 from gpumon.probe.core.probe_metrics import METRICS
 from gpumon.probe.core.state import ProbeState, end_run
 from gpumon.state.report import Report

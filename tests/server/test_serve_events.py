@@ -16,7 +16,7 @@ from stores import write
 
 from gpumon.model.error_event import OVERRUN, SXID, ErrorChange, ErrorEvent
 from gpumon.model.records import StoredGpu
-from gpumon.outputs.responses.events import EventsResponse
+from gpumon.outputs.responses.report import EventsResponse
 from gpumon.server.report import PAGE_SIZE
 from gpumon.state.report import Report
 from gpumon.store import error_events

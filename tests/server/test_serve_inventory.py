@@ -12,13 +12,13 @@ import sample_reports as samples
 from changed_report import changed
 from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 
+from gpumon.cli.inventory import GPU_COLUMNS, render_inventory
 from gpumon.cli.main import main
 from gpumon.health.products import Basis, Expectation
 from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.request import RequestResult
 from gpumon.model.snapshot import GUEST
-from gpumon.outputs.inventory_table import GPU_COLUMNS, render_inventory
-from gpumon.outputs.responses.inventory import InventoryResponse
+from gpumon.outputs.responses.devices import InventoryResponse
 from gpumon.state.gpu_inventory import Removal, RemovedGpu
 from gpumon.state.report import Report
 

@@ -29,7 +29,7 @@ from gpumon.model.request import AuditEntry
 from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.outputs.responses.base import HostTime
-from gpumon.outputs.responses.events import EventsResponse, newest_first
+from gpumon.outputs.responses.report import EventsResponse, newest_first
 from gpumon.probe.core.result import from_document
 from gpumon.services import write_behind
 from gpumon.services.persistence import Persistence

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from typing_extensions import Self
 
 from gpumon.model.reading import KEY_SEPARATOR, Row, Table, rows
 from gpumon.outputs.formatting import rfc3339
@@ -28,6 +29,11 @@ class ResponseModel(BaseModel):
 
     # defer_build: building a model takes time, and most agents send only a few of the responses.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, from_attributes=True)
+
+    @classmethod
+    def copied(cls, source: object, **values: Any) -> Self:
+        """Return the response with these values; all other fields have the values of the attributes of `source`."""
+        return cls(**{name: getattr(source, name) for name in cls.model_fields if name not in values}, **values)
 
     def document(self) -> Document:
         """Return the response as plain JSON values."""
@@ -80,7 +86,13 @@ def row_values(table: Table) -> Document:
 
     The values of a row with labels are nested dicts, with one level for each label.
     """
-    return {name: _row_value(row, getattr(table, name)) for name, row in rows(type(table)).items()}
+    values = {}
+    for name, row in rows(type(table)).items():
+        value = getattr(table, name)
+        if value is not None and not row.identity:
+            value = _nest(row, value) if row.labels else _number(value)
+        values[name] = value
+    return values
 
 
 def _field_type(row: Row) -> Any:
@@ -95,12 +107,6 @@ def _field_type(row: Row) -> Any:
 def _description(row: Row) -> str:
     by_label = f" By {', then '.join(row.labels)}." if row.labels else ""
     return f"{row.help}{by_label}{' ' + row.note if row.note else ''}"
-
-
-def _row_value(row: Row, value: Any) -> Any:
-    if value is None or row.identity:
-        return value
-    return _nest(row, value) if row.labels else _number(value)
 
 
 def _nest(row: Row, values: Mapping[str, float]) -> Document:

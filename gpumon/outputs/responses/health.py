@@ -11,14 +11,7 @@ from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.check_row import Paging
 from gpumon.health.clear_request import ClearResult
 from gpumon.health.remediation import action_text, performed_repair
-from gpumon.health.verdict import (
-    CLEARANCE_TEXTS,
-    Action,
-    Clearance,
-    Level,
-    Verdict,
-    VerdictTransition,
-)
+from gpumon.health.verdict import CLEARANCE_TEXTS, Action, Clearance, Level, Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import current_reason, is_unobserved, title
@@ -96,16 +89,13 @@ class GpuHealthResponse(ResponseModel):
 
     @classmethod
     def from_state(cls, state: GpuState) -> GpuHealthResponse:
-        return cls(
+        return cls.copied(
+            state,
             gpu=state.index,
-            nvml_index=state.nvml_index,
-            uuid=state.uuid,
             minor=state.gpu.minor,
             pci_bus_id=state.bus_id,
             migs=[instance.uuid for instance in state.migs],
             level=_level_name(state.gpu.health),
-            fault=state.fault,
-            released=state.released,
         )
 
 
@@ -145,12 +135,14 @@ class CurrentHealthResponse(ResponseModel):
     @classmethod
     def current(cls, report: Report) -> CurrentHealthResponse:
         ranked = sorted(report.health.primary, key=lambda verdict: (-verdict.level, is_unobserved(verdict, report)))
+        expected, visible = report.node.gpus_expected, report.node.gpus_visible
+        missing = 0 if expected is None or visible is None else max(0, int(expected - visible))
         return CurrentHealthResponse(
             level=_level_name(report.health_metrics().node_health),
             score=report.health.score,
             verdicts=[PrimaryVerdictResponse.from_verdict(verdict, report) for verdict in ranked],
             gpus=[GpuHealthResponse.from_state(state) for state in report.gpus],
-            gpus_missing=_missing_gpus(report),
+            gpus_missing=missing,
         )
 
 
@@ -206,11 +198,6 @@ def refused_verdicts(answer: ClearResult, report: Report) -> list[RefusedVerdict
 def _level_name(value: float | None) -> LevelName:
     name: Any = Level(int(value or 0)).word
     return name  # type: ignore[no-any-return]
-
-
-def _missing_gpus(report: Report) -> int:
-    expected, visible = report.node.gpus_expected, report.node.gpus_visible
-    return 0 if expected is None or visible is None else max(0, int(expected - visible))
 
 
 def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:

@@ -126,15 +126,8 @@ class ProgressResponse(ResponseModel):
         progress, unit = state.progress, PROBES[state.running_probe].size_unit
         if progress is None:
             return None
-        return cls(
-            rank=progress.rank,
-            stage=progress.stage,
-            algorithm=progress.algorithm,
-            bytes=progress.size if unit == "bytes" else None,
-            size=progress.size,
-            ratio=progress.ratio,
-            message=stage(progress.stage, progress.size, unit, progress.algorithm),
-        )
+        message = stage(progress.stage, progress.size, unit, progress.algorithm)
+        return cls.copied(progress, bytes=progress.size if unit == "bytes" else None, message=message)
 
 
 class CurrentResultResponse(ResponseModel):
@@ -151,13 +144,8 @@ class CurrentResultResponse(ResponseModel):
         run = current_result(state.ran, probe)
         if run is None:
             return None
-        return cls(
-            id=run.id,
-            outcome=run.outcome,
-            reason=run.reason,
-            age_seconds=round(max(0.0, wall - run.ended), 3),
-            partial_run_note=partial_run_note(state, probe),
-        )
+        age = round(max(0.0, wall - run.ended), 3)
+        return cls.copied(run, age_seconds=age, partial_run_note=partial_run_note(state, probe))
 
 
 class ProbeResponse(ResponseModel):
@@ -179,7 +167,6 @@ class ProbeResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report, now: HostTime, probe: str = ALL_REDUCE) -> ProbeResponse:
-        """Return the state of a probe."""
         state, metrics = report.probe, report.probe.metrics.get(probe)
         runs = state.running is not None and state.running_probe == probe
         last = state.last(probe)
@@ -224,5 +211,4 @@ class RunsResponse(ResponseModel):
 
 
 def age_seconds(result: ProbeResult, now: HostTime) -> float:
-    """Return the seconds since a run ended."""
     return max(0.0, now.wall - result.ended)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
+from typing_extensions import Self
 
 from gpumon.model.time_window import REQUESTERS, TimeWindow, WindowKind, in_force
 from gpumon.outputs.formatting import rfc3339
@@ -39,8 +40,16 @@ class ReleaseWindowResponse(RequestedResponse):
     remaining_seconds: float
 
     @classmethod
-    def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> ReleaseWindowResponse:
-        return cls(**_request_values(window), **_scope_values(window, report, now))
+    def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> Self:
+        state = report.gpu(window.bus_id) if window.bus_id else None
+        return cls.copied(
+            window,
+            gpu=None if state is None else state.index,
+            uuid=None if state is None else state.uuid,
+            pci_bus_id=window.bus_id or None,
+            remaining_seconds=round(max(0.0, window.deadline.at - now.boot), 3),
+            **_times(window),
+        )
 
 
 class WindowResponse(ReleaseWindowResponse):
@@ -52,17 +61,6 @@ class WindowResponse(ReleaseWindowResponse):
     )
     owner: str = Field(description="For example the id of a job; empty if none was given.")
     reason: str
-
-    @classmethod
-    def from_window(cls, window: TimeWindow, report: Report, now: HostTime) -> WindowResponse:
-        return cls(
-            id=window.id,
-            kind=str(window.kind),
-            owner=window.owner,
-            reason=window.reason,
-            **_request_values(window),
-            **_scope_values(window, report, now),
-        )
 
 
 class WindowsResponse(ResponseModel):
@@ -94,7 +92,7 @@ class MaintenanceResponse(RequestedResponse):
     def from_report(cls, report: Report) -> MaintenanceResponse | None:
         """Return the response of the maintenance in force that ends last; None if no maintenance is in force."""
         window = report.maintenance
-        return None if window is None else cls(**_request_values(window), reason=window.reason)
+        return None if window is None else cls.copied(window, **_times(window))
 
 
 class OwnerHoldResponse(RequestedResponse):
@@ -117,7 +115,7 @@ class HoldResponse(ResponseModel):
         if not holds:
             return None
         last = max(window.deadline.wall for window in holds)
-        holders = [OwnerHoldResponse(owner=hold.owner, reason=hold.reason, **_request_values(hold)) for hold in holds]
+        holders = [OwnerHoldResponse.copied(hold, **_times(hold)) for hold in holds]
         return cls(until=rfc3339(last), holders=holders)
 
 
@@ -125,16 +123,6 @@ def windows(report: Report, now: HostTime, kind: WindowKind | None = None) -> li
     return [WindowResponse.from_window(window, report, now) for window in in_force(report.windows, kind)]
 
 
-def _request_values(window: TimeWindow) -> dict[str, Any]:
+def _times(window: TimeWindow) -> dict[str, str]:
     until = window.deadline.wall
-    return {"by": window.by, "since": rfc3339(until - window.seconds), "until": rfc3339(until)}
-
-
-def _scope_values(window: TimeWindow, report: Report, now: HostTime) -> dict[str, Any]:
-    state = report.gpu(window.bus_id) if window.bus_id else None
-    return {
-        "gpu": None if state is None else state.index,
-        "uuid": None if state is None else state.uuid,
-        "pci_bus_id": window.bus_id or None,
-        "remaining_seconds": round(max(0.0, window.deadline.at - now.boot), 3),
-    }
+    return {"since": rfc3339(until - window.seconds), "until": rfc3339(until)}
