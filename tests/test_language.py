@@ -99,7 +99,6 @@ def test_pages_and_deployment_files_use_plain_words() -> None:
 
 
 def test_phrases_are_found_over_lines_and_after_quotes_and_dashes() -> None:
-    """A phrase that is broken over two lines is found, and a sentence with Of after a quote, a dash or a cell."""
     of = "a sentence that begins with Of"
     for text, name in (
         ("The child goes\n  on.", "go on"),

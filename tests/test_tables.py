@@ -133,7 +133,6 @@ def test_calls_and_fields_exist(table: type[Table], name: str, row: Row) -> None
 
 @every_row
 def test_label_values_do_not_contain_the_separator(table: type[Table], name: str, row: Row) -> None:
-    """A labelled reading has one value for each label, and no value contains the separator."""
     del table, name
     source = row.source
     keys = source.sources if isinstance(source, Each) else source.bits if isinstance(source, Bits) else {}

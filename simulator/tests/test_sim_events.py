@@ -71,7 +71,6 @@ def test_timed_xids_come_when_their_time_has_passed(scenario: Path) -> None:
 
 
 def test_only_registered_events_are_delivered(scenario: Path) -> None:
-    """Other GPUs and other event types are not delivered."""
     with simulated_node(scenario=scenario, now=1.0) as simulation:
         handles = simulation.handles()
         some, none = event_set(handles[:2]), event_set(handles, types=pynvml.nvmlEventTypeDoubleBitEccError)

@@ -348,7 +348,6 @@ def test_a_crashing_call_ends_the_process(scenario: Path, start: Start) -> None:
 
 
 def test_a_permanent_hang_ends_only_with_the_process(scenario: Path, start: Start) -> None:
-    """An edit of the scenario does not end a permanent hang; a kill does."""
     scenario.write_text("gpus: {5: {hang_forever: [nvmlDeviceGetPowerUsage]}}")
     child = start()
     assert [read(child), read(child)] == ["opened", "initialised"]

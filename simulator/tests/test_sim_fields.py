@@ -109,7 +109,6 @@ def test_on_blackwell_ecc_totals_fail_beside_link_counters() -> None:
 
 
 def test_an_empty_batch_is_an_invalid_argument() -> None:
-    """A batch without fields or without memory is an invalid argument."""
     with simulated_node() as simulation:
         handle = simulation.handles()[0]
         with pytest.raises(pynvml.NVMLError_InvalidArgument):

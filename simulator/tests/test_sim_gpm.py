@@ -102,7 +102,6 @@ def test_a_sample_has_one_time(scenario: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_samples_of_the_same_time_give_nan() -> None:
-    """Two samples of the same time return success and NaN."""
     with simulated_node(now=100.0) as simulation:
         [value] = between(*later(simulation, simulation.handles()[0], 0.0), SM)
         assert math.isnan(value)

@@ -62,7 +62,6 @@ def test_initialisation_is_counted() -> None:
 
 
 def test_handles_are_invalid_after_another_initialisation() -> None:
-    """A handle from before another initialization, and an arbitrary handle, are invalid."""
     with simulated_node() as simulation:
         handle = simulation.handles()[0]
         pynvml.nvmlShutdown()

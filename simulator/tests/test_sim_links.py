@@ -64,7 +64,6 @@ def test_error_rates_are_packed(ratio: float, number: int) -> None:
 
 
 def test_an_error_rate_can_be_set(scenario: Path) -> None:
-    """The error rate of one link can be set, and it has no sum."""
     text = "gpus: {0: {nvlinks: {4: {effective_ber: 2.0e-11}}}}"
     with simulated_node("b200x8", scenario, text=text) as simulation:
         handle = simulation.handles()[0]

@@ -67,7 +67,6 @@ def test_instances_are_placed_and_numbered_as_by_the_driver(created: str, number
     ],
 )
 def test_instances_that_do_not_fit_are_refused(created: list[RequestedInstance], message: str) -> None:
-    """The error names the instance that does not fit."""
     with pytest.raises(LayoutError, match=message):
         place(H100_SXM, created)
 
@@ -165,7 +164,6 @@ def test_a_gpu_with_instances_lacks_some_readings(index: int, rows: Any) -> None
 
 
 def test_a_gpu_with_mig_off_has_no_mig_devices() -> None:
-    """With MIG off the mode can be read, and there is no MIG device."""
     with simulated_node() as simulation:
         gpu = simulation.handles()[0]
         assert pynvml.nvmlDeviceGetMigMode(gpu) == [0, 0]

@@ -77,7 +77,6 @@ def test_the_program_keeps_its_arguments_and_exit_code(python: Path, tmp_path: P
 
 
 def test_a_scenario_and_a_time_can_be_given(python: Path, tmp_path: Path) -> None:
-    """A scenario and the uptime of the node can be given."""
     scenario = tmp_path / "scenario.yml"
     scenario.write_text("gpus: {0: {set: {temperature: {value: 40, rate: 1, from: 0}}}}")
     text = READS + "print(pynvml.nvmlDeviceGetTemperature(pynvml.nvmlDeviceGetHandleByIndex(0), 0))\n"

@@ -81,7 +81,6 @@ def test_a_second_notification_is_never_exact() -> None:
 
 
 def test_pairs_are_no_single_faults() -> None:
-    """Also not a pair with one alert."""
     outcomes = [
         outcome(("GpuLost", "3"), expected_notification("GpuLost")),
         outcome(("GpuLost", "3"), expected_notification("GpuLost"), names=("a fault", "another")),

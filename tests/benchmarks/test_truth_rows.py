@@ -36,7 +36,6 @@ DIVIDED = (
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_fault_is_detected_in_time_on_its_device(name: str) -> None:
-    """The smallest node detects these faults."""
     fault = next(each for each in FAULTS if each.name == name)
     assert not is_missed(measure(fault, "t4x1"))
 

@@ -78,7 +78,6 @@ def test_an_empty_file_changes_nothing(path: Path) -> None:
     ],
 )
 def test_an_invalid_file_is_reported_with_line_and_remedy(path: Path, text: str, problem: str) -> None:
-    """An invalid file is refused completely."""
     path.write_text(text)
     with pytest.raises(ConfigurationError) as refused:
         load(None, {}, {"GPUMON_XIDS__FILE": str(path)})

@@ -108,8 +108,6 @@ WHAT_IS_WRONG = {
 
 
 def test_nothing_states_that_a_silent_node_is_good(fleet: DashboardFleet) -> None:
-    """A good node has panels that state it; of a silent node none about its state does."""
-
     def good(node: str) -> set[str]:
         source = _source(fleet, {"instance": node, "gpu": "1"})
         source = dataclasses.replace(source, start=source.end - 10 * STEP)

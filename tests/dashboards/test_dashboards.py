@@ -155,7 +155,6 @@ def test_a_gpu_has_its_node(panel: Panel) -> None:
 
 
 def test_every_metric_of_a_gpu_is_on_its_dashboard() -> None:
-    """Each metric with a uuid is in a query of the dashboard of one GPU, or has a reason not to be."""
     [board] = [dashboard for dashboard in DASHBOARDS if dashboard.uid == "gpumon-gpu"]
     shown = {name for panel in board.panels for query in panel.queries for name in re.findall(r"\w+", query.expr)}
     metrics = {name for name, names in labels().items() if "uuid" in names}

@@ -191,7 +191,6 @@ def test_tls_is_used_by_probes_and_prometheus() -> None:
 
 
 def test_chart_and_package_have_one_version_and_port() -> None:
-    """The chart installs the image of its version."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     assert (chart["version"], chart["appVersion"], values["port"]) == (__version__, __version__, DEFAULT_PORT)

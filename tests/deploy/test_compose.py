@@ -48,7 +48,6 @@ def test_compose_accepts_the_file() -> None:
 
 
 def test_ports_are_published_on_loopback_only() -> None:
-    """Every port is published on loopback, and every image is pinned."""
     assert set(SERVICES) == {*NODES, "rules", "prometheus", "alertmanager", "grafana", "mailbox"}
     for name, service in SERVICES.items():
         assert bool(service.get("ports")) == (name != "rules"), name

@@ -36,7 +36,6 @@ def proposed_words(share: Path, *words: str) -> set[str]:
 
 
 def test_bash_completes_commands_actions_and_flags(share: Path) -> None:
-    """Each command, the actions of a command, and the flags of both."""
     assert proposed_words(share, "gpumon", "") == {command.name for command in COMMANDS}
     assert proposed_words(share, "gpumon", "maintenance", "s") == {"start", "show"}
     assert proposed_words(share, "gpumon", "maintenance", "start", "--fo") == {"--for"}
@@ -51,7 +50,6 @@ def test_each_shell_knows_each_command(share: Path) -> None:
 
 
 def test_man_shows_each_command_with_its_flags(share: Path, tmp_path: Path) -> None:
-    """Man has no warning about the page, and shows the flags of each command."""
     page = tmp_path / "gpumon.1"
     page.write_bytes(gzip.decompress((share / MAN_PAGES / "gpumon.1.gz").read_bytes()))
     environment = {"PATH": "/usr/bin:/bin", "MANWIDTH": "100", "LC_ALL": "C.UTF-8"}

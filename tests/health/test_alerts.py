@@ -210,7 +210,6 @@ def test_the_operators_own_action_for_an_inhibited_xid_follows_that_of_its_cause
 
 
 def test_a_shipped_action_in_the_operators_row_has_the_text_of_the_verdicts_action() -> None:
-    """The row changes which action it is, not its words."""
     ward = Ward(gpus=2, ports=0)
     row = replace(XIDS[79], action=RESET, ordered=frozenset({"action"}))
     ward.report = changed(ward.report, catalogue=SHIPPED.with_rows({79: row}))

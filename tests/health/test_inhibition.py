@@ -228,7 +228,6 @@ def primary_since(ward: Ward, seconds: float) -> set[str]:
 
 
 def test_failed_calls_end_with_the_lost_gpu() -> None:
-    """Calls that failed while the GPU was lost are no verdict, and no pending one, after that was cleared."""
     for minutes in (8, 12, 30):  # before, when and long after the check has counted enough of them
         ward = Ward(gpus=2, ports=0)
         ward.node(poll_errors_total={"slow,GpuIsLost": 0.0})

@@ -101,7 +101,6 @@ def test_nvlink_registers_select_the_action(values: tuple[int, ...], finding: xi
 
 
 def test_every_bit_has_one_finding_and_every_finding_a_rank() -> None:
-    """No bit has two findings, and each finding has a rank."""
     used = {finding for bits in xid_texts.REGISTERS.values() for finding in bits.values()}
     assert used | {xid_texts.UNEXPECTED} == set(xid_texts.WORST_FIRST)
     assert all(0 <= bit < 32 for bits in xid_texts.REGISTERS.values() for bit in bits)
@@ -233,7 +232,6 @@ def test_malformed_lines_are_explained_without_an_error(code: int, text: str) ->
 
 
 def test_an_xid_caused_by_another_is_information() -> None:
-    """An Xid 45 is information, and its action names the Xid that caused it."""
     means = read(45, "Ch 00000001 caused by previous Xid 149")
     assert (means.severity, means.action) == (INFO, "see Xid 149 of this GPU")
     assert read(45, "Ch 00000001").severity is INFO

@@ -187,7 +187,6 @@ def test_report_has_no_log_of_the_ranks() -> None:
 
 
 def test_age_counts_from_the_end_of_the_run() -> None:
-    """The duration of a run is not part of its age."""
     assert whole(samples.healthy())["probe"]["age_seconds"] == pytest.approx(900 - 11.4)
 
 

@@ -150,7 +150,6 @@ def test_a_run_that_did_not_measure_to_its_end_has_no_bandwidth_in_the_history()
 
 
 def test_collectives_have_columns_of_their_own() -> None:
-    """Several collectives with one algorithm are columns by collective."""
     both = tuple(
         replace(measurement, operation=name)
         for name in ("host_to_device", "device_to_host")

@@ -104,7 +104,6 @@ def test_absent_reading_is_not_a_zero() -> None:
 
 
 def test_stuck_gpu_has_its_line() -> None:
-    """Eight GPUs make eight lines."""
     lines = [line for line in table(samples.stuck(5)).splitlines() if "NVIDIA H100" in line]
     assert len(lines) == 8
     assert "STUCK for 10 min" in lines[5]

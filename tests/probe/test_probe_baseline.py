@@ -199,7 +199,6 @@ def test_nccl_settings_do_not_affect_cpu_runs() -> None:
 
 
 def test_a_replaced_board_keeps_the_median_of_a_whole_host() -> None:
-    """A whole run keeps its median after a board is replaced; a partial run does not."""
     replaced = replace(HERE, gpus=("GPU-1", "GPU-3"))
     assert compare_with(state_after(*map(run, range(5))), conditions=replaced).runs == 5
     partial, partial_replaced = replace(HERE, host_gpus=4), replace(replaced, host_gpus=4)

@@ -206,7 +206,6 @@ def test_a_run_below_the_configured_limit_is_not_ok() -> None:
 
 @each_case(("ranks", "expected"), [(2, 1), (3, 3), (4, 3), (5, 5), (8, 7)])
 def test_rounds_pair_every_two_ranks_once(ranks: int, expected: int) -> None:
-    """Every two ranks form a pair once, no rank is in two pairs of a round, and rounds are minimal."""
     schedule = rounds(ranks)
     assert len(schedule) == expected
     assert sorted(pair for round_ in schedule for pair in round_) == [
@@ -240,13 +239,6 @@ def test_the_hint_of_a_first_run_reports_that_nvlink_sharp_may_be_lost(model: st
     result = conclude(RUN, passes, judge, ENDING.duration)
     assert result.outcome == "ok"
     assert ("The default is 1.00 times the ring" in result.hint) == hinted
-
-
-def test_a_rank_that_cannot_be_killed_is_named() -> None:
-    """A rank that cannot be killed makes the run a timeout with reason "unkillable", and its pid is in the hint."""
-    result = conclude_pass(accounts(FOUR_GPUS), replace(ENDING, abandoned=(4711,)))
-    assert (result.outcome, result.reason) == ("timeout", "unkillable")
-    assert "4711" in result.hint
 
 
 def test_the_hint_names_the_abort_and_the_unkillable_rank() -> None:

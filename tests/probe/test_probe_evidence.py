@@ -186,7 +186,6 @@ def test_a_slow_path_is_explained_by_a_finding_of_either_end() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_gpu_with_a_finding_is_named_if_no_pair_differs(ranks: int) -> None:
-    """If no pair differs, the only GPU with a finding is named; two with findings are not."""
     hot = {uuid: sample for uuid, sample in observations().items() if uuid in GPUS[: ranks - 1]}
     hot[GPUS[ranks - 1]] = replace(
         observations(**HOT)[GPUS[ODD]], last=replace(observations(**HOT)[GPUS[ODD]].last, index=ranks - 1)
@@ -207,12 +206,7 @@ def test_a_finding_of_another_gpu_is_evidence_only() -> None:
 
 
 def test_wrong_data_is_not_explained_by_a_cause_of_slowness() -> None:
-    run_pass = pass_over_pairs()
-    accounts = [
-        replace(account, pairs={key: replace(sized, wrong=int(key[1] == ODD)) for key, sized in account.pairs.items()})
-        for account in run_pass.accounts
-    ]
-    location = location_of(replace(run_pass, accounts=accounts), observations(**HOT))
+    location = location_of(pass_with_wrong_data(ODD), observations(**HOT))
     assert location.message == "Every exchange of wrong data is one with GPU 3 (GPU-3)."
     assert len(location.evidence) == 1
 
@@ -375,7 +369,6 @@ def report(at: float, **gpu: Any) -> Report:
 
 
 def test_the_recorder_groups_links_by_their_end() -> None:
-    """The recorder groups the traffic of links by their remote end, and omits links whose end is unknown."""
     record = TelemetryRecorder(lambda: report(1.0), GPUS[:1]).record()
     assert record[GPUS[0]].last.each_link_bytes == {"switch": {"0": 1e9, "1": 2e9}, "gpu 2": {"2": 3e9}}
     assert record[GPUS[0]].last.peer_access == {GPUS[1]: {"read": "ok"}}
@@ -447,6 +440,5 @@ def comparison(algorithm: str, busbw: float, usual: float | None) -> Comparison:
 def test_lost_nvlink_sharp_is_distinguished_from_slow_links(
     default: tuple[float, float], ring: tuple[float, float | None], message: str
 ) -> None:
-    """A default at the level of a usual ring has lost NVLink SHARP; a slow ring means slow links."""
     assert compare_algorithms([comparison("default", *default), comparison("ring", *ring)]) == message
     assert compare_algorithms([comparison("default", *default)]) == ""

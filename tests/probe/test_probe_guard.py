@@ -48,10 +48,6 @@ def test_one_gpu_is_enough_for_ranks_that_act_alone() -> None:
     assert may_run(PreflightFacts(gpus=gpus(0), expected=1, alone=True)) is None
 
 
-def test_free_gpus_may_be_probed() -> None:
-    assert may_run(FREE) is None
-
-
 def test_a_host_without_gpus_may_be_probed() -> None:
     """A host that has no GPU and expects none runs the probe on its CPU."""
     assert may_run(PreflightFacts()) is None
@@ -143,6 +139,7 @@ def test_an_idle_gpu_is_not_busy() -> None:
 @each_case(
     "ready",
     [
+        FREE,
         replace(FREE, schedulers=("slurmd",)),
         replace(FREE, scheduled=True, schedulers=("slurmd",), gated=True),
         replace(FREE, scheduled=True, schedulers=("kubelet",), simulated=True),
@@ -158,7 +155,6 @@ def test_harmless_conditions_allow_a_run(ready: PreflightFacts) -> None:
 
 
 def test_too_little_idleness_gives_the_time_to_wait() -> None:
-    """A skip for too little idleness has the seconds to wait; a skip for a process has none."""
     short = tuple(replace(gpu, idle_seconds=seconds) for gpu, seconds in zip(gpus(0, 0), (600.0, 480.0), strict=True))
     skip = may_run(replace(FREE, gpus=short, min_idle_seconds=600.0))
     assert skip is not None
@@ -187,12 +183,10 @@ def test_a_partial_run_uses_the_idle_gpus(situation: PreflightFacts, wanted: tup
     "situation", [with_second_gpu(processes=1.0), replace(FREE, gpus=gpus(0, 0, 1), enabled=False)]
 )
 def test_a_partial_run_needs_two_idle_gpus(situation: PreflightFacts) -> None:
-    """A partial run needs two idle GPUs, and is subject to every other condition."""
     assert may_run(replace(situation, partial=True)) == may_run(situation) is not None
 
 
 def test_a_foreign_process_interrupts_a_run() -> None:
-    """A foreign process on a GPU of the run interrupts it; the load of the run itself does not."""
     own = tuple(replace(gpu, foreign=0.0, utilization=1.0, memory_used=8.0 * IDLE_BYTES) for gpu in gpus(1, 1))
     assert interruption(PreflightFacts(gpus=own)) is None
     taken = PreflightFacts(gpus=(own[0], replace(own[1], processes=2.0, foreign=1.0)))
@@ -309,35 +303,6 @@ def test_a_skip_for_an_unread_store_names_the_error() -> None:
     assert (skip.reason, skip.hint.endswith("it is not a store of gpumon; move it away.")) == ("held", True)
 
 
-def test_pages_of_the_kernel_on_grace_do_not_make_a_gpu_busy() -> None:
-    """On a Grace host the kernel puts pages on the GPU, so memory in use without a process prevents no run."""
-    for name, reason in [("NVIDIA GH200 480GB", None), ("NVIDIA H100 80GB HBM3", "busy")]:
-        gpu = Gpu(name=name, processes=0.0, utilization_ratio=0.0, memory_used_bytes=9e9)
-        states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
-        skip = may_run(replace(gather_facts(new_report(gpus=states), 100.0), store_read=True))
-        assert (skip and skip.reason) == reason, name
-        assert is_in_use(gpu, None) is (reason is not None)
-
-
-def test_a_latched_utilization_prevents_no_run() -> None:
-    """On Blackwell a full utilization without process, memory in use and busy engines is no load; earlier it is."""
-    for architecture, reason in [("Blackwell", None), ("Hopper", "busy")]:
-        gpu = Gpu(architecture=architecture, processes=0.0, utilization_ratio=1.0, memory_used_bytes=0.0)
-        states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
-        skip = may_run(replace(gather_facts(new_report(gpus=states), 100.0), store_read=True))
-        assert (skip and skip.reason) == reason, architecture
-
-
-def test_page_cache_on_grace_leaves_no_memory_free() -> None:
-    """On a Grace host little free memory prevents no run, because the kernel reclaims the page cache that holds it."""
-    for name, reason in [("NVIDIA GB200", None), ("NVIDIA B200", "low_memory")]:
-        gpu = Gpu(name=name, processes=0.0, utilization_ratio=0.0, memory_free_bytes=2e9)
-        states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
-        facts = gather_facts(new_report(gpus=states), 100.0)
-        skip = may_run(replace(facts, store_read=True, memory_needed=8e9))
-        assert (skip and skip.reason) == reason, name
-
-
 def test_the_processes_that_hold_a_gpu_are_named() -> None:
     """The hint names a process, such as a display server that never ends; a pid of another namespace has no name."""
     gpu = Gpu(processes=2.0, utilization_ratio=0.0, memory_used_bytes=0.0)
@@ -346,3 +311,28 @@ def test_the_processes_that_hold_a_gpu_are_named() -> None:
     skip = may_run(replace(gather_facts(new_report(gpus=states), 100.0), store_read=True))
     assert skip is not None
     assert f"GPU 0 has 2 processes ({Path('/proc/self/comm').read_text().strip()}, pid {os.getpid()})" in skip.hint
+
+
+IDLE = Gpu(processes=0.0, utilization_ratio=0.0, memory_used_bytes=0.0)
+GRACE = replace(IDLE, name="NVIDIA GH200 480GB")
+H100 = replace(IDLE, name="NVIDIA H100 80GB HBM3")
+
+
+@each_case(
+    ("gpu", "reason"),
+    [
+        (replace(GRACE, memory_used_bytes=9e9), None),
+        (replace(H100, memory_used_bytes=9e9), "busy"),
+        (replace(IDLE, architecture="Blackwell", utilization_ratio=1.0), None),
+        (replace(IDLE, architecture="Hopper", utilization_ratio=1.0), "busy"),
+        (replace(GRACE, memory_used_bytes=None, memory_free_bytes=2e9), None),
+        (replace(H100, memory_used_bytes=None, memory_free_bytes=2e9), "low_memory"),
+    ],
+)
+def test_what_is_not_used_by_a_process_may_be_no_load(gpu: Gpu, reason: str | None) -> None:
+    """On Grace the kernel puts pages and its page cache on the GPU; on Blackwell a full utilization may be latched."""
+    states = tuple(GpuState(bus_id=str(n), uuid=f"GPU-{n}", index=n, gpu=gpu, pids=()) for n in range(2))
+    skip = may_run(replace(gather_facts(new_report(gpus=states), 100.0), store_read=True, memory_needed=8e9))
+    assert (skip and skip.reason) == reason
+    if gpu.memory_used_bytes:
+        assert is_in_use(gpu, None) is (reason is not None)

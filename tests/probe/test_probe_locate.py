@@ -233,7 +233,6 @@ def test_wrong_sums_without_wrong_pairs_name_no_rank() -> None:
 
 
 def test_a_slow_pair_is_measured_again_before_it_is_named() -> None:
-    """Only the slow pairs are measured again, up to the maximum number of tries."""
     run_pass = pass_over_pairs(4, lambda a, b: 3 * USUAL if (a, b) in ((0, 1), (2, 3)) else USUAL)
     planned = len(run_pass.plan.measures)
     assert planned == 1

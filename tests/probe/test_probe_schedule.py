@@ -77,7 +77,6 @@ def test_each_probe_has_a_schedule_of_its_own() -> None:
 
 
 def test_a_run_that_is_brought_forward_restarts_the_interval() -> None:
-    """A run that is brought forward replaces the next one, and the interval starts from it."""
     fired: queue.Queue[str] = queue.Queue()
     schedule = Schedule(fired.put, every(3600, initial_delay=1000))
     schedule.bring_forward("allreduce")

@@ -1,13 +1,24 @@
-"""Changes of the probe state when runs begin and end."""
+"""Results of probes in the Report: the current one, those of other probes, and their metrics."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import example_node as example
+import pytest
+from each_case import each_case
 
-from gpumon.probe.core.probe_metrics import INITIAL
-from gpumon.probe.core.state import MAX_COMPLETED_RUNS, ProbeState, begin_run, end_run
+from gpumon.probe.core import probe_metrics
+from gpumon.probe.core.probe_metrics import INITIAL, ProbeMetrics
+from gpumon.probe.core.result import (
+    Comparison,
+    Conditions,
+    Measurement,
+    ProbeResult,
+    current_result,
+)
+from gpumon.probe.core.state import MAX_COMPLETED_RUNS, ProbeState, begin_run, end_run, restore
+from gpumon.probe.core.wording import index_ranges
 
 OK = example.run(1)
 OTHER = replace(example.run(0), id="other", probe="broadcast")
@@ -38,3 +49,126 @@ def test_a_late_result_does_not_end_the_next_run() -> None:
     during = end_run(begin_run(BEFORE, "next", "allreduce"), replace(OK, id="late"))
     assert (during.running, during.metrics["allreduce"].running) == ("next", 1)
     assert end_run(during, replace(OK, id="next")).metrics["allreduce"].running == 0
+
+
+WRONG = replace(example.run(90, outcome="wrong"), wrong_elements=31)
+SLOW = example.run(80, outcome="degraded")
+FAILED = example.run(70, outcome="failed")
+LOWER, UPPER = (0, 1, 2, 3), (4, 5, 6, 7)
+
+
+def partial_run(hours: int, indexes: tuple[int, ...] = UPPER, outcome: str = "ok") -> ProbeResult:
+    return example.part(hours, *indexes, outcome=outcome)
+
+
+def state_after(*runs: ProbeResult) -> ProbeState:
+    state = ProbeState(metrics=INITIAL)
+    for run in runs:
+        state = end_run(state, run)
+    return state
+
+
+@each_case(
+    ("runs", "current"),
+    [
+        ((), None),
+        ((WRONG, example.run(5)), 1),
+        ((example.run(5), partial_run(4)), 1),
+        ((WRONG, partial_run(5)), 0),
+        ((SLOW, partial_run(5)), 0),
+        ((FAILED, partial_run(5)), 0),
+        ((WRONG, partial_run(5, outcome="degraded")), 0),
+        ((WRONG, partial_run(5, outcome="degraded"), partial_run(4, LOWER)), 0),
+        ((WRONG, partial_run(5), partial_run(4, LOWER)), 0),
+        ((WRONG, partial_run(5, outcome="wrong")), 1),
+        ((WRONG, partial_run(5, outcome="failed"), partial_run(4)), 0),
+        ((WRONG, example.run(5), partial_run(4)), 2),
+        ((partial_run(5, LOWER, "wrong"), partial_run(4)), 0),
+        ((partial_run(5, LOWER, "wrong"), partial_run(4, (*LOWER, 4))), 1),
+        ((partial_run(5, LOWER, "wrong"), partial_run(4, LOWER), partial_run(3)), 2),
+    ],
+)
+def test_a_success_replaces_a_failure_only_on_its_gpus(runs: tuple[ProbeResult, ...], current: int | None) -> None:
+    assert current_result(runs, "allreduce") == (None if current is None else runs[current])
+
+
+def test_wrong_elements_stay_until_the_same_gpus_are_checked_again() -> None:
+    state = state_after(WRONG, partial_run(9), partial_run(8, outcome="degraded"))
+    restored = restore(ProbeState(metrics=INITIAL), state.history, {})
+    for present in (state, restored):
+        assert present.metrics["allreduce"].wrong_elements == {"nccl": 31.0}
+        assert end_run(present, example.run(1)).metrics["allreduce"].wrong_elements == {"nccl": 0.0}
+
+
+def test_partial_runs_do_not_displace_the_current_result() -> None:
+    state = state_after(
+        WRONG, *(replace(partial_run(80), id=f"run {number}") for number in range(3 * MAX_COMPLETED_RUNS))
+    )
+    assert current_result(state.ran, "allreduce") == WRONG
+    assert len(state.ran) == MAX_COMPLETED_RUNS + 1
+    assert state.metrics["allreduce"].wrong_elements == {"nccl": 31.0}
+
+
+@pytest.mark.parametrize(
+    ("indexes", "words"),
+    [((7, 4, 5, 6), "4 to 7"), ((1, 0), "0 and 1"), ((0, 1, 2, 5, 7), "0 to 2, 5 and 7"), ((3,), "3")],
+)
+def test_indexes_are_written_as_ranges(indexes: tuple[int, ...], words: str) -> None:
+    """GPU indexes are written in ascending order, and as ranges if consecutive."""
+    assert index_ranges(indexes) == words
+
+
+MEASURED = ProbeResult(
+    id="one",
+    probe="allreduce",
+    outcome="ok",
+    started=1000.0,
+    duration_seconds=4.0,
+    backend="nccl",
+    ranks=8,
+    versions={"torch": "2.13.0"},
+    measurements=(
+        Measurement(
+            size=1 << 30,
+            iterations=20,
+            raw_value=200e9,
+            value=350e9,
+            latency_seconds={"p50": 5.37e-3, "p95": 5.5e-3, "p99": 5.6e-3},
+            wrong_elements=0,
+        ),
+    ),
+    wrong_elements=0,
+)
+NO_RUN = probe_metrics.INITIAL["allreduce"]
+
+
+def fold_result(metrics: ProbeMetrics, result: ProbeResult) -> ProbeMetrics:
+    """Return the metrics of the all-reduce after a run."""
+    return probe_metrics.fold_result({"allreduce": metrics}, result)["allreduce"]
+
+
+def test_a_partial_run_changes_no_bandwidth() -> None:
+    gpus = tuple(f"GPU-{index}" for index in range(4))
+    partial = replace(MEASURED, ranks=4, started=2000.0, conditions=Conditions(gpus=gpus, host_gpus=8), measurements=())
+    metrics = fold_result(fold_result(NO_RUN, MEASURED), partial)
+    assert (metrics.value, metrics.ranks) == ({"nccl,default,1073741824": 350e9}, {"nccl": 8.0})
+    assert metrics.last_success_timestamp_seconds == 2004.0
+
+
+def test_measurements_are_those_of_the_last_run() -> None:
+    compared = Comparison(
+        operation="all_reduce",
+        algorithm="default",
+        dtype="float32",
+        size=1 << 30,
+        value=3.0,
+        baseline=2.0,
+    )
+    default = fold_result(NO_RUN, replace(MEASURED, comparisons=(compared,)))
+    assert default.baseline_ratio == {"nccl,default": 1.5}
+    measured = tuple(replace(measurement, algorithm="ring") for measurement in MEASURED.measurements)
+    ring = fold_result(default, replace(MEASURED, measurements=measured))
+    assert set(ring.value or ()) == {"nccl,ring,1073741824"}
+    assert (ring.baseline_ratio, len(ring.latency_seconds or ())) == ({}, 3)
+    gloo = fold_result(ring, replace(MEASURED, backend="gloo"))
+    assert set(gloo.value or ()) == {"gloo,default,1073741824"}

@@ -307,7 +307,6 @@ def test_a_run_ends_if_the_processes_on_its_gpus_are_not_read(
 
 @pytest.mark.parametrize("contained", [False, True])
 def test_ended_ranks_of_one_algorithm_are_not_foreign_to_the_next(bench: Bench, *, contained: bool) -> None:
-    """Ranks that the last poll lists and that have ended since are not foreign to the next ranks."""
     bench.worker.write_text(f"import os, time\nif os.environ.get('NCCL_ALGO'): time.sleep(60)\n{MEASURE}")
     bench.report = on_host(node(0.0, 0.0, simulated=False), contained=contained)
     assert bench.request().accepted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shlex
@@ -39,7 +38,7 @@ from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.remedies import torch_installation
 from gpumon.probe.core.result import Measurement, ProbeResult
 from gpumon.runner import ranks
-from gpumon.runner.containment import SubreaperContainment
+from gpumon.runner.containment import SubreaperContainment, environment
 
 
 @pytest.fixture
@@ -175,15 +174,6 @@ def test_an_error_of_the_judge_fails_only_the_run(probing: Probing, caplog: pyte
 
 
 @pytest.mark.slow
-def test_a_sleeping_rank_ends_in_a_timeout(probing: Probing) -> None:
-    """All ranks are killed at the deadline if one hangs in torch, and the hint has their stages."""
-    result = probing.run(make_plan(QUICK, (), python=sys.executable, fault="sleep:1:60", deadline=8.0))
-    assert result.outcome == "timeout", result
-    assert "rank 1: " in result.hint
-    assert have_ended(probing.pids)
-
-
-@pytest.mark.slow
 def test_gpus_without_cuda_fail_in_setup(probing: Probing) -> None:
     """A torch that cannot use the GPUs fails the run in the setup with torch's error."""
     result = probing.run(make_plan(QUICK, ("GPU-a", "GPU-b"), python=sys.executable))
@@ -247,8 +237,6 @@ def listening_addresses(pid: int) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_rank_that_ignores_sigterm_is_killed(probing: Probing, worker: Callable[..., Plan], *, stopped: bool) -> None:
-    """A rank that ignores SIGTERM or is stopped is killed soon after the deadline."""
-
     def stop(_: Progress) -> None:
         for pid in probing.ranks.pids:
             os.kill(pid, signal.SIGSTOP)
@@ -285,7 +273,6 @@ def test_a_rank_that_cannot_be_killed_is_abandoned_and_named(
 
 
 def test_a_killed_rank_is_named_and_the_others_are_ended(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """The hint names the killed rank, not the rank that lost its connection."""
     result = probing.run(
         worker("""
 send(stage="measure", index=0, sizes=1, size=1024)
@@ -321,16 +308,34 @@ def test_a_result_line_without_end_fails_the_run(probing: Probing, worker: Calla
     assert "invalid frame" in result.hint
 
 
-def test_the_environment_of_the_ranks_is_not_inherited(
-    probing: Probing, worker: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+PRINT_ENVIRONMENT = """#!/bin/sh
+tr '\\0' '\\n' < /proc/$$/environ
+grep SigIgn /proc/$$/status
+ls /proc/$$/fd
+exit 1
+"""
+SHELL_DESCRIPTOR = "10"
+"""Descriptor from which the shell reads its script."""
+
+
+def test_an_interpreter_inherits_only_the_given_environment(
+    probing: Probing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The interpreter has only the given variables and descriptors, and ignores no signal."""
+    python = tmp_path / "python"
+    python.write_text(PRINT_ENVIRONMENT)
+    python.chmod(0o755)
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    monkeypatch.setenv("GPUMON_SECRET", "hidden")
-    plan = worker("print(json.dumps(dict(os.environ)))\nsys.exit(1)")
-    result = probing.run(plan)
-    printed = json.loads(result.log.splitlines()[1])
-    assert {key: printed[key] for key in plan.environment} == plan.environment
-    assert not {"NCCL_ALGO", "GPUMON_SECRET"} & printed.keys()
+    plan = make_plan(QUICK, (), python=str(python))
+    log = probing.run(plan).log
+    for output in log.removeprefix("rank 0:\n").split("\nrank 1:\n"):
+        lines = output.splitlines()
+        given = dict(line.split("=", 1) for line in lines if "=" in line)
+        assert given == {**plan.environment, **environment()}
+        ignored = int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
+        assert not ignored & sum(1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))
+        descriptors = {line for line in lines if line.isdigit()} - {"0", "1", "2", SHELL_DESCRIPTOR}
+        assert len(descriptors) == 2, descriptors
 
 
 def test_a_run_leaves_no_descriptor(probing: Probing, worker: Callable[..., Plan]) -> None:
@@ -417,7 +422,6 @@ def test_a_limit_of_threads_is_named(probing: Probing, worker: Callable[..., Pla
 
 
 def test_an_old_torch_is_named_in_the_failure(probing: Probing, worker: Callable[..., Plan]) -> None:
-    """The hint of a failure with an old torch names its version and the minimum version."""
     failing = 'send(versions={"torch": "2.5.1+cu124"})\nsend(stage="join")\nsend(error="TypeError: no")\nsys.exit(1)'
     result = probing.run(worker(failing))
     assert (result.outcome, result.reason) == ("failed", "setup")

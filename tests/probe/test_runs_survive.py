@@ -25,7 +25,6 @@ from gpumon.probe.core.frames import SETUP_STAGES, Progress
 from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
-from gpumon.runner.containment import environment
 from gpumon.runner.host_memory import sweep
 from gpumon.runner.probe_host import read_nccl_conf
 from gpumon.runner.ranks import Ranks
@@ -120,15 +119,6 @@ def test_a_crash_at_any_stage_is_a_failure_that_names_rank_and_stage(tmp_path: P
         assert result.hint.startswith(f"Rank 1 at {stage}")
         assert f"signal {signal.SIGSEGV.value}" in result.hint
         assert f"the last words at {stage}" in result.log
-
-
-def test_a_failed_rank_that_hangs_ends_the_run(probing: Probing, tmp_path: Path) -> None:
-    result = probing.run(
-        make_script_plan(tmp_path / "worker.py", 'send(stage="join")\nsend(error="no route")\n' + WAIT)
-    )
-    assert (result.outcome, result.reason) == ("failed", "setup")
-    assert "no route" in result.hint
-    assert have_ended(probing.pids)
 
 
 def test_too_many_frames_end_the_run(probing: Probing, tmp_path: Path) -> None:
@@ -276,16 +266,6 @@ def test_ranks_meet_where_no_other_user_can_reach_them(tmp_path: Path) -> None:
 # The worker itself
 
 
-@pytest.mark.parametrize("stage", ["import", "join"])
-@pytest.mark.parametrize("kind", ["hang", "crash"])
-def test_the_worker_hangs_and_crashes_as_ordered(probing: Probing, torchless: str, kind: str, stage: str) -> None:
-    plan = make_plan(QUICK, (), python=torchless, fault=f"{kind}:0:{stage}", deadline=STARTED)
-    result = probing.run(plan)
-    assert result.outcome == {"hang": "timeout", "crash": "failed"}[kind], result
-    assert f"ank 0: {stage}" in result.hint or f"Rank 0 at {stage}" in result.hint
-    assert have_ended(probing.pids)
-
-
 def test_a_rank_is_the_first_that_the_kernel_kills_for_memory(probing: Probing, torchless: str) -> None:
     """Ranks have the highest oom_score_adj, so the kernel kills them first."""
     scores: set[str] = set()
@@ -409,39 +389,11 @@ def test_an_interpreter_on_a_hung_file_system_ends_in_a_timeout(probing: Probing
     assert not probing.ranks.pids
 
 
-PRINT_ENVIRONMENT = """#!/bin/sh
-tr '\\0' '\\n' < /proc/$$/environ
-grep SigIgn /proc/$$/status
-ls /proc/$$/fd
-exit 1
-"""
-SHELL_DESCRIPTOR = "10"
-"""Descriptor from which the shell reads its script."""
-
-
-def test_an_interpreter_inherits_only_the_given_environment(probing: Probing, tmp_path: Path) -> None:
-    """The interpreter has only the given variables and descriptors, and ignores no signal."""
-    python = tmp_path / "python"
-    python.write_text(PRINT_ENVIRONMENT)
-    python.chmod(0o755)
-    plan = make_plan(QUICK, (), python=str(python))
-    log = probing.run(plan).log
-    for output in log.removeprefix("rank 0:\n").split("\nrank 1:\n"):
-        lines = output.splitlines()
-        given = dict(line.split("=", 1) for line in lines if "=" in line)
-        assert given == {**plan.environment, **environment()}
-        ignored = int(next(line for line in lines if line.startswith("SigIgn")).split()[1], 16)
-        assert not ignored & sum(1 << number - 1 for number in (signal.SIGPIPE, signal.SIGXFSZ))
-        descriptors = {line for line in lines if line.isdigit()} - {"0", "1", "2", SHELL_DESCRIPTOR}
-        assert len(descriptors) == 2, descriptors
-
-
 NEWER_ARGUMENTS = {"strict", "slots", "kw_only", "encoding_errors", "delete_on_close"}
 """Names of arguments that the standard library has only since Python 3.10 or later."""
 
 
 def test_the_worker_runs_on_python_3_9() -> None:
-    """The worker has only syntax, annotations and arguments of Python 3.9."""
     for path in sorted(QUICK.worker.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
         nodes = list(ast.walk(tree))

@@ -92,7 +92,6 @@ def test_unknown_gpu_lists_the_existing_ones(node: ServedNode, port: int) -> Non
 
 
 def test_lost_gpu_is_not_a_404(node: ServedNode, port: int) -> None:
-    """A lost GPU stays in the inventory."""
     node.report = samples.lost(3)
     assert ask(port, "/api/v1/gpus/3").document["state"] == "lost"
 

@@ -249,7 +249,6 @@ def test_probe_history_is_drawn(node: ServedNode, port: int) -> None:
 
 
 def test_skipped_run_does_not_hide_the_last_figures(node: ServedNode, port: int) -> None:
-    """The figures stay, with the time of their run."""
     skip = replace(example.run(0), id="skip", outcome="skipped", reason="busy", measurements=())
     history = (example.run(3), skip)
     report = replace(samples.healthy(), probe=ProbeState(history=history, ran=history[:1]))

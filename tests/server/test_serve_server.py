@@ -26,7 +26,6 @@ from gpumon.server.listener import ListenError, Server, listen
 
 
 def test_address_in_use_is_an_error() -> None:
-    """The error has the address and how to find the process that uses it."""
     with listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(ListenError, match=rf"127\.0\.0\.1:{port}: Address already in use.*ss -ltnp"):

@@ -69,7 +69,6 @@ def test_each_alert_has_a_runbook(port: int, name: str) -> None:
 
 
 def test_the_list_links_to_each_runbook(port: int) -> None:
-    """All links of the list resolve."""
     page = ask(port, "/runbooks").body.decode()
     assert [name for name in runbooks() if f'href="/runbooks/{name}"' not in page] == []
 

@@ -239,7 +239,6 @@ def test_page_shows_a_release_without_a_fault(node: ServedNode, port: int) -> No
 
 
 def test_terminal_shows_a_release() -> None:
-    """The terminal shows the release first and in the line of the GPU."""
     shown = terminal.status(report_document(released_node(release(BUS_ID))), 120, color=False)
     assert shown.splitlines()[1] == RELEASED
     assert "7 of 7 GPUs up, 1 released" in shown

@@ -75,7 +75,6 @@ def test_the_file_is_written_only_after_a_change(node: NodeWithHealthFile) -> No
 
 
 def test_the_previous_file_remains_until_the_store_is_read(node: NodeWithHealthFile) -> None:
-    """The file of the previous agent remains until the store is read, and then has the stored verdicts."""
     node.path.write_text("{}")
     lost = sample_reports.lost()
     health = replace(lost.health, evaluated=False, evaluated_at=None, evaluated_wall=None)

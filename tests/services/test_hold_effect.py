@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from changed_report import changed, new_report
 from loops import turn_for, turn_until
-from stores import StoringAgent, read
+from stores import StoringAgent
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
@@ -40,11 +40,8 @@ from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.services import time_windows
 from gpumon.services.time_windows import HoldEffect, TimeWindows
-from gpumon.state.messages import ProbeEnded, ProbeProgressed, Tick
+from gpumon.state.messages import ProbeEnded, ProbeProgressed
 from gpumon.state.report import Report
-from gpumon.store import records
-from gpumon.store.store import Store
-from gpumon.store.store_error import StoreError
 
 RACES = 200
 MAX_RANKS = 4096
@@ -164,73 +161,11 @@ def test_a_hold_ends_the_run_before_its_answer(agent: HoldingAgent) -> None:
     agent.run()
 
 
-def test_each_owner_has_a_hold(agent: HoldingAgent) -> None:
-    for owner in ("1", "2", "", "2"):
-        assert not agent.hold(owner).refused
-    assert agent.owners() == ["1", "", "2"]
-    for owner in ("1", "", "3", "2"):
-        assert agent.result_of(agent.probing.request()).reason == "held"
-        assert not agent.unhold(owner).refused
-    assert agent.owners() == []
-    agent.run()
-
-
-def test_a_hold_survives_a_kill_of_the_agent(agent: HoldingAgent, store: Path, tmp_path: Path) -> None:
-    for owner in ("1", "2"):
-        assert agent.hold(owner).stored
-    assert agent.unhold("1").stored
-    agent.persistence.close()
-    again = HoldingAgent(store, tmp_path / "worker.py")
-    assert again.owners() == ["2"]
-    assert again.result_of(again.probing.request()).reason == "held"
-    again.stop()
-
-
 def test_no_run_starts_before_the_store_is_read(agent: HoldingAgent) -> None:
     """No run starts until the store has been read, because a stored hold may be in force."""
     agent.transform = lambda report: replace(report, agent=replace(report.agent, restored=False))
     refused = agent.result_of(agent.probing.request())
     assert (refused.reason, "store" in refused.hint) == ("held", True)
-
-
-def test_a_hold_ends_at_its_deadline(agent: HoldingAgent, store: Path) -> None:
-    """A hold ends at its deadline, and is stored as ended."""
-    agent.hold("1", 0.05)
-    agent.hold("2")
-
-    def hold_has_ended() -> bool:
-        agent.monitor.take(Tick())
-        agent.persistence.tick()
-        return agent.owners() == ["2"]
-
-    turn_until(agent.loop, hold_has_ended)
-    agent.persistence.close()
-    with Store.open(store) as opened:
-        assert [window.owner for window in in_force(read(opened, records.read_windows))] == ["2"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "reason", "owner"), [(0.0, "", ""), (3601.0, "", ""), (60.0, "a\tb", ""), (60.0, "", "x" * 101)]
-)
-def test_an_invalid_request_changes_nothing(agent: HoldingAgent, seconds: float, reason: str, owner: str) -> None:
-    """A request with an invalid duration, reason or owner is refused with the problem and the remedy."""
-    answer = agent.result_of(agent.request(owner, seconds, reason))
-    assert answer.refused
-    assert answer.remedy
-    assert agent.owners() == []
-
-
-def test_a_hold_is_in_force_if_the_store_fails(
-    agent: HoldingAgent, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the store fails, the hold is in force, and the answer reports that it is not stored."""
-
-    def raise_disk_full(*_: object) -> None:
-        raise StoreError(store, "the disk is full", "make room")
-
-    monkeypatch.setattr("gpumon.store.records.put_windows", raise_disk_full)
-    assert agent.hold("1") == RequestResult(stored=False)
-    assert agent.owners() == ["1"]
 
 
 def test_a_rank_that_cannot_be_killed_is_named(

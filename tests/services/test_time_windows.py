@@ -122,14 +122,15 @@ def test_a_window_is_stored_when_the_request_is_answered(agent: TimeWindowsOnly,
 
 
 def test_an_invalid_request_changes_nothing(agent: TimeWindowsOnly) -> None:
-    for seconds, reason in (
-        (0.0, "x"),
-        (3601.0, "x"),
-        (60.0, " "),
-        (60.0, "a\tb"),
-        (60.0, "x" * (MAX_REASON_LENGTH + 1)),
+    for seconds, reason, owner in (
+        (0.0, "x", ""),
+        (3601.0, "x", ""),
+        (60.0, " ", ""),
+        (60.0, "a\tb", ""),
+        (60.0, "x" * (MAX_REASON_LENGTH + 1), ""),
+        (60.0, "x", "x" * 101),
     ):
-        answer = agent.start(reason, seconds)
+        answer = agent.start(reason, seconds, owner)
         assert answer.refused, (seconds, reason)
         assert answer.remedy, (seconds, reason)
     assert (agent.reported_windows(), agent.changes) == ([], 0)

@@ -230,7 +230,6 @@ def test_an_unreadable_row_does_not_affect_the_others(tmp_path: Path, caplog: py
 
 
 def test_the_row_of_a_run_is_updated(tmp_path: Path) -> None:
-    """Each run has one row, the newest last."""
     first = AgentRun(began=Instant("boot-1", 100.0, 2e9), version="1", last=2e9)
     second = replace(first, began=Instant("boot-1", 600.0, 2e9 + 500), last=2e9 + 500)
     with Store.open(tmp_path / "gpumon.db") as store:

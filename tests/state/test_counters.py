@@ -132,7 +132,6 @@ def test_a_counter_keeps_its_source() -> None:
 
 
 def test_a_driver_counter_without_a_reading_is_absent() -> None:
-    """A driver counter without a current reading is absent, and its total is kept."""
     counts = exported_counts({ENERGY: {"": 10.0}})
 
     assert ENERGY not in totals(Gpu(), counts, {})

@@ -100,7 +100,6 @@ def test_errors_of_several_instances_belong_to_the_gpu() -> None:
 
 
 def test_a_burst_has_its_first_and_last_times_and_some_lines() -> None:
-    """The event has its first and last time, its first distinct lines, and its newest line."""
     observations = [observation(100.0 + number, KMSG, text=f"line {number % 7}") for number in range(14)]
     (event,) = after(observation(101.5), *observations)
 

@@ -61,7 +61,6 @@ def test_a_gpu_is_idle_from_its_first_idle_reading() -> None:
     ],
 )
 def test_every_sign_of_use_ends_the_idle_time(use: dict[str, Any]) -> None:
-    """A use ends the idle time; the next idle reading starts it again."""
     used = after(gpu(), gpu(), gpu(**use))
     assert gpu_state(used, "GPU-0").idle_since is None
     assert gpu_state(reduce_all(snapshot(gpu(), at=103.0), at=103.0, report=used), "GPU-0").idle_since == 103.0

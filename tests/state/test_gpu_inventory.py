@@ -177,7 +177,6 @@ def test_gpus_keep_their_identity_after_a_reboot_that_changes_addresses() -> Non
 
 
 def test_swapped_gpus_are_both_present() -> None:
-    """Two GPUs that swapped slots are both present when they are read one after the other."""
     places = in_place() | {2: 5, 5: 2}
     part = complete_poll({2: 5}, complete=False)
     report = report_after(EIGHT, bus(range(8)), UP, part, boot="b2")

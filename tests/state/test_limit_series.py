@@ -61,7 +61,6 @@ def test_the_most_frequent_xids_remain() -> None:
     ],
 )
 def test_dropped_series_are_counted_by_reason(changes: dict[str, object], reason: str, cut: float) -> None:
-    """Dropped series are counted by reason; dropped processes are counted from the sampler's own count."""
     after = limit_series(with_gpu(**changes))
     state = after.gpus[0]
     assert max(len(state.migs), len(state.links)) <= MAX_SERIES["links"]
@@ -69,14 +68,12 @@ def test_dropped_series_are_counted_by_reason(changes: dict[str, object], reason
 
 
 def test_the_count_of_dropped_series_does_not_fall() -> None:
-    """The count of dropped series is a counter that keeps its maximum."""
     worst = limit_series(with_gpu(migs=(example_parts.mig(),) * 20))
     healed = changed(worst, gpus=samples.healthy(1).gpus)
     assert dropped_series(limit_series(healed)) == dropped_series(worst) == {"migs": 32.0}
 
 
 def test_nvswitch_errors_are_limited_to_the_most_frequent() -> None:
-    """The limit holds for the errors of all NVSwitches together."""
     report = samples.healthy(1)
     counts = {f"00000000:05:00.0,{sxid}": float(sxid) for sxid in range(100)}
     after = limit_series(changed(report, node=replace(report.node, nvswitch_errors_total=counts)))

@@ -241,7 +241,6 @@ def test_a_card_without_a_guid_is_identified_by_its_address() -> None:
 
 
 def test_cards_that_share_a_guid_are_separate() -> None:
-    """Two cards with the same GUID are separate: one does not replace the other."""
     twins = [card(0), replace(card(1), guid=card(0).guid)]
     report = after_reboot(report_after(links(*twins)), twins[0])
     assert missing(report) == ["mlx5_1"]

@@ -130,7 +130,6 @@ def test_a_quarantined_gpu_is_stuck_and_not_missing() -> None:
 
 
 def test_a_gpu_that_nvml_no_longer_lists_is_missing_and_expected() -> None:
-    """A lower count of GPUs does not lower the expected count."""
     bus = PciBus(functions=dict.fromkeys(BUS[:2], "nvidia"))
     report = reduce_all(bus, snapshot(gpu_reading(0), gpu_reading(1), at=101.0), report=healthy(), at=101.0)
 
@@ -215,7 +214,6 @@ def xids(*codes: int) -> ErrorChanges:
 
 
 def test_xid_counts_remain_while_the_gpu_is_lost() -> None:
-    """Xid counts remain while the GPU is lost, and stored counts are added."""
     report = reduce_all(xids(79, 13), snapshot(lost_reading(1)), report=healthy())
     assert gpu_state(report, "GPU-1").gpu.xid_errors_total == {"79": 1.0, "13": 1.0}
 
@@ -298,7 +296,6 @@ def test_an_excluded_gpu_is_not_missing() -> None:
 
 
 def test_a_partial_poll_keeps_its_gpus_fresh() -> None:
-    """GPUs in a partial poll are fresh; only GPUs without recent readings are unknown."""
     report = healthy()
     for second in range(1, 13):
         part = replace(snapshot(gpu_reading(0), gpu_reading(1), at=100.0 + second), complete=False)
@@ -372,7 +369,6 @@ def test_a_lost_gpu_is_evaluated_when_its_loss_is_read() -> None:
 
 
 def test_link_bytes_processes_and_peer_access_survive_encoding() -> None:
-    """Link bytes are valid for one poll; peer access stays; both survive encoding."""
     access = {"GPU-1": {"read": "ok", "nvlink": "not_supported"}}
     watched = snapshot(
         gpu_reading(0, link_bytes={"0": 7.0}, peer_access=access, pids=(4,), pids_at=99.0), gpu_reading(1)

@@ -97,7 +97,6 @@ def test_a_continued_event_counts_its_increase(path: Path) -> None:
 
 
 def test_history_is_stored_and_not_counted(path: Path) -> None:
-    """Errors from before the installation are stored and not counted."""
     with Store.open(path) as store:
         for _ in range(2):
             write(store, error_events.record, [ErrorChange(error_event(1, historical=True), 0)])
@@ -257,7 +256,6 @@ def test_retention_bounds_rows_but_not_counters(path: Path) -> None:
 
 
 def test_retention_keeps_the_runs_of_the_baseline(path: Path) -> None:
-    """The retention keeps the good runs of the baseline, and skipped runs displace no other."""
     retention = Retention(days=90, rows=10)
     with Store.open(path) as store:
         for number in range(MAX_BASELINE_RUNS + 2):

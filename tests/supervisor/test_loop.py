@@ -99,7 +99,6 @@ def is_late_after(
 
 
 def test_a_sleeping_call_is_late_after_its_deadline() -> None:
-    """A sleeping child in the same call is late after the deadline of the call, and not before."""
     hang_detector = detector()
 
     assert not is_late_after(hang_detector, in_call(), "S", DEADLINES.call - 0.5)

@@ -34,7 +34,6 @@ def test_assignments_arrive_in_one_datagram(notify_socket: tuple[socket.socket, 
 
 
 def test_a_reload_message_has_the_monotonic_time(notify_socket: tuple[socket.socket, str]) -> None:
-    """The message of a reload has the monotonic time that Type=notify-reload requires."""
     receiver, address = notify_socket
     before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
 

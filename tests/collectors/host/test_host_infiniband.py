@@ -218,7 +218,6 @@ def test_missing_permission_is_distinguished() -> None:
 
 
 def test_a_port_has_its_card_and_pci_address(tmp_path: Path) -> None:
-    """A port has the PCI address and identity of its card; without the files they are empty."""
     add_port(tmp_path)
     add_port(tmp_path, "mlx5_1")
     card = tmp_path / "class" / "infiniband" / "mlx5_1"

@@ -96,7 +96,6 @@ def host(tmp_path: Path) -> ProcHost:
 
 
 def test_a_process_in_state_d_with_a_gpu_is_stuck(host: ProcHost) -> None:
-    """A stuck process has the time of its first poll in state D and the GPUs of its device nodes."""
     host.process(2000, "D", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3", "/dev/nvidia11", "/dev/nvidia3")
     assert host.poll(1) == ()
     assert host.poll(20) == (StuckProcess(since=1015.0, gpus=("11", "3"), in_driver=True),)

@@ -208,7 +208,6 @@ def test_a_symlinked_unit_of_the_host_is_found_from_a_container(tmp_path: Path) 
 
 
 def test_an_agent_in_a_pod_detects_the_kubelet(tmp_path: Path) -> None:
-    """An agent in a pod detects the kubelet without access to files of the host."""
     host = SchedulerHost(tmp_path, environment={"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
     assert host.poll() == ("kubelet",)
 

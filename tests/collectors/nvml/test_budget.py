@@ -71,7 +71,6 @@ def test_no_slow_call_is_in_a_fast_poll(profile: str) -> None:
 
 
 def test_fields_take_one_call_per_tier_and_gpu() -> None:
-    """One batch per tier and GPU has the fields of the GPU and of its 18 links."""
     with open_poll() as poll:
         steady(poll)
         batches = [calls_of(poll, *tiers)["nvmlDeviceGetFieldValues"] for tiers in ((FAST,), (FAST, SLOW))]
@@ -109,7 +108,6 @@ def test_bit_error_rates_are_read_rarely() -> None:
 
 @pytest.mark.parametrize(("detailed", "read"), [(False, False), (True, True)])
 def test_details_that_nothing_uses_are_read_only_with_detailed_metrics(*, detailed: bool, read: bool) -> None:
-    """Without detailed metrics, a detail that a check, the probe or /metrics/dcgm uses is read, and no other."""
     with open_poll("h100x1", extent=Extent(detailed=detailed)) as poll:
         [reading] = steady(poll).poll_later(all_tiers=True).gpus
     gpu = reading.gpu
@@ -160,7 +158,6 @@ def test_graphics_processes_are_listed_rarely_on_a_gpu_without_one() -> None:
 
 
 def test_on_blackwell_ecc_and_link_counters_are_in_two_batches() -> None:
-    """On Blackwell ECC totals fail in one batch with link counters, so two batches are used."""
     with open_poll("b200x8") as poll:
         steady(poll)
         slow = calls_of(poll, FAST, SLOW)["nvmlDeviceGetFieldValues"]

@@ -165,7 +165,6 @@ def test_all_zeros_on_a_busy_gpu_are_invalid(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_zeros_on_an_idle_gpu_are_valid(tmp_path: Path) -> None:
-    """Zeros on an idle GPU are valid, also in the poll in which the work starts or ends."""
     with (
         open_poll("h100x1", f"gpus: {{0: {{set: {IDLE}}}}}", folder=tmp_path) as poll,
         overlaid(FakeGpm(0.0).functions()),

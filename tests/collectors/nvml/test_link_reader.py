@@ -61,7 +61,6 @@ def test_bit_error_rates_are_kept_between_rare_readings() -> None:
 
 
 def test_link_states_are_absent_with_mig_on() -> None:
-    """With MIG on the links are switched off, and their states are absent."""
     with open_poll("h100migx8") as poll:
         reading = slow(poll)
 
@@ -79,7 +78,6 @@ def test_a_guest_is_reported_with_its_link_states() -> None:
 
 
 def test_links_that_come_up_late_are_read_in_full(tmp_path: Path) -> None:
-    """A link that comes up later is read again with its remote device."""
     text = 'gpus: {"*": {nvlinks: {"*": {state: down}}}}'
     with open_poll("h100x1", text, folder=tmp_path) as poll:
         dark = slow(poll)
@@ -135,7 +133,6 @@ def test_blackwell_has_its_own_counters(tmp_path: Path) -> None:
 
 
 def test_the_speed_of_the_slowest_link_is_reported(tmp_path: Path) -> None:
-    """The speed is that of the slowest active link; a link that is down has no speed."""
     with open_poll("h100x1", DOWN, folder=tmp_path) as poll:
         gpu = slow(poll).gpu
 

@@ -37,7 +37,6 @@ def test_instances_have_names_numbers_and_memory(tmp_path: Path) -> None:
 
 
 def test_compute_instances_share_the_samples_of_their_gpu_instance(tmp_path: Path) -> None:
-    """Two compute instances of one GPU instance have the same activity from one pair of samples."""
     text = "gpus: {0: {busy: true, mig: [{profile: 3g.40gb, compute: [1, 2]}]}}"
     with open_poll("h100x1", text, folder=tmp_path) as poll:
         slow(poll)

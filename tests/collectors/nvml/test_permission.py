@@ -55,7 +55,6 @@ def test_what_only_root_can_read_is_documented(tmp_path: Path) -> None:
 
 
 def test_a_denied_batch_is_reported_by_its_rows(tmp_path: Path) -> None:
-    """A denied batch names the rows of its fields and is not an error."""
     with open_poll("h100x1", "fail: {nvmlDeviceGetFieldValues: NO_PERMISSION}", folder=tmp_path) as poll:
         snapshot = poll.poll()
 
@@ -90,7 +89,6 @@ def processes(tmp_path: Path, largest: int, scenario: str = "") -> dict[str, flo
 
 
 def test_processes_are_not_named_by_default(tmp_path: Path) -> None:
-    """By default the number of processes is exported, and their names are not."""
     assert processes(tmp_path, 0) == {}
 
 

@@ -132,7 +132,6 @@ def test_gpus_without_nvlink_have_peer_access_over_pcie_or_none(profile: str, nv
 
 
 def test_a_long_slow_tier_keeps_its_interval_while_watching(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes are read in every poll while the slow tier keeps its interval."""
     with open_poll("t4x1") as poll:
         poll.node.watching = True
         poll.poll_later(all_tiers=True)

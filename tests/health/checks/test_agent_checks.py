@@ -141,7 +141,6 @@ def test_lost_lines_are_forgiven_after_an_hour() -> None:
 
 
 def test_calls_that_go_on_failing_are_told_with_the_error() -> None:
-    """One that failed once is not."""
     ward = Ward()
     ward.node(poll_errors_total={"slow,Unknown": 0.0})
     ward.go_on(60)

@@ -203,7 +203,6 @@ def test_a_guest_without_a_fabric_is_healthy() -> None:
 
 
 def test_a_stopped_fabric_manager_inhibits_fabric_and_link_verdicts() -> None:
-    """A stopped fabric manager is the only primary verdict of a node with failed links on all GPUs."""
     ward = Ward()
     ward.node(fabric_manager_up=1.0)
     ward.go_on(60)

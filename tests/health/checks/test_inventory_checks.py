@@ -258,7 +258,6 @@ def test_a_tie_of_versions_is_a_verdict_of_the_node() -> None:
 
 
 def test_a_tie_needs_two_responding_gpus_of_one_product() -> None:
-    """GPUs of different products, or a GPU that does not respond, make no tie."""
     pair = Ward(gpus=2)
     pair.gpu(1, vbios="96.00.A5.00.03", name="NVIDIA L40S")
     assert not pair.go_on(QUARTER + 60, every=30.0).verdicts

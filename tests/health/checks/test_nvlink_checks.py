@@ -116,7 +116,6 @@ def test_a_link_with_errors_in_most_minutes_fails() -> None:
 
 
 def test_a_failed_nvlink_5_recovery_remains_a_failure_until_the_reset() -> None:
-    """A failed link recovery is a failure until the GPU is reset; a successful recovery is a warning."""
     ward = Ward().go_on(60)
     ward.link(3, 4, errors_total=BLACKWELL, recoveries_total={"successful": 0.0, "failed": 0.0})
     ward.go_on(60)
@@ -198,7 +197,6 @@ def test_errors_that_dcgm_fails_are_a_warning_and_a_failure_if_they_last(kind: s
 
 
 def test_a_bit_error_ratio_above_the_limit_raises_a_verdict() -> None:
-    """A bit error ratio above the limit raises a verdict that names the link; a normal ratio raises none."""
     ward = Ward()
     for link in range(18):
         ward.link(3, link, bit_error_ratio={"effective": 1e-12, "symbol": 1e-7})

@@ -144,7 +144,6 @@ def test_a_slow_run_is_cleared_by_name_only() -> None:
 
 
 def test_a_run_traced_to_one_gpu_is_a_verdict_of_that_gpu() -> None:
-    """A run traced to one GPU raises its verdict; one traced to a pair raises that of the node."""
     ward = Probed().ran("degraded", "baseline", blames=(3,)).go_on()
     assert ward.level("gpu_allreduce_slow", 3) is Level.WARN
     assert ward.active_checks() == ["gpu_allreduce_slow"]
@@ -208,7 +207,6 @@ def test_wrong_data_is_a_latched_failure() -> None:
 
 
 def test_wrong_data_clears_after_a_reset_and_a_good_run() -> None:
-    """The reset alone does not clear the verdict."""
     ward = Probed().ran("wrong", blames=(2,)).go_on()
     ward.at += 1
     ward.reset(2)
@@ -403,7 +401,6 @@ def test_the_repair_of_a_port_asks_for_no_run() -> None:
 
 
 def test_a_run_without_the_repaired_gpu_leaves_the_probe_stale() -> None:
-    """Only a run that includes the repaired GPU clears the verdict."""
     ward = Probed().ran("ok").go_on(MINUTE)
     ward.reset(3)
     ward.go_on(MINUTE).ran("ok", on=3)

@@ -173,7 +173,6 @@ def test_configured_core_limit_applies_beside_the_margin() -> None:
 
 
 def test_disabling_the_core_limit_keeps_the_drivers_reasons() -> None:
-    """A null limit disables that comparison, not the throttle reasons that the driver reports."""
     hot: dict[str, Any] = {"thermal_margin_celsius": None, "temperature_celsius": 90.0}
     ward = Ward(policy=Policy(thresholds={"max_core_celsius": None}))
     ward.gpu(2, **hot, temperature_slowdown_celsius=None)
@@ -187,7 +186,6 @@ UNCONFIRMED = "neither a clocks event reason nor its core temperature confirms t
 
 
 def test_the_reason_shows_the_degrees_above_the_limit() -> None:
-    """The reason shows by how many degrees the GPU exceeds its limit."""
     above = "It is 1 degree above its limit"
     for readings, expected in (
         ({**HOT, "temperature_celsius": 88.0}, f"{above} (core: 88 degrees): it is being slowed down."),

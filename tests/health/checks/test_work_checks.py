@@ -227,7 +227,6 @@ def test_a_setting_pending_for_an_hour_raises_a_verdict(readings: dict[str, Any]
 
 
 def test_a_released_gpu_keeps_its_work_verdicts() -> None:
-    """A released GPU is not read, so its verdicts remain."""
     ward = Ward()
     ward.gpu(3, persistence_mode=0.0, **HELD)
     ward.go_on(16 * MINUTE, every=15)
@@ -237,7 +236,6 @@ def test_a_released_gpu_keeps_its_work_verdicts() -> None:
 
 
 def test_each_work_check_can_be_disabled() -> None:
-    """A null limit disables the check."""
     limits = ("max_stuck_process_seconds", "orphaned_memory_bytes", "spin_power_ratio")
     ward = Ward(policy=Policy(thresholds=dict.fromkeys(limits)))
     ward.processes(stuck=(stuck_process(ward, "3", minutes=9),))
