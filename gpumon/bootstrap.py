@@ -27,7 +27,6 @@ from gpumon.config.component_settings import (
 from gpumon.config.model import Configuration
 from gpumon.health.alert_texts import RUNBOOKS
 from gpumon.model.error_event import ErrorObservation
-from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
 from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind
@@ -206,14 +205,16 @@ def build(configuration: Configuration) -> Services:
     """
     core = _core(configuration)
 
-    def take(message: Frame) -> None:
-        if isinstance(message, ErrorObservation):
-            event_recorder.add_nvml_event(message)
-        else:
-            core.monitor.take(message)
+    def record_error(error: ErrorObservation) -> None:
+        event_recorder.add_nvml_event(error)
 
-    orders = sampler_orders(configuration, core.epoch)
-    samplers = SamplerSupervisor(core.loop, orders, on_message=take, on_state=core.monitor.take)
+    samplers = SamplerSupervisor(
+        core.loop,
+        sampler_orders(configuration, core.epoch),
+        on_message=core.monitor.take,
+        on_state=core.monitor.take,
+        on_error=record_error,
+    )
     probe = _probe(core, samplers)
     event_recorder = _event_recorder(core, samplers, probe.host.ranks.killed)
     heartbeat = Heartbeat(core.loop, core.writes, core.latest)

@@ -23,7 +23,6 @@ OrdersT = TypeVar("OrdersT", bound=Orders)
 
 PR_SET_PDEATHSIG = 1
 
-
 END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
 """Requests that the daemon may write to a child's standard input, one per line, after the orders (the configuration).
 
@@ -66,8 +65,10 @@ def run(orders_type: type[OrdersT], work: Work[OrdersT]) -> int:
 
     Return the exit code.
     """
-    orders = orders_type.decode(read_orders())
-    write = reserve_stdout()
+    with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # another thread reads the next lines
+        orders = orders_type.decode(unbuffered.readline())
+    pipe = os.dup(1)
+    os.dup2(2, 1)  # other output, such as that of libraries, goes to standard error
     requests = DaemonRequests(watch=orders.watch)
     tie_to_parent(orders.parent, requests)
     log.configure(level=orders.log_level, format=orders.log_format)
@@ -76,7 +77,10 @@ def run(orders_type: type[OrdersT], work: Work[OrdersT]) -> int:
 
     def send(*messages: frame.Frame) -> None:
         logged = log.take_counts()
-        write(b"".join(map(encoder.encode, (*messages, Logged(messages=logged)) if logged else messages)))
+        lines = b"".join(map(encoder.encode, (*messages, Logged(messages=logged)) if logged else messages))
+        rest = memoryview(lines)
+        while rest:
+            rest = rest[os.write(pipe, rest) :]
 
     send(Hello(version=__version__, schema=frame.SCHEMA, pid=os.getpid()))
     try:
@@ -104,28 +108,3 @@ def _listen(requests: DaemonRequests) -> None:
     while words := os.read(0, 4096):
         requests.take(words)
     os._exit(0)
-
-
-def read_orders() -> bytes:
-    """Return the first line of standard input, which has the orders for this child as JSON.
-
-    The read is unbuffered, because another thread reads the next lines.
-    """
-    with open(0, "rb", buffering=0, closefd=False) as unbuffered:
-        return unbuffered.readline()
-
-
-def reserve_stdout() -> Callable[[bytes], None]:
-    """Reserve standard output for messages to the daemon, and return a function that writes one encoded message.
-
-    Redirect other output, such as that of libraries, to standard error.
-    """
-    frames = os.dup(1)
-    os.dup2(2, 1)
-
-    def write(frame: bytes) -> None:
-        rest = memoryview(frame)
-        while rest:
-            rest = rest[os.write(frames, rest) :]
-
-    return write

@@ -52,15 +52,13 @@ class Encoder:
         """Return the message as one line with its newline, without what the previous messages contain already."""
         values = _attributes(message)
         for part, key in message.changing.items():
-            values[part] = [self._item(part, key, item) for item in getattr(message, part)]
+            values[part] = []
+            for item in getattr(message, part):
+                identity = getattr(item, key)
+                before, self._sent[part, identity] = self._sent.get((part, identity)), item
+                changes = None if before is None else {key: identity, "changes": _changes(before, item)}
+                values[part].append(changes or item)
         return json.dumps(values, separators=(",", ":"), default=_attributes).encode() + b"\n"
-
-    def _item(self, part: str, key: str, item: Any) -> Any:
-        """Return the item as a JSON object: complete if it is the first with its identity, otherwise its changes."""
-        identity = getattr(item, key)
-        before = self._sent.get((part, identity))
-        self._sent[part, identity] = item
-        return item if before is None else {key: identity, "changes": _changes(before, item)}
 
 
 class Decoder:
@@ -73,35 +71,23 @@ class Decoder:
         """Return the message in this line. Raise FrameError if the line is not a frame of this schema version."""
         try:
             values = json.loads(line)
-            kind = Frame.kinds[values.pop("frame")]
-            items = {part: self._items(kind, part, values.pop(part)) for part in kind.changing}
-            return kind(**_arguments(kind, values), **items)
+            kind: Any = Frame.kinds[values.pop("frame")]
+            items: dict[str, tuple[Any, ...]] = {}
+            for part, key in kind.changing.items():
+                item_kind, _ = typing.get_args(_hints(kind)[part])
+                places = []
+                for item in values.pop(part):
+                    place, changes = (part, item[key]), item.get("changes")
+                    places.append(place)
+                    if changes is None:
+                        self._received[place] = _build(item_kind, item)
+                    else:
+                        self._received[place] = _with_changes(self._received[place], changes)
+                items[part] = tuple(self._received[place] for place in places)
+            message: Frame = _build(kind, values, **items)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
-
-    def _items(self, kind: Any, part: str, encoded: list[dict[str, Any]]) -> tuple[Any, ...]:
-        key, (item_kind, _) = kind.changing[part], typing.get_args(_hints(kind)[part])
-        items = []
-        for values in encoded:
-            place = part, values[key]
-            changes = values.get("changes")
-            item = _build(item_kind, values) if changes is None else _with_changes(self._received[place], changes)
-            self._received[place] = item
-            items.append(item)
-        return tuple(items)
-
-
-def encode(message: Frame) -> bytes:
-    """Return the message as one line with its newline. It is complete, see `decode`."""
-    return Encoder().encode(message)
-
-
-def decode(line: bytes) -> Frame:
-    """Return the message in a complete line, as from `encode`. Raise FrameError for any other line.
-
-    A line in which an Encoder omitted what did not change is not complete: only the child's Decoder can decode it.
-    """
-    return Decoder().decode(line)
+        return message
 
 
 @cache
@@ -144,13 +130,10 @@ def _with_changes(before: Any, changes: dict[str, Any]) -> Any:
     return dataclasses.replace(before, **after)
 
 
-def _build(kind: Callable[..., T], values: dict[str, Any]) -> T:
-    return kind(**_arguments(kind, values))
-
-
-def _arguments(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+def _build(kind: Callable[..., T], values: dict[str, Any], **built: Any) -> T:
     builders = _builders(kind)
-    return values | {name: builders[name](values[name]) for name in builders.keys() & values.keys()}
+    built |= {name: builders[name](values[name]) for name in builders.keys() & values.keys()}
+    return kind(**values | built)
 
 
 @cache

@@ -91,7 +91,7 @@ class HangDetector:
 class Child:
     """A child process that sends frames (one message per line). The constructor starts it.
 
-    The callbacks are called in the loop's thread: after `on_abandoned` only `on_end`, and `on_message` for Xids; after
+    The callbacks are called in the loop's thread: after `on_abandoned` only `on_end`, and `on_error` for Xids; after
     `on_end`, none. `on_end` gets the exit status or, if a signal ended the child, minus the number of the signal.
     """
 
@@ -104,12 +104,14 @@ class Child:
         on_message: Callable[[frame.Frame], None],
         on_end: Callable[[Child, int], None],
         on_abandoned: Callable[[Child], None],
+        on_error: Callable[[ErrorObservation], None] = lambda _: None,
     ) -> None:
         """Start the child, or raise OSError."""
         self.killed_for: str | None = None
         self._loop = loop
         self._program = program
         self._on_message = on_message
+        self._on_error = on_error
         self._on_end = on_end
         self._started_at = boot_clock()
         self._greeted = False
@@ -209,17 +211,14 @@ class Child:
             self.kill("crash")
             return
         if isinstance(message, Hello):
-            self._greet(message)
+            self._greeted = (message.version, message.schema) == (__version__, frame.SCHEMA)
+            if not self._greeted:
+                words = {"daemon": __version__, "child": self.name, "installed": message.version}
+                log.error("the installed version differs from the running one: restart the daemon", extra=words)
+                self.kill("mismatch")
         elif isinstance(message, Logged):
             add_counts(message.messages)
-        elif self._greeted and (self.killed_for is None or isinstance(message, ErrorObservation)):
-            self._on_message(message)  # an Xid that was sent before the child ended is still valid
-
-    def _greet(self, hello: Hello) -> None:
-        self._greeted = (hello.version, hello.schema) == (__version__, frame.SCHEMA)
-        if not self._greeted:
-            log.error(
-                "the installed version differs from the running one: restart the daemon",
-                extra={"daemon": __version__, "child": self.name, "installed": hello.version},
-            )
-            self.kill("mismatch")
+        elif self._greeted and isinstance(message, ErrorObservation):
+            self._on_error(message)  # also if it was sent before the child was killed
+        elif self._greeted and self.killed_for is None:
+            self._on_message(message)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
 
 from gpumon.model.call_progress import CallInProgress
+from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.orders import EXIT_MISMATCH, HostOrders, Orders
 from gpumon.model.snapshot import HostStatus, TrialResult
@@ -147,6 +148,9 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
 
     def _note_message(self, message: Frame) -> None:
         """Note a message of the child, which `on_message` has taken."""
+
+    def _note_error(self, error: ErrorObservation) -> None:
+        """Note an error that a child has observed."""
 
     def _note_hang(self, child: Child) -> None:
         """Note that the current call of the child is late."""
@@ -293,6 +297,7 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
             self._program,
             orders,
             on_message=on_message,
+            on_error=self._note_error,
             on_end=self._take_end,
             on_abandoned=self._take_abandonment,
         )

@@ -45,9 +45,12 @@ class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
         *,
         on_message: Callable[[Frame], None],
         on_state: Callable[[SamplerStatus], None],
+        on_error: Callable[[ErrorObservation], None] = lambda _: None,
         program: ChildProgram | None = None,
     ) -> None:
+        """Create it, without a child. `on_error` is called with each Xid that a sampler reads from NVML."""
         super().__init__(loop, orders, on_message=on_message, on_state=on_state, program=program)
+        self._on_error = on_error
         self._answering: dict[str, None] = {}
         """Bus ids of GPUs, sorted by the time of the last snapshot that contains the GPU. GPUs that did not answer in
         that snapshot are left out.
@@ -131,8 +134,11 @@ class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
                 self._answering.pop(gpu.bus_id, None)
                 if gpu.gpu is not None:
                     self._answering[gpu.bus_id] = None
-        elif isinstance(message, ErrorObservation) and message.bus_id:
-            self.note_xid(message.bus_id, message.code)
+
+    def _note_error(self, error: ErrorObservation) -> None:
+        self._on_error(error)
+        if error.bus_id:
+            self.note_xid(error.bus_id, error.code)
 
     def _note_hang(self, child: Child) -> None:
         """Note the first call without an answer since the last snapshot: with its GPU, and when it began."""

@@ -10,7 +10,7 @@ from polled import open_poll as simulated_poll
 from reduced_reports import gpu_reading, lost_reading, snapshot
 
 from gpumon.model import call_progress
-from gpumon.model.frame import Decoder, Encoder, FrameError, decode, encode
+from gpumon.model.frame import Decoder, Encoder, FrameError
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import Snapshot
 
@@ -21,7 +21,7 @@ def test_a_sequence_of_snapshots_arrives_as_it_was_sent(profile: str) -> None:
     with simulated_poll(profile) as poll:
         for number in range(6):
             sent = poll.poll_later(all_tiers=number % 3 == 2)
-            assert decoder.decode(encoder.encode(sent)) == decode(encode(sent))
+            assert decoder.decode(encoder.encode(sent)) == Decoder().decode(Encoder().encode(sent))
 
 
 def test_unchanged_parts_are_the_same_objects() -> None:
@@ -53,13 +53,13 @@ def test_a_frame_that_depends_on_one_never_received_is_an_error() -> None:
     encoder = Encoder()
     encoder.encode(snapshot(gpu_reading(0)))
     with pytest.raises(FrameError):
-        decode(encoder.encode(snapshot(gpu_reading(0))))
+        Decoder().decode(encoder.encode(snapshot(gpu_reading(0))))
 
 
 def test_a_deeply_nested_line_is_an_error() -> None:
     """It ends the child that sent it, not the daemon."""
     with pytest.raises(FrameError):
-        decode(b'{"frame":' + b"[" * 100_000)
+        Decoder().decode(b'{"frame":' + b"[" * 100_000)
 
 
 def test_names_in_shared_memory_may_be_any_bytes() -> None:

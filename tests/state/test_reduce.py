@@ -21,7 +21,7 @@ from sample_events import change
 
 from gpumon.health.verdict import OK, UNKNOWN
 from gpumon.model.error_event import XID, ErrorCounter
-from gpumon.model.frame import decode, encode
+from gpumon.model.frame import Decoder, Encoder
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Now
 from gpumon.model.snapshot import DriverStatus, GpuReading, PciBus, Quarantine, SamplerStatus, Snapshot
@@ -373,7 +373,7 @@ def test_link_bytes_processes_and_peer_access_survive_encoding() -> None:
     watched = snapshot(
         gpu_reading(0, link_bytes={"0": 7.0}, peer_access=access, pids=(4,), pids_at=99.0), gpu_reading(1)
     )
-    crossed = decode(encode(watched))
+    crossed = Decoder().decode(Encoder().encode(watched))
     assert isinstance(crossed, Snapshot)
     report = reduce_all(crossed, report=healthy())
     assert (gpu_state(report, "GPU-0").link_bytes, gpu_state(report, "GPU-0").peer_access) == ({"0": 7.0}, access)

@@ -16,7 +16,6 @@ from loops import turn_for, turn_until
 from unkillable import build, held
 
 from gpumon.clock import boot_clock
-from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.snapshot import SamplerStatus, Snapshot
@@ -56,6 +55,7 @@ class SupervisedNode:
             SamplerOrders(simulation=simulation, log_level="error"),
             on_message=self._take,
             on_state=self._set_state,
+            on_error=lambda error: self.xids.append(error.code),
             program=replace(SAMPLER, deadlines=DEADLINES),
         )
         self.supervisor.start()
@@ -82,9 +82,7 @@ class SupervisedNode:
         self.until(lambda: not self.supervisor.running and unreaped_children() <= unreaped_before)
 
     def _take(self, message: Frame) -> None:
-        if isinstance(message, ErrorObservation):
-            self.xids.append(message.code)
-        elif isinstance(message, Snapshot):
+        if isinstance(message, Snapshot):
             answers = {
                 reading.index for reading in message.gpus if reading.gpu is not None and reading.index is not None
             }

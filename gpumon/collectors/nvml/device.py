@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpumon.collectors.nvml.calls import CALLS
-from gpumon.collectors.nvml.fields import Batch, Scoped
+from gpumon.collectors.nvml.fields import Answer, Batch, Scoped
 from gpumon.collectors.nvml.library import (
     GONE,
     GPU_IS_LOST,
@@ -196,19 +196,24 @@ class Device:
         """Read these fields or their errors into the cache, normally with one driver call. Omit unsupported fields."""
         wanted = tuple(dict.fromkeys(field for field in scoped if not self.lacks_field(field)))
         if wanted and wanted not in self._batches:
-            self._batches[wanted] = [Batch(part, self._field_ids) for part in _split_batches(wanted)]
+            ecc = tuple(field for field in wanted if field.name.startswith("ECC_"))
+            rest = tuple(field for field in wanted if not field.name.startswith("ECC_"))
+            # On Blackwell, ECC totals fail in a batch that also has NVLink counters.
+            mixed = ecc and any(field.name.startswith("NVLINK_COUNT_") for field in rest)
+            parts = (ecc, rest) if mixed else (wanted,)
+            self._batches[wanted] = [Batch(part, self._field_ids) for part in parts]
         for batch in self._batches.get(wanted, ()):
-            self._ask_batch(batch)
+            try:
+                answers = batch.read(self.library, self.handle, self.bus_id)
+            except NvmlError as error:
+                self.judge(error, EVERY_FIELD)
+                self._answers.update(dict.fromkeys(batch.scoped, error))
+            else:
+                self._known.add(EVERY_FIELD)
+                self._answers.update(answers)
+                self._judge_answers(answers)
 
-    def _ask_batch(self, batch: Batch) -> None:
-        try:
-            answers = batch.read(self.library, self.handle, self.bus_id)
-        except NvmlError as error:
-            self.judge(error, EVERY_FIELD)
-            self._answers.update(dict.fromkeys(batch.scoped, error))
-            return
-        self._known.add(EVERY_FIELD)
-        self._answers.update(answers)
+    def _judge_answers(self, answers: Mapping[Scoped, Answer]) -> None:
         for key, answer in answers.items():
             if not isinstance(answer, NvmlError):
                 self._known.add(key)
@@ -264,14 +269,3 @@ class Device:
             or EVERY_FIELD in self._unsupported
             or (scoped.link and scoped.name in self._links_lack)
         )
-
-
-def _split_batches(wanted: tuple[Scoped, ...]) -> tuple[tuple[Scoped, ...], ...]:
-    """Return the fields, divided into batches that every driver accepts.
-
-    On Blackwell, ECC totals fail in a batch that also has NVLink counters.
-    """
-    ecc = tuple(field for field in wanted if field.name.startswith("ECC_"))
-    rest = tuple(field for field in wanted if not field.name.startswith("ECC_"))
-    mixed = ecc and any(field.name.startswith("NVLINK_COUNT_") for field in rest)
-    return (ecc, rest) if mixed else (wanted,)

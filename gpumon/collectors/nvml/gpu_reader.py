@@ -15,7 +15,7 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.nvml.device import Device, GpuFaultError
 from gpumon.collectors.nvml.gpm import Monitoring
 from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
-from gpumon.collectors.nvml.link_reader import Access, LinkReader, NvlinkReader, PeerReader, TrafficReader
+from gpumon.collectors.nvml.link_reader import Access, LinkReader, NvlinkReader, PeerReader
 from gpumon.collectors.nvml.mig import Instances
 from gpumon.collectors.nvml.table_reader import NO_PROCESS_NAMES, ProcessNames, TableReader, rows_of
 from gpumon.model.fabric import Fabric, Platform
@@ -52,14 +52,11 @@ class GpuReader:
         self.device = Device(library, handle, bus_id, field_ids)
         self._extent = extent
         self._monitoring = Monitoring(self.device)
-        self._gpu = TableReader(
-            Gpu, self.device, gpm=self._monitoring.value, processes=extent.processes, detailed=extent.detailed
-        )
+        self._gpu = TableReader(Gpu, self.device, gpm=self._monitoring.value, processes=extent.processes)
         self._fabric = TableReader(Fabric, self.device)
         self._platform = TableReader(Platform, self.device)
         self._nvlinks = NvlinkReader(self.device)
         self._c2c_links = LinkReader(C2cLink, self.device)
-        self._traffic = TrafficReader(self.device)
         self._peers = PeerReader(self.device)
         self._new_peers: Mapping[str, NvlinkPeer] = {}
         self.peer_access: Access = {}
@@ -81,24 +78,27 @@ class GpuReader:
         """
         self.device.begin(tier)
         tables, links = (self._gpu, self._fabric, self._platform), (self._nvlinks, self._c2c_links)
+        due = {reader: rows_of(reader.table, tier, detailed=self._extent.detailed) for reader in tables}
         if tier is FAST and self._extent.gpm:
             self._monitoring.read()
             yield
         closely = self.watching and tier is SLOW
+        if closely:  # the processes are read with FAST
+            due[self._gpu] = {name: row for name, row in due[self._gpu].items() if name != PROCESSES}
         self._gpu.reads_graphics |= self.watching
-        traffic = self._traffic.fields(self._nvlinks.count) if closely else ()
-        self.device.ask_fields((*(field for reader in (*tables, *links) for field in reader.fields(tier)), *traffic))
+        fields = [field for reader, metrics in due.items() for field in reader.fields(metrics)]
+        fields += [field for reader in links for field in reader.fields(tier)]
+        self.device.ask_fields((*fields, *self._nvlinks.traffic_fields()) if closely else fields)
         yield
         answered = False
-        for table in tables:
-            answered |= yield from table.read(tier, but=PROCESSES if closely else "")
+        for reader, metrics in due.items():
+            answered |= yield from reader.read(metrics)
         if tier is FAST and self.watching:
-            self._gpu.read_row(PROCESSES, rows(Gpu)[PROCESSES])
-            yield
-        for reader in links:
-            reader.read(tier)
+            yield from self._gpu.read({PROCESSES: rows(Gpu)[PROCESSES]})
+        for link_reader in links:
+            link_reader.read(tier)
         if closely:
-            self._traffic.read(self._nvlinks.count)
+            self._nvlinks.read_traffic()
         if tier is FAST:
             self._after_fast(answered=answered)
         elif tier is SLOW:
@@ -107,8 +107,8 @@ class GpuReader:
             self._gpu.links = self._nvlinks.count
             self._nvlinks.stop_unsupported()
             self._gpu.reads_graphics = True
-        if tier is RARE:
-            yield from self._read_peers()
+        if tier is RARE and (yield from self._peers.read(self._nvlinks.count)):
+            self._new_peers = self._peers.peers
         self.device.end()
 
     def _after_fast(self, *, answered: bool) -> None:
@@ -122,37 +122,22 @@ class GpuReader:
     def _after_slow(self) -> Iterator[None]:
         self._slow_at = boot_clock()
         mode = self._gpu.values.get("mig_mode")
+        changed = False
         if mode is not None and bool(mode) != self._mig:
-            self._change_mode(on=bool(mode))
+            if self._mig is not None:
+                changed = True
+                self.close()
+            self._mig, self._parted = bool(mode), None
         if self._mig:
-            yield from self._read_instances()
+            yield from self._instances.read()
+            parted = bool(self._instances.readings)
+            changed |= self._parted not in {None, parted}
+            self._parted = parted
+        if changed:  # with another MIG mode, or with the first or without the last instance, it supports other calls
+            self.device.forget()
+            self.device.missed.add(RARE)
         self._guest = self.device.constant(VIRTUALIZATION, otherwise=0) in GUESTS
         self._nvlinks.judge(mig=bool(self._mig))
-
-    def _change_mode(self, *, on: bool) -> None:
-        """Store the MIG mode (`on`: enabled). If it changed, free GPM samples and forget what the GPU supports."""
-        if self._mig is not None:
-            self.device.forget()
-            self.device.missed.add(RARE)
-            self.close()
-        self._mig, self._parted = on, None
-
-    def _read_instances(self) -> Iterator[None]:
-        """Read the MIG instances.
-
-        If the first instance was created or the last one deleted since the last reading, determine again what the GPU
-        supports.
-        """
-        yield from self._instances.read()
-        parted = bool(self._instances.readings)
-        if self._parted not in {None, parted}:
-            self.device.forget()
-            self.device.missed.add(RARE)
-        self._parted = parted
-
-    def _read_peers(self) -> Iterator[None]:
-        if (yield from self._peers.read(self._nvlinks.count)):
-            self._new_peers = self._peers.peers
 
     def reading(self, uuid: str | None, index: int | None, max_gap: float) -> GpuReading:
         """Return the GPU's last values, and how much counters that are integrated over time have grown.
@@ -177,13 +162,13 @@ class GpuReader:
             peers=peers,
             peer_access=access,
             c2c_links=self._c2c_links.links,
-            fabric=self._fabric.reading(),
-            platform=self._platform.reading(),
+            fabric=Fabric(**self._fabric.values) if self._fabric.values else None,
+            platform=Platform(**self._platform.values) if self._platform.values else None,
             migs=self._instances.readings,
             pids=self._gpu.pids if PROCESSES in self._gpu.values else None,
             pids_at=self._gpu.pids_at,
             slow_at=self._slow_at,
-            link_bytes=self._traffic.moved if self.watching else {},
+            link_bytes=self._nvlinks.moved if self.watching else {},
         )
 
     def close(self) -> None:

@@ -68,17 +68,14 @@ class LinkReader:
             count = self._device.value(Scoped(self._table.COUNT.name))
             if count is not None and count != NONSENSE:
                 self.count = int(count)
-        for link in range(self.count) if rows_of(self._table, tier) else ():
-            self._values.setdefault(link, {}).update(self._link(tier, link))
+        due = rows_of(self._table, tier)
+        for link in range(self.count) if due else ():
+            values = self._values.setdefault(link, {})
+            for name, row in due.items():
+                value = self._value(row.source, link)
+                values[name] = None if value is None else self._device.plausibility.plausible(tier, name, value)
         if tier is SLOW:
             self.links = {str(link): self._table(**self._values[link]) for link in range(self.count)}
-
-    def _link(self, tier: Tier, link: int) -> dict[str, Any]:
-        values = {name: self._value(row.source, link) for name, row in rows_of(self._table, tier).items()}
-        return {
-            name: None if value is None else self._device.plausibility.plausible(tier, name, value)
-            for name, value in values.items()
-        }
 
     def _value(self, source: Source, link: int) -> Any:
         if isinstance(source, Each):
@@ -122,6 +119,8 @@ class NvlinkReader(LinkReader):
 
     def __init__(self, device: Device) -> None:
         super().__init__(Nvlink, device)
+        self.moved: dict[str, float] = {}
+        """Sum of the counters of received and transmitted payload bytes of each link, by link number."""
 
     def judge(self, *, mig: bool) -> None:
         """Stop reading unsupported fields. If MIG is enabled, set the state of all links to None: none is used then."""
@@ -135,40 +134,27 @@ class NvlinkReader(LinkReader):
         if up:
             self.stop_reading(int(min(up)))
 
-
-class TrafficReader:
-    """Reads the payload bytes moved by each NVLink. Because this needs many fields, it is done only on request."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self.moved: dict[str, float] = {}
-        """Sum of the counters of received and transmitted payload bytes of each link, by link number."""
-
-    def fields(self, links: int) -> Iterator[Scoped]:
+    def traffic_fields(self) -> Iterator[Scoped]:
+        """Yield the fields that `read_traffic` needs. They are many, so they are read only on request."""
         for way in TRAFFIC:
-            yield from (Scoped(name, link, link=True) for name in way for link in range(links))
+            yield from (Scoped(name, link, link=True) for name in way for link in range(self.count))
 
-    def read(self, links: int) -> None:
-        """Set `moved` to the sum of received and transmitted payload bytes of each NVLink, by link number.
+    def read_traffic(self) -> None:
+        """Set `moved`, without links of which not both counters, received and transmitted, can be read.
 
-        `links`: number of NVLinks. A link is left out unless both its counters, received and transmitted, can be read.
         The fields in TRAFFIC must already be in the device's cache. Those that no link has are not read again.
         """
         self.moved = {}
-        for link in range(links):
-            totals = [total for way in TRAFFIC if (total := self._total(way, link)) is not None]
+        for link in range(self.count):
+            totals = []
+            for way in TRAFFIC:
+                values = ((self._device.value(Scoped(name, link, link=True)), scale) for name, scale in way.items())
+                totals += [value * scale for value, scale in values if value is not None and value != NONSENSE][:1]
             if len(totals) == len(TRAFFIC):
                 self.moved[str(link)] = sum(totals)
         if self.moved:
             for name in (name for way in TRAFFIC for name in way):
                 self._device.stop_reading(name)
-
-    def _total(self, way: Mapping[str, float], link: int) -> float | None:
-        for name, scale in way.items():
-            value = self._device.value(Scoped(name, link, link=True))
-            if value is not None and value != NONSENSE:
-                return value * scale
-        return None
 
 
 class PeerReader:

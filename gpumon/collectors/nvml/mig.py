@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gpumon.collectors.nvml.device import Device
 from gpumon.collectors.nvml.gpm import SamplePair
 from gpumon.collectors.nvml.library import NO_PERMISSION, NOT_FOUND, UNSUPPORTED, NvmlError
-from gpumon.collectors.nvml.table_reader import TableReader, no_gpm, words
+from gpumon.collectors.nvml.table_reader import TableReader, no_gpm, rows_of, words
 from gpumon.model.mig import Mig
 from gpumon.model.reading import SLOW
 from gpumon.model.snapshot import MigReading
@@ -138,7 +138,7 @@ class Instances:
     def _read(self, instance: Instance) -> Generator[None, None, MigReading]:
         gpm = self._pairs[instance.gpu_instance].value if self._gpm else no_gpm
         reader = TableReader(Mig, instance.device, gpm=gpm)
-        yield from reader.read(SLOW)
+        yield from reader.read(rows_of(Mig, SLOW))
         return MigReading(
             uuid=instance.uuid,
             gpu_instance_id=instance.gpu_instance,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from gpumon.model.reading import Tier
@@ -55,11 +56,11 @@ A fan may exceed its nominal speed. Some ranges of numeric codes leave room for 
 OPEN = (0.0, math.inf)
 
 
-def is_plausible(row: str, value: float) -> bool:
-    """Return True if `value` is plausible for the metric named `row`. NaN and infinity never are."""
+@cache
+def bounds(row: str) -> tuple[float, float]:
+    """Return the lowest and the highest plausible value of the metric named `row`."""
     unit = "_".join(row.split("_")[-2 if row.endswith("_total") else -1 :])
-    low, high = EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
-    return low <= value <= high and math.isfinite(value)
+    return EXCEPTIONS.get(row) or BOUNDS.get(unit, OPEN)
 
 
 class PlausibilityFilter:
@@ -76,7 +77,6 @@ class PlausibilityFilter:
         self._dropped_before: dict[Tier, Mapping[str, float]] = {}
 
     def begin(self, tier: Tier) -> None:
-        """Begin a new reading of this tier."""
         self._dropped_before[tier], self._dropped[tier] = self._dropped.get(tier, {}), {}
 
     def plausible(self, tier: Tier, row: str, value: Any) -> Any:
@@ -89,7 +89,8 @@ class PlausibilityFilter:
         return value if self._accepts(tier, row, value) else None
 
     def _accepts(self, tier: Tier, row: str, value: float) -> bool:
-        if is_plausible(row, value):
+        low, high = bounds(row)
+        if low <= value <= high and math.isfinite(value):
             return True
         self._dropped[tier][row] = value
         self._count("Implausible")

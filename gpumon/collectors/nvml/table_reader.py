@@ -32,7 +32,6 @@ from gpumon.model.reading import (
     LinkField,
     ProcessMemory,
     Row,
-    RowCheck,
     Slowest,
     Source,
     Table,
@@ -110,10 +109,8 @@ class TableReader:
         *,
         gpm: GpmValues = no_gpm,
         processes: ProcessNames = NO_PROCESS_NAMES,
-        detailed: bool = True,
     ) -> None:
-        self._table = table
-        self._detailed = detailed
+        self.table = table
         self._device = device
         self._gpm = gpm
         self._processes = processes
@@ -129,51 +126,39 @@ class TableReader:
         self.pids_at: float | None = None
         """Time on the boot clock at which the reading of `pids` began."""
 
-    def fields(self, tier: Tier) -> Iterator[Scoped]:
-        """Yield the NVML fields that the metrics of this tier need."""
-        for row in rows_of(self._table, tier, detailed=self._detailed).values():
+    def fields(self, due: Mapping[str, Row]) -> Iterator[Scoped]:
+        """Yield the NVML fields that these metrics need."""
+        for row in due.values():
             yield from self._fields(row.source)
 
-    def read(self, tier: Tier, *, but: str = "") -> Generator[None, None, bool]:
-        """Read the metrics of a tier except the metric `but`; yield after each. Return True if any has a value.
+    def read(self, due: Mapping[str, Row]) -> Generator[None, None, bool]:
+        """Read these metrics, and yield after each. Return True if any has a value.
 
-        The caller must have read the NVML fields of the tier before, by `Device.ask_fields`.
+        The caller must have read their NVML fields before, by `Device.ask_fields`.
         """
         answered = False
-        for name, row in rows_of(self._table, tier, detailed=self._detailed).items():
-            if name != but:
-                answered |= self.read_row(name, row)
-                yield
+        for name, row in due.items():
+            value = None
+            collector = self._collectors + ("gpm" if isinstance(row.source, Gpm) else name)
+            self._device.denied.discard(collector)
+            try:
+                value = self._value(row.source)
+                if not row.identity:
+                    value = self._device.plausibility.plausible(self._device.tier, name, value)
+                elif value is not None:
+                    value = None if value == NONSENSE else words(name, value)
+            except AbsentError:
+                pass
+            except NvmlError as error:
+                if error.code == NO_PERMISSION:
+                    self._device.denied.add(collector)
+            if value is None:
+                self.values.pop(name, None)
+            else:
+                self.values[name] = value
+                answered = True
+            yield
         return answered
-
-    def reading(self) -> Any:
-        """Return an instance of the table with the last values; None if no metric has a value."""
-        return self._table(**self.values) if self.values else None
-
-    def read_row(self, name: str, row: Row) -> bool:
-        """Read a metric and store its value. Return True if the metric has a value.
-
-        If its tier is not due, NVML getters must return the value, because NVML fields are read only with their tier.
-        """
-        value = None
-        collector = self._collectors + ("gpm" if isinstance(row.source, Gpm) else name)
-        self._device.denied.discard(collector)
-        try:
-            value = self._value(row.source)
-            if not row.identity:
-                value = self._device.plausibility.plausible(self._device.tier, name, value)
-            elif value is not None:
-                value = None if value == NONSENSE else words(name, value)
-        except AbsentError:
-            pass
-        except NvmlError as error:
-            if error.code == NO_PERMISSION:
-                self._device.denied.add(collector)
-        if value is None:
-            self.values.pop(name, None)
-        else:
-            self.values[name] = value
-        return value is not None
 
     # Values, by kind of source
 
@@ -216,7 +201,7 @@ class TableReader:
             value = getattr(value, call.attribute)
         if value is None or (call.unknown is not None and value == call.unknown):
             raise AbsentError
-        if not isinstance(value, (int, float)):
+        if not isinstance(value, (int, float)) or (call.scale == 1 and value not in ALL_ONES):
             return value
         return NONSENSE if value in ALL_ONES else scale_value(value, call.scale)
 
@@ -273,7 +258,8 @@ class TableReader:
         mask = self._number(source.mask)
         if not math.isfinite(mask):
             raise AbsentError
-        states = {key: _part(int(mask), check) for key, check in source.checks.items()}
+        checks = source.checks.items()
+        states = {key: int(mask) >> check.shift & (1 << check.width) - 1 for key, check in checks}
         health = {key: float(state != source.checks[key].healthy) for key, state in states.items() if state}
         if not health:
             raise AbsentError
@@ -315,7 +301,7 @@ class TableReader:
         Only counters that are integrated over time from the last value of another metric are included. The growth of a
         metric with labels is a dict by label value.
         """
-        gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self._table).items())
+        gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self.table).items())
         return {name: gain for name, gain in gained if gain is not None}
 
     def _gain(self, source: Source, seconds: float, key: str = "") -> Any:
@@ -342,10 +328,6 @@ def decode_error_rate(value: float) -> float:
     if not math.isfinite(value):
         return value
     return float((int(value) >> 8 & 0xF) * 10.0 ** -(int(value) & 0xFF))
-
-
-def _part(mask: int, check: RowCheck) -> int:
-    return mask >> check.shift & (1 << check.width) - 1
 
 
 def words(name: str, value: Any) -> str:

@@ -45,8 +45,8 @@ def child(**orders: object) -> Iterator[subprocess.Popen[bytes]]:
 
 def first_snapshot(process: subprocess.Popen[bytes]) -> HostSnapshot:
     assert process.stdout is not None
-    assert isinstance(frame.decode(process.stdout.readline()), Hello)
-    snapshot = frame.decode(process.stdout.readline())
+    assert isinstance(frame.Decoder().decode(process.stdout.readline()), Hello)
+    snapshot = frame.Decoder().decode(process.stdout.readline())
     assert isinstance(snapshot, HostSnapshot)
     return snapshot
 
@@ -129,4 +129,4 @@ def test_a_reader_is_one_row(tmp_path: Path) -> None:
     assert (broken.values, broken.errors) == (missing.values, {"name": "name: Is a directory"})
     assert sent.value(Host) == Host(name="node17")
     assert not sent.errors
-    assert frame.decode(frame.encode(sent)) == sent
+    assert frame.Decoder().decode(frame.Encoder().encode(sent)) == sent
