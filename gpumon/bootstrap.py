@@ -53,7 +53,7 @@ from gpumon.services.write_behind import WriteBehind
 from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
-from gpumon.store.retention import Retention
+from gpumon.store.records import Retention
 from gpumon.supervisor.child_supervisor import HostSupervisor
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SamplerSupervisor

@@ -18,7 +18,7 @@ from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.section import ReducerSettings
 from gpumon.store import error_events, verdicts
-from gpumon.store.retention import Retention
+from gpumon.store.records import Retention
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
 

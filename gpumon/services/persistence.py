@@ -22,7 +22,7 @@ from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs, records
 from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
-from gpumon.store.retention import Retention, prune
+from gpumon.store.records import Retention, prune
 from gpumon.store.store import Store
 from gpumon.store.stored_rows import count_left_out
 from gpumon.store.writer import StoreWriter

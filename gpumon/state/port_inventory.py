@@ -93,7 +93,7 @@ def read(
         inventory,
         ports=tuple(ports),
         counters=dict(list(counters.items())[-MAX_RECORDS:]),
-        records=_exclude(_with_ports(inventory.records, current, here, now.wall), patterns.exclude),
+        records=_update_records(inventory.records, current, here, patterns.exclude, now.wall),
         here=here,
         missing=_without(inventory.missing, here.values()),
         left_out=max(inventory.left_out, read_ports.left_out),
@@ -109,28 +109,13 @@ def _with_roles(
     Clear `restricted` for ports that are expected: an adapter that fails looks restricted too.
     """
     names = _identities(ports, inventory.records)
-    records = {place: inventory.records.get(name) for place, name in names.items()}
-    speeds = {
-        place: _faster_speed(record.speed if record else None, port.link.port_speed_bytes_per_second)
-        for port in ports
-        for place in [(port.device, port.port)]
-        for record in [records[place]]
-    }
-    # A failing adapter also returns EINVAL. A port that was in use is not restricted: it keeps its role and verdicts.
-    used = {place for place, record in records.items() if record is not None and record.expected}
-    ports = [replace(port, restricted=port.restricted and (port.device, port.port) not in used) for port in ports]
-    return with_roles(ports, speeds, patterns.fabric)
-
-
-def _exclude(records: Records, patterns: Collection[str]) -> Records:
-    if not patterns:
-        return records
-    return {
-        identity: replace(record, expected=False)
-        if record.expected and matches(patterns, record.device, record.bus_id, record.board)
-        else record
-        for identity, record in records.items()
-    }
+    rated = []
+    for port in ports:
+        record = inventory.records.get(names[port.device, port.port])
+        restricted = port.restricted and not (record is not None and record.expected)
+        speed = _faster_speed(record.speed if record else None, port.link.port_speed_bytes_per_second)
+        rated.append((replace(port, restricted=restricted), speed))
+    return with_roles(rated, patterns.fabric)
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
@@ -138,9 +123,18 @@ def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInven
 
     Expected ports that are absent become missing only when `read` next gets a snapshot that lists every port.
     """
-    before = {row.identity: row for row in stored}
-    merged = {name: _merge(record, before.get(name)) for name, record in inventory.records.items()}
-    return replace(inventory, records=_limit({**before, **merged}))
+    records = {row.identity: row for row in stored}
+    for identity, record in inventory.records.items():
+        before = records.get(identity, record)
+        records[identity] = replace(
+            record,
+            first_wall=min(record.first_wall, before.first_wall),
+            first_up=record.first_up if before.first_up is None else before.first_up,
+            last_up=before.last_up if record.last_up is None else record.last_up,
+            speed=_faster_speed(before.speed, record.speed),
+            expected=before.expected if record.expected is None else record.expected,
+        )
+    return replace(inventory, records=_limit(records))
 
 
 def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
@@ -210,27 +204,31 @@ def _identity(port: PortReading, records: Records, *, unique: bool) -> str:
     return address if address in records else next(there, address)
 
 
-def _with_ports(records: Records, ports: Iterable[PortReading], named: Mapping[Place, str], wall: float) -> Records:
+def _update_records(
+    records: Records, ports: Iterable[PortReading], named: Mapping[Place, str], exclude: Collection[str], wall: float
+) -> Records:
+    """Return the records after a reading of these ports. Ports that match `exclude` are not expected."""
     after = dict(records)
     for port in ports:
         identity = named[port.device, port.port]
-        after[identity] = _update_record(records.get(identity) or _first_record(identity, port, wall), port, wall)
-    return _limit(after)
-
-
-def _first_record(identity: str, port: PortReading, wall: float) -> PortRecord:
-    return PortRecord(
-        identity=identity,
-        device=port.device,
-        port=port.port,
-        bus_id=port.bus_id,
-        guid=port.guid,
-        link_layer=port.link_layer,
-        board=port.board,
-        firmware=port.firmware,
-        first_wall=wall,
-        last_wall=wall,
-    )
+        record = records.get(identity) or PortRecord(
+            identity=identity,
+            device=port.device,
+            port=port.port,
+            bus_id=port.bus_id,
+            guid=port.guid,
+            link_layer=port.link_layer,
+            board=port.board,
+            firmware=port.firmware,
+            first_wall=wall,
+            last_wall=wall,
+        )
+        after[identity] = _update_record(record, port, wall)
+    after = _limit(after)
+    for identity, record in after.items():
+        if record.expected and matches(exclude, record.device, record.bus_id, record.board):
+            after[identity] = replace(record, expected=False)
+    return after
 
 
 def _update_record(record: PortRecord, port: PortReading, wall: float) -> PortRecord:
@@ -260,25 +258,12 @@ def _faster_speed(speed: float | None, other: float | None) -> float | None:
     return max((value for value in (speed, other) if value), default=None)
 
 
-def _limit(records: dict[str, PortRecord]) -> Records:
+def _limit(records: dict[str, PortRecord]) -> dict[str, PortRecord]:
     """Return at most MAX_RECORDS records. Drop unexpected ports first, then the ports with the oldest last reading."""
     if len(records) <= MAX_RECORDS:
         return records
     order = sorted(records.values(), key=lambda record: (bool(record.expected), record.last_wall))
     return {record.identity: record for record in order[-MAX_RECORDS:]}
-
-
-def _merge(record: PortRecord, stored: PortRecord | None) -> PortRecord:
-    if stored is None:
-        return record
-    return replace(
-        record,
-        first_wall=min(record.first_wall, stored.first_wall),
-        first_up=record.first_up if stored.first_up is None else stored.first_up,
-        last_up=stored.last_up if record.last_up is None else record.last_up,
-        speed=_faster_speed(stored.speed, record.speed),
-        expected=stored.expected if record.expected is None else record.expected,
-    )
 
 
 # Missing ports and their replacement
@@ -346,7 +331,8 @@ def _replace_missing(records: Records, here: Collection[str], long_missing: Coll
     after = dict(records)
     heirs = set[str]()
     for old in [record for record in _absent_ports(records, here) if record.identity in long_missing]:
-        heir = next((new for new in _newer_ports(after, here, old) if _same_place(new, old)), None)
+        newer = _newer_ports(after, here, old) if old.bus_id else ()
+        heir = next((new for new in newer if (new.bus_id, new.port) == (old.bus_id, old.port)), None)
         if heir is not None:
             heirs.add(heir.identity)
             after[heir.identity] = replace(heir, expected=True)
@@ -365,10 +351,6 @@ def _newer_ports(records: Records, here: Collection[str], old: PortRecord) -> It
         record = records.get(identity)
         if record is not None and record.first_wall > old.last_wall and record.link_layer == old.link_layer:
             yield record
-
-
-def _same_place(record: PortRecord, other: PortRecord) -> bool:
-    return bool(record.bus_id) and (record.bus_id, record.port) == (other.bus_id, other.port)
 
 
 def _names(absent: Sequence[PortRecord], used_devices: Collection[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gpumon.model.infiniband import APART, BOND, DPU, EFA, FABRIC, OTHER, SWITCH, matches
@@ -15,42 +15,42 @@ RESTRICTED = "its counters may not be read (EINVAL): the fabric manager or anoth
 _GIGABIT = 1e9 / 8
 _NEAR = {SWITCH: "on the PCIe switch of a GPU", "": "its position on the PCIe bus is not reported"}
 
-Speeds = Mapping[tuple[str, str], float | None]
-"""Highest observed speed of each port in bytes per second, by device and port number; None if never observed."""
+RatedPort = tuple[PortReading, float | None]
+"""A port, and its highest observed speed in bytes per second; None if it was never observed."""
 
 
-def with_roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> tuple[PortReading, ...]:
+def with_roles(rated: Sequence[RatedPort], fabric: Collection[str]) -> tuple[PortReading, ...]:
     """Return the ports with their roles set. `fabric` has the configured patterns of the fabric's adapters, if any.
 
     If no port had the role FABRIC and there are no patterns, ports of bonds and DPUs may have it.
     """
-    roles = _roles(ports, speeds, fabric)
-    if not fabric and FABRIC not in {role for role, _ in roles}:
-        roles = _roles(tuple(map(_without_kind, ports)), speeds, fabric)  # the fabric ports are bonds or DPUs
+    roles = _roles(rated, fabric)
+    if not fabric and FABRIC not in {role for role, _ in roles}:  # the fabric ports are bonds or DPUs
+        roles = _roles(
+            [
+                (replace(port, placement=replace(port.placement, kind="")), speed)
+                if port.placement.kind in {BOND, DPU}
+                else (port, speed)
+                for port, speed in rated
+            ],
+            fabric,
+        )
     return tuple(
         port if (port.role, port.role_reason) == (role, reason) else replace(port, role=role, role_reason=reason)
-        for port, (role, reason) in zip(ports, roles, strict=True)
+        for (port, _), (role, reason) in zip(rated, roles, strict=True)
     )
 
 
-def _without_kind(port: PortReading) -> PortReading:
-    is_bond_or_dpu = port.placement.kind in {BOND, DPU}
-    return replace(port, placement=replace(port.placement, kind="")) if is_bond_or_dpu else port
-
-
-def _roles(ports: Sequence[PortReading], speeds: Speeds, fabric: Collection[str]) -> list[tuple[str, str]]:
-    fabric_speed = _fabric_speed(ports, speeds)
+def _roles(rated: Sequence[RatedPort], fabric: Collection[str]) -> list[tuple[str, str]]:
+    fabric_speed = _fabric_speed(rated)
     infiniband = any(
-        not port.restricted
+        speed
         and port.link_layer == INFINIBAND
-        and speed
+        and not port.restricted
         and not _is_slow_and_apart(port, speed, fabric_speed)
-        for port in ports
-        for speed in [speeds.get((port.device, port.port))]
+        for port, speed in rated
     )
-    return [
-        _role(port, speeds.get((port.device, port.port)), fabric_speed, fabric, infiniband=infiniband) for port in ports
-    ]
+    return [_role(port, speed, fabric_speed, fabric, infiniband=infiniband) for port, speed in rated]
 
 
 def _is_slow_and_apart(port: PortReading, speed: float | None, fabric_speed: float | None) -> bool:
@@ -91,27 +91,22 @@ def _ethernet_role(
     return FABRIC, _NEAR.get(place.position, "on the NUMA node of a GPU")
 
 
-def _fabric_speed(ports: Sequence[PortReading], speeds: Speeds) -> float | None:
+def _fabric_speed(rated: Sequence[RatedPort]) -> float | None:
     """Return the speed of the fabric in bytes per second; None if it is unknown.
 
     It is the most common speed of the ports that certainly belong to the fabric: ports below a GPU's PCIe switch, and
     InfiniBand ports that are not APART. Without such ports it is the highest speed of any InfiniBand port, and of any
     other port that is not APART and has no `kind`.
     """
-    rated_ports = [
-        (port, speed) for port in ports if not port.restricted and (speed := speeds.get((port.device, port.port)))
-    ]
-    certain = [
-        speed
-        for port, speed in rated_ports
-        if port.placement.position == SWITCH or (port.link_layer == INFINIBAND and port.placement.position != APART)
-    ]
+    certain, near = [], []
+    for port, speed in rated:
+        if speed and not port.restricted:
+            place, infiniband = port.placement, port.link_layer == INFINIBAND
+            if place.position == SWITCH or (infiniband and place.position != APART):
+                certain.append(speed)
+            if infiniband or (place.position != APART and not place.kind):
+                near.append(speed)
     if certain:
         counted = Counter(certain)
         return max(counted, key=lambda speed: (counted[speed], speed))
-    near = (
-        speed
-        for port, speed in rated_ports
-        if port.link_layer == INFINIBAND or (port.placement.position != APART and not port.placement.kind)
-    )
     return max(near, default=None)

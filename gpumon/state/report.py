@@ -217,18 +217,12 @@ class Report:
     def health_metrics(self) -> HealthMetrics:
         """Return the verdicts as a metric table."""
         levels = {place: float(verdict.level) for place, verdict in self._placed_verdicts(self.health.primary)}
-        lowest = UNKNOWN if self._is_unread else OK
+        # No GPU is listed and no Snapshot has arrived since the agent's start. If the driver was tried, the host has no
+        # GPU and expects none, or is released.
+        inventory, tried = self.inventory, self.inventory.status is not None and self.node.nvml_up != 0
+        lowest = UNKNOWN if not self.gpus and inventory.polled_at is None and not tried else OK
         worst = max([float(max(self.health.level, lowest)), *(state.gpu.health or 0.0 for state in self.gpus)])
         return HealthMetrics(health_check=levels or None, node_health=worst)
-
-    @property
-    def _is_unread(self) -> bool:
-        """Return True if no GPU is listed and no Snapshot has arrived since the agent's start.
-
-        Return False nevertheless if the driver was tried, and the host has no GPU and expects none, or is released.
-        """
-        inventory = self.inventory
-        return not self.gpus and inventory.polled_at is None and (inventory.status is None or self.node.nvml_up == 0)
 
     def _placed_verdicts(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
         """Yield the label values, joined by commas, and the verdict itself, for each verdict that may be exported."""

@@ -1,17 +1,21 @@
-"""Tables with one row for each GPU, port, time window, run of the agent, request and notified alert."""
+"""Tables with one row for each GPU, port, time window, run of the agent, request and notified alert.
+
+Also deletes the oldest events, verdict transitions and probe runs. Counters are never deleted.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpumon.model.durations import LATEST
 from gpumon.model.records import AgentRun, NotifiedAlert, PortRecord, StoredGpu
 from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, Windows
+from gpumon.store import error_events, probe_runs, verdicts
 from gpumon.store.stored_rows import (
     StoreTable,
     columns_of,
@@ -30,6 +34,11 @@ and virtual functions get new names.
 """
 MAX_AGENT_RUNS = 1000
 MAX_AUDIT_ENTRIES = 10_000
+DAY = 86400.0
+MAX_STEP_SECONDS = 6 * 3600.0
+"""Maximum seconds by which the time used for pruning may advance from one pruning to the next, an hour later. Thus few
+rows are deleted if the clock is wrong.
+"""
 
 
 # GPUs
@@ -221,3 +230,28 @@ def read_notified(connection: sqlite3.Connection) -> tuple[NotifiedAlert, ...]:
 
 def _delete_oldest(connection: sqlite3.Connection, table: str, limit: int) -> None:
     connection.execute(f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ?", (limit,))  # noqa: S608 - our own names
+
+
+# Retention of the histories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Limits, in days and in rows, for stored events, verdict transitions and probe runs."""
+
+    days: float = 90
+    rows: int = 100_000
+    """Maximum number of rows in each of the three tables."""
+
+
+def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
+    """Delete events, verdict transitions and probe runs beyond the retention. `now` is in seconds since the epoch."""
+    # At boot the clock may be days ahead.
+    rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
+    last = next(readable("meta", rows, lambda row: validate(float, row[0])), now)
+    plausible = min(now, last + MAX_STEP_SECONDS)
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('pruned', ?)", (str(plausible),))
+    oldest = plausible - retention.days * DAY
+    error_events.prune(connection, oldest, retention.rows)
+    verdicts.prune(connection, oldest, retention.rows)
+    probe_runs.prune(connection, oldest, retention.rows)

@@ -35,7 +35,7 @@ from gpumon.state.messages import Message, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.section import ReducerSettings
-from gpumon.store.retention import Retention
+from gpumon.store.records import Retention
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SAMPLER, SamplerSupervisor

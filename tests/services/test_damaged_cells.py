@@ -39,7 +39,7 @@ from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs, records, verdicts
 from gpumon.store.error_events import EventQuery
 from gpumon.store.probe_runs import RunQuery
-from gpumon.store.retention import Retention, prune
+from gpumon.store.records import Retention, prune
 from gpumon.store.store import Store
 from gpumon.store.stored_rows import StoreTable, count_left_out
 

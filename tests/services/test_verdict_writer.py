@@ -22,7 +22,7 @@ from gpumon.model.records import AgentRun
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.report import Report
 from gpumon.store import records, verdicts
-from gpumon.store.retention import Retention, prune
+from gpumon.store.records import Retention, prune
 from gpumon.store.store import Store
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")

@@ -19,7 +19,7 @@ from gpumon.model.records import NotifiedAlert, PortRecord, SentAlert, StoredGpu
 from gpumon.model.time_window import MAX_ENDED
 from gpumon.store import error_events, records
 from gpumon.store.error_events import EventQuery
-from gpumon.store.retention import Retention, prune
+from gpumon.store.records import Retention, prune
 from gpumon.store.store import Store
 
 OTHER = "00000000:2A:00.0"

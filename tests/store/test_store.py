@@ -26,7 +26,7 @@ from gpumon.model.error_event import XID, ErrorChange, ErrorCounter, LogPosition
 from gpumon.probe.core.result import Location, Pair, ProbeCounters, ProbeResult, from_document, to_document
 from gpumon.store import error_events, probe_runs, schema
 from gpumon.store.probe_runs import MAX_BASELINE_RUNS, RunQuery
-from gpumon.store.retention import DAY, Retention, prune
+from gpumon.store.records import DAY, Retention, prune
 from gpumon.store.schema import MIGRATIONS, migrate
 from gpumon.store.store import Store
 from gpumon.store.store_error import StoreError
