@@ -225,13 +225,10 @@ class MessageSender(Sender):
         self._paused = paused
 
     def update(self, wanted: Wanted) -> None:
-        wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
-        if wanted != self._wanted:
-            self._observe(wanted)
-            super().update(wanted)
-
-    def _observe(self, wanted: Wanted) -> None:
         """Record which alerts began to fire, and which ended."""
+        wanted = {key: alert for key, alert in wanted.items() if dict(alert.labels)["page"] != Paging.NEVER}
+        if wanted == self._wanted:
+            return
         for key, alert in wanted.items():
             row = self._rows.get(key)
             if row is None or row.ended is not None:
@@ -247,6 +244,7 @@ class MessageSender(Sender):
             self._remove(row)
             self.counts["dropped"] += 1
             log.error("a notification was dropped", extra={"receiver": self.receiver, "alert": row.alert.name})
+        super().update(wanted)
 
     def step(self, wanted: Wanted) -> float | None:  # noqa: ARG002 - the rows have it
         waiting = (row for row in self._rows.values() if not row.delivered or row.ended is not None)

@@ -42,10 +42,6 @@ OnDone = Callable[[StoreError | None], None]
 DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
 
 
-def _ignore(_: object) -> None:
-    """Do nothing."""
-
-
 class WriteBehind:
     """Submits rows and messages to the store, and repeats writes that have failed. Use from the loop's thread.
 
@@ -80,7 +76,7 @@ class WriteBehind:
         self,
         write: Callable[[sqlite3.Connection], object],
         message: DurableMessage | None,
-        on_done: OnDone = _ignore,
+        on_done: OnDone = lambda _: None,
         *,
         required: bool = False,
     ) -> None:
@@ -163,7 +159,7 @@ class WriteBehind:
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}
         self._submit(lambda connection: _write_report(connection, report, rows))
 
-    def _submit(self, write: Callable[[sqlite3.Connection], object], on_done: OnDone = _ignore) -> None:
+    def _submit(self, write: Callable[[sqlite3.Connection], object], on_done: OnDone = lambda _: None) -> None:
         def end(answer: Future[object]) -> None:
             error: Any = answer.exception()
             if error is not None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpumon.model.error_event import (
     CANCELLED_BY,
     KINDS,
-    KMSG,
     NVML,
     SXID,
     XID,
@@ -28,6 +27,7 @@ from gpumon.store.stored_rows import (
     count_of,
     flat,
     insert,
+    matching,
     readable,
     select,
     validate,
@@ -38,6 +38,16 @@ _COUNTED = (XID, SXID)
 _COUNTER = ("kind", "device", "code", "count", "last_wall")
 _COLUMNS = tuple(column for column in columns_of(ErrorEvent) if column != "cancelled_wall")
 _COUNTS = ("nvml", "kmsg", "unnumbered")
+_CONDITIONS = {
+    "uuid": "(uuid = :uuid OR (uuid IS NULL AND bus_id = :bus_id))",
+    "kind": "kind = :kind",
+    "code": "code = :code",
+    "source": f"CASE :source WHEN '{NVML}' THEN nvml > 0 ELSE kmsg > 0 OR unnumbered > 0 END",
+    "since": "last_wall > :since",
+    "until": "first_wall < :until",
+    "before": "(last_wall, number) < (:before_wall, :before_number)",
+}
+"""SQL for the conditions of EventQuery, by field."""
 _FIRST = frozenset({"id", "kind", "code", "bus_id", "boot_id", "historical"})
 """Columns of error_events that are not changed after the row was inserted."""
 _GROWING = frozenset({"last_at", "last_wall", "nvml", "kmsg", "unnumbered"})
@@ -90,7 +100,13 @@ def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], posit
     twice is counted once.
     """
     for change in changes:
-        _count(connection, change.event, _write(connection, change))
+        event, increase = change.event, _write(connection, change)
+        if increase and event.kind in _COUNTED:
+            connection.execute(
+                f"{insert('error_counters', _COUNTER)} ON CONFLICT (kind, device, code) DO UPDATE SET"
+                f" count = {count_of('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
+                (event.kind, event.device, event.code, increase, event.last.wall),
+            )
     _put_position(connection, position)
 
 
@@ -139,11 +155,10 @@ def read_recent(connection: sqlite3.Connection, limit: int) -> tuple[ErrorEvent,
 
 def find(connection: sqlite3.Connection, query: EventQuery) -> tuple[StoredEvent, ...]:
     """Return the events that match the query, the newest first, at most `query.limit`."""
-    conditions = dict(_conditions(query))
-    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    where, parameters = matching(query, _CONDITIONS)
+    order = "ORDER BY last_wall DESC, number DESC"
     rows = connection.execute(
-        select("error_events", (*_COLUMNS, _CANCELLED, "number"), f"{where} ORDER BY last_wall DESC, number DESC"),
-        tuple(value for values in conditions.values() for value in values),
+        select("error_events", (*_COLUMNS, _CANCELLED, "number"), f"WHERE {where} {order}"), parameters
     )
     return tuple(itertools.islice(readable("error_events", rows, _stored_event), query.limit))
 
@@ -165,32 +180,6 @@ def _write(connection: sqlite3.Connection, change: ErrorChange) -> int:
     document = flat(event) | {"texts": json.dumps(event.texts)}
     connection.execute(_UPSERT, tuple(document[column] for column in _COLUMNS))
     return change.increase if row is None else max(0, event.count - max(row)) * (not event.historical)
-
-
-def _count(connection: sqlite3.Connection, event: ErrorEvent, increase: int) -> None:
-    if increase and event.kind in _COUNTED:
-        connection.execute(
-            f"{insert('error_counters', _COUNTER)} ON CONFLICT (kind, device, code) DO UPDATE SET"
-            f" count = {count_of('count')} + excluded.count, last_wall = max(last_wall, excluded.last_wall)",
-            (event.kind, event.device, event.code, increase, event.last.wall),
-        )
-
-
-def _conditions(query: EventQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
-    if query.uuid is not None:
-        yield "(uuid = ? OR (uuid IS NULL AND bus_id = ?))", (query.uuid, query.bus_id)
-    if query.kind is not None:
-        yield "kind = ?", (query.kind,)
-    if query.code is not None:
-        yield "code = ?", (query.code,)
-    if query.source is not None:
-        yield {NVML: "nvml > 0", KMSG: "(kmsg > 0 OR unnumbered > 0)"}[query.source], ()
-    if query.since is not None:
-        yield "last_wall > ?", (query.since,)
-    if query.until is not None:
-        yield "first_wall < ?", (query.until,)
-    if query.before is not None:
-        yield "(last_wall, number) < (?, ?)", query.before
 
 
 _CANCELLERS = " ".join(f"WHEN {code} THEN {by}" for code, by in CANCELLED_BY.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.probe.core.result import ProbeCounters, ProbeResult, from_document, to_document
-from gpumon.store.stored_rows import Count, count_of, readable, validate
+from gpumon.store.stored_rows import Count, count_of, matching, readable, validate
 
 MAX_BASELINE_RUNS = 200
 """Number of ok runs of each probe that the retention never deletes, because the baseline is computed from them."""
@@ -21,6 +21,14 @@ _RANKED = (
 """SQL that numbers the runs of each probe twice, 1 being the newest: `place` among the runs with the same outcome,
 `newest` among all runs.
 """
+_CONDITIONS = {
+    "id": "id = :id",
+    "probe": "probe = :probe",
+    "since": "started > :since",
+    "until": "started < :until",
+    "before": "(started, number) < (:before_wall, :before_number)",
+}
+"""SQL for the conditions of RunQuery, by field."""
 _WITHOUT_LOG = "CASE WHEN json_valid(run) THEN json_remove(run, '$.log') ELSE run END"
 """SQL for the JSON in column `run` without its member `log`. Invalid JSON remains as it is."""
 
@@ -133,12 +141,12 @@ def read_recent(connection: sqlite3.Connection, *, newest: int, each: int) -> tu
 
 def find(connection: sqlite3.Connection, query: RunQuery) -> RunPage:
     """Return the newest runs that match the query, at most `query.limit`."""
-    conditions = dict(_conditions(query))
+    where, parameters = matching(query, _CONDITIONS)
     column = "run" if query.id is not None else _WITHOUT_LOG
     rows = connection.execute(
         f"SELECT id, {column}, started, number FROM probe_runs"  # noqa: S608 - our own names
-        f" WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY started DESC, number DESC LIMIT ?",
-        (*(value for values in conditions.values() for value in values), query.limit),
+        f" WHERE {where} ORDER BY started DESC, number DESC LIMIT :limit",
+        parameters,
     ).fetchall()
     last = rows[-1][2:] if len(rows) == query.limit else None
     return RunPage(tuple(readable("probe_runs", rows, _result)), last)
@@ -160,19 +168,6 @@ def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:
 def _row(result: ProbeResult) -> tuple[object, ...]:
     document = json.dumps(to_document(result), separators=(",", ":"))
     return result.id, result.probe, result.started, result.outcome, document
-
-
-def _conditions(query: RunQuery) -> Iterator[tuple[str, tuple[object, ...]]]:
-    if query.id is not None:
-        yield "id = ?", (query.id,)
-    if query.probe is not None:
-        yield "probe = ?", (query.probe,)
-    if query.since is not None:
-        yield "started > ?", (query.since,)
-    if query.until is not None:
-        yield "started < ?", (query.until,)
-    if query.before is not None:
-        yield "(started, number) < (?, ?)", query.before
 
 
 def _result(row: Sequence[Any]) -> ProbeResult:

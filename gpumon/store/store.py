@@ -148,19 +148,16 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _refusal(path: Path) -> StoreError | None:
-    blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
-    if blocked is None:
-        return _ownership_error(path)
-    remedy = f"make {blocked} writable for uid {os.geteuid()}, or set --store.path to another place"
-    return StoreError(path, "it cannot be written", remedy)
-
-
-def _ownership_error(path: Path) -> StoreError | None:
-    """Return an error if the folder or one of the files of the store cannot be trusted; None if all can.
+    """Return an error if the store cannot be written, or its folder or one of its files cannot be trusted.
 
     They must belong to root or to this user, and the files must be regular. Otherwise a symbolic link beside the store
     could make an agent that runs as root write to any file.
     """
+    elsewhere = "or set --store.path to another place"
+    blocked = next((item for item in (path.parent, path) if item.exists() and not os.access(item, os.W_OK)), None)
+    if blocked is not None:
+        remedy = f"make {blocked} writable for uid {os.geteuid()}, {elsewhere}"
+        return StoreError(path, "it cannot be written", remedy)
     for item in (path.parent, *(_sibling_path(path, suffix) for suffix in ("", "-wal", "-journal", ".lock"))):
         with contextlib.suppress(FileNotFoundError):
             status = item.stat() if item == path.parent else item.lstat()
@@ -168,9 +165,7 @@ def _ownership_error(path: Path) -> StoreError | None:
                 remedy = f"run as that user, or set --store.path to a folder of uid {os.geteuid()}"
                 return StoreError(path, f"{item} belongs to uid {status.st_uid}", remedy)
             if item != path.parent and not stat.S_ISREG(status.st_mode):
-                return StoreError(
-                    path, f"{item} is not a regular file", "remove it, or set --store.path to another place"
-                )
+                return StoreError(path, f"{item} is not a regular file", f"remove it, {elsewhere}")
     return None
 
 
@@ -207,7 +202,7 @@ def _is_intact(path: Path) -> bool:
     header = _head(path)
     if not header or (header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4, "big")):
         return True
-    if _head(_lock_path(path)).startswith(_MARK.encode()):
+    if _head(_sibling_path(path, ".lock")).startswith(_MARK.encode()):
         return False
     raise StoreError(path, "it is not a store of gpumon", "move it away, or set --store.path to another place")
 
@@ -219,7 +214,7 @@ def _head(path: Path) -> bytes:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(_sibling_path(path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -231,10 +226,6 @@ def _lock(path: Path) -> int:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{_MARK}{os.getpid()}\n".encode(), 0)
     return descriptor
-
-
-def _lock_path(path: Path) -> Path:
-    return _sibling_path(path, ".lock")
 
 
 def _open_or_replace(path: Path, *, intact: bool) -> tuple[sqlite3.Connection, Path | None]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache, lru_cache
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -70,6 +70,14 @@ def insert(table: str, columns: Sequence[str]) -> str:
 def select(table: str, columns: Sequence[str], rest: str = "") -> str:
     """Return a SELECT statement for these columns. `rest` is the SQL after the table name."""
     return f"SELECT {', '.join(columns)} FROM {table} {rest}"  # noqa: S608 - our own names
+
+
+def matching(query: Any, conditions: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the SQL condition for those fields of a query that are not None, and its parameters by name."""
+    parameters = asdict(query)
+    where = " AND ".join(condition for name, condition in conditions.items() if parameters[name] is not None)
+    parameters["before_wall"], parameters["before_number"] = query.before or (None, None)
+    return where or "TRUE", parameters
 
 
 def count_of(column: str) -> str:

@@ -131,8 +131,12 @@ class StoreWriter:
             log.error("the store was damaged and is re-created", extra={"moved_to": str(store.moved_aside)})
         with contextlib.ExitStack() as unless_writable:
             unless_writable.callback(store.close)
-            refusal = _refusal(store)
-            if refusal is None:
+            refusal: StoreError | None = None
+            try:
+                store.prove_writable()
+            except StoreError as error:
+                refusal = error
+            else:
                 if self._error is not None:
                     log.info("the store can be written again", extra={"path": str(self.path)})
                 self._error, self._delay = None, self._back_off[0]
@@ -186,11 +190,3 @@ class StoreWriter:
         self._retry_at = boot_clock() + self._delay
         self._delay = min(2 * self._delay, self._back_off[1])
         return self._error
-
-
-def _refusal(store: Store) -> StoreError | None:
-    try:
-        store.prove_writable()
-    except StoreError as error:
-        return error
-    return None
