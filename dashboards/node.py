@@ -36,7 +36,6 @@ from dashboards.promql import (
 )
 
 EACH = "GPU {{gpu}}"
-_OF_GPU = [Column("gpu", GPU), Column("uuid", UUID)]
 _SHARE = {"unit": "percentunit", "minimum": 0, "maximum": 1}
 _PORT = f"{EACH_NODE}, device, port"
 _MAINTENANCE_END = series("gpumon_maintenance_end_timestamp_seconds")

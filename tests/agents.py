@@ -142,6 +142,11 @@ class AgentProcess:
         assert status == 200
         return Metrics(body.decode())
 
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of gpumon that asks this agent through its socket."""
+        command = [sys.executable, "-m", "gpumon", *arguments, f"--socket={self.folder / 'gpumon.db.sock'}"]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+
     def children(self, named: str = "") -> set[int]:
         """Return the pids of all descendants of the agent with this text in their command line."""
         return {pid for pid in descendants(self.process.pid) if named.encode() in command_line(pid)}

@@ -56,7 +56,7 @@ class AlertStack:
         """Run the stack. `scraping`: False for Alertmanager and pager alone."""
         with contextlib.ExitStack() as servers:
             servers.enter_context(http_server(self._receive, self.webhook))
-            self.alertmanager_process = servers.enter_context(alertmanager(self.folder, self.alertmanager))
+            servers.enter_context(alertmanager(self.folder, self.alertmanager))
             if scraping:
                 servers.enter_context(prometheus(self.folder, self.prometheus, "--web.enable-lifecycle"))
                 eventually(lambda: self.query("up == 1"))

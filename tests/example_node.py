@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from changed_report import changed, new_report
-from example_parts import GIB, NVLINKS, bus_id, gpu, mig, port, uuid
+from changed_report import new_report
+from example_parts import GIB, bus_id, gpu, mig, port, uuid
 
 from gpumon.health.node_health import Health
-from gpumon.health.products import Expectation
 from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.instant import Instant
 from gpumon.model.node import Build, Driver, Node
-from gpumon.model.records import PortRecord, StoredGpu
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest, new_window
 from gpumon.outputs.responses.base import HostTime
 from gpumon.probe.core.frames import Progress
@@ -211,50 +209,6 @@ def held() -> Report:
     return _with_window(request, age=60)
 
 
-def node_in_release() -> Report:
-    """Return the node while its GPU is released."""
-    return _with_window(WindowRequest(kind=WindowKind.RELEASE, seconds=300, by=COMMAND, bus_id=bus_id(0)), age=60)
-
-
 def _with_window(request: WindowRequest, age: float) -> Report:
     window = new_window(request, Instant("", STAMP.boot - age, WALL - age))
     return replace(report(), windows=(replace(window, id="8f1c0e5a9b27"),))
-
-
-def node_with_inventory() -> Report:
-    """Return the node with the history of the GPU and the port from its store."""
-    node = report()
-    one = node.gpus[0]
-    board = StoredGpu(
-        uuid=one.uuid,
-        bus_id=one.bus_id,
-        serial=one.gpu.serial or "",
-        name=one.gpu.name or "",
-        first_wall=WALL - 90 * 86400,
-        last_wall=WALL - 0.4,
-        gpu=0,
-        nvlinks=NVLINKS,
-    )
-    rail = PortRecord(
-        identity="5c25:7303:00f0:0000/1",
-        device="mlx5_0",
-        port="1",
-        bus_id=node.ports[0].bus_id,
-        guid="5c25:7303:00f0:0000",
-        link_layer="InfiniBand",
-        board="MT_0000000838",
-        firmware="28.43.1014",
-        first_wall=WALL - 90 * 86400,
-        last_wall=WALL - 0.4,
-        first_up=WALL - 90 * 86400,
-        last_up=WALL - 0.4,
-        speed=50e9,
-        expected=True,
-    )
-    ports = replace(node.host.inventory, records={rail.identity: rail}, here={("mlx5_0", "1"): rail.identity})
-    return changed(
-        node,
-        gpus=(replace(one, stored=board),),
-        expectation=Expectation(count=1),
-        host=replace(node.host, inventory=ports),
-    )

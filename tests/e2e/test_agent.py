@@ -35,13 +35,6 @@ def quiet(agent: AgentProcess, **sections: object) -> str:
     return f"--config.file={path}"
 
 
-def gpumon(agent: AgentProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command for this agent."""
-    flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
-    command = [sys.executable, "-m", "gpumon", *arguments, *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
-
-
 def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: AgentProcess) -> None:
     """The schedule starts a gloo all-reduce of two ranks, and a command starts another one."""
     agent.start()
@@ -57,7 +50,7 @@ def test_the_first_scheduled_probe_is_a_real_checked_all_reduce(agent: AgentProc
     assert agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 1
     assert agent.status("/probe/allreduce?assert=ok&max_age=1h") == 200
 
-    ran = gpumon(agent, "probe", "allreduce", "--json")
+    ran = agent.command("probe", "allreduce", "--json")
     assert (json.loads(ran.stdout)["outcome"], ran.returncode) == ("ok", 0)
     eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_runs_total", outcome="ok") == 2)
 
@@ -87,7 +80,7 @@ def test_the_command_fails_after_a_run_with_wrong_elements(tmp_path: Path) -> No
     agent.simulate({"idle": True})
     agent.start(quiet(agent, probe={"initial_delay_seconds": 3600, "deadline_seconds": 80}))
     try:
-        ran = gpumon(agent, "probe", "allreduce", "--json")
+        ran = agent.command("probe", "allreduce", "--json")
         result = json.loads(ran.stdout)
         assert (result["outcome"], ran.returncode) == ("wrong", 1)
         assert result["wrong_elements"] > 0
@@ -95,26 +88,6 @@ def test_the_command_fails_after_a_run_with_wrong_elements(tmp_path: Path) -> No
         assert not agent.children("probe/worker")
     finally:
         agent.stop()
-
-
-def test_a_skipped_run_has_a_reason(agent: AgentProcess) -> None:
-    """A process on a GPU and a missing torch each skip the run, and the reason names the remedy."""
-    bare = agent.folder / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
-    bare.chmod(0o755)
-    agent.simulate({"busy": True})
-    agent.start(quiet(agent, probe={"python": str(bare), "initial_delay_seconds": 3600}))
-    eventually(lambda: agent.metrics().gpus("gpumon_gpu_processes").get("7") == 1)
-    status, refusal = agent.post("/probe/allreduce")
-    assert (status, refusal["reason"]) == (409, "busy")
-    assert "GPU 0" in refusal["remedy"]
-    eventually(lambda: agent.metrics().value("gpumon_probe_allreduce_skips_total", reason="busy") == 1)
-
-    agent.simulate({"idle": True})
-    eventually(lambda: agent.post("/probe/allreduce")[0] == 202)
-    last = eventually(lambda: (one := agent.get("/probe/allreduce")["last"])["reason"] != "busy" and one)
-    assert (last["outcome"], last["reason"]) == ("skipped", "no_torch")
-    assert "probe.python" in last["hint"]
 
 
 def test_sighup_applies_a_valid_file_and_ignores_an_invalid_one(agent: AgentProcess) -> None:
@@ -380,29 +353,17 @@ def test_a_hanging_initialisation_does_not_block_the_agent(agent: AgentProcess) 
     eventually(lambda: len(agent.metrics().gpus("gpumon_gpu_up")) == 8)
 
 
-def test_status_shows_problems_first(agent: AgentProcess) -> None:
-    """`gpumon status` prints the fault and its action before the table."""
-    agent.simulate({"idle": True, "gpus": {3: {"lost": True}}})
-    agent.start(quiet(agent))
-    eventually(lambda: agent.get("/api/v1/health")["verdicts"])
-    shown = gpumon(agent, "status")
-
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.index("GPU 3: The GPU fell off the bus") < shown.stdout.index("NVIDIA H100")
-    assert "SIMULATED h100x8" in shown.stdout
-
-
 def test_events_are_listed_newest_first(agent: AgentProcess) -> None:
     """`gpumon events` prints a line for each error, filtered by GPU; another GPU has none."""
     agent.start(quiet(agent))
     agent.simulate({"idle": True, "gpus": {3: {"xids": [48]}, 5: {"xids": [63]}}})
     eventually(lambda: {event["xid"] for event in agent.get("/api/v1/events")["events"]} == {48, 63})
-    shown = gpumon(agent, "events", "--gpu", "3")
+    shown = agent.command("events", "--gpu", "3")
     title, line = shown.stdout.splitlines()
     assert title.split() == ["LAST", "SEVERITY", "DEVICE", "TIMES", "EVENT"]
     assert re.fullmatch(r"\S+ \S+Z  critical  GPU 3   1      Xid 48: .*", line), shown.stdout
-    assert gpumon(agent, "events", "--gpu", "0").stdout == "No event is stored that matches.\n"
-    wrong = gpumon(agent, "events", "--since", "soon")
+    assert agent.command("events", "--gpu", "0").stdout == "No event is stored that matches.\n"
+    wrong = agent.command("events", "--since", "soon")
     assert (wrong.returncode, "RFC 3339" in wrong.stderr) == (2, True)
 
 

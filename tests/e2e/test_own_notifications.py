@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -68,32 +67,6 @@ def test_alertmanager_takes_both_alerts_for_one(agent: AgentProcess, tmp_path: P
         [labels] = stack.notified_by_labels("GpuLost")
         assert dict(labels)["instance"] == f"127.0.0.1:{agent.port}"
         assert stack.notifications_of("GpuLost") == ["firing"]
-
-
-def test_an_alertmanager_that_comes_back_gets_what_fires(agent: AgentProcess, tmp_path: Path) -> None:
-    """Without a Prometheus too. While it is away the agent reports that it fails."""
-    stack = AlertStack(tmp_path, agent.port)
-    agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
-    agent.simulate(LOST)
-    eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="failed"))
-    stack.scrape()
-    with stack.up(scraping=False):
-        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
-
-
-def test_an_alertmanager_that_does_not_answer_holds_up_nothing(agent: AgentProcess, tmp_path: Path) -> None:
-    """It takes connections and is silent: the attempt fails, readings go on, and later it gets the alert once."""
-    stack = AlertStack(tmp_path, agent.port)
-    stack.scrape()
-    with stack.up(scraping=False):
-        stack.alertmanager_process.send_signal(signal.SIGSTOP)
-        agent.start(configure(agent, alertmanagers=[f"http://127.0.0.1:{stack.alertmanager}"]))
-        agent.simulate(LOST)
-        eventually(lambda: agent.metrics().value("gpumon_notifications_total", outcome="failed"))
-        polls = agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0
-        eventually(lambda: (agent.metrics().value("gpumon_polls_total", tier="fast") or 0.0) > polls)
-        stack.alertmanager_process.send_signal(signal.SIGCONT)
-        eventually(lambda: stack.notifications_of("GpuLost") == ["firing"])
 
 
 def test_an_alertmanager_that_restarts_notifies_once(agent: AgentProcess, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from gpumon.clock import boot_clock
 pytestmark = pytest.mark.slow
 
 FALLEN = "79, pid=4242, name=secret-job, GPU has fallen off the bus."
-TIMED_OUT = "119, pid=4242, name=secret-job, Timeout after 6s of waiting for RPC response from GPU2 GSP!"
 SWITCH = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)"
 
 
@@ -92,16 +91,6 @@ def test_each_error_counts_once_over_a_restart(node: NodeWithKernelLog) -> None:
 
     pages = (node.agent.ask(path)[1] for path in ("/", "/metrics", "/api/v1/report", "/api/v1/events"))
     assert not any(b"secret-job" in page or b"4242" in page for page in pages)
-
-
-def test_an_xid_of_the_kernel_log_alone_quarantines_a_gpu(node: NodeWithKernelLog) -> None:
-    """A GSP timeout is often no NVML event: the GPU is not called until a trial succeeds."""
-    node.xid(2, TIMED_OUT)
-    restarts = "gpumon_sampler_restarts_total"
-    eventually(lambda: node.agent.metrics().value(restarts, reason="readmit") == 1)
-
-    eventually(lambda: node.agent.metrics().value("gpumon_gpu_up", gpu="2") == 1)
-    assert node.count(119, 2) == 1
 
 
 def test_the_table_of_the_operator_applies_after_a_reload(node: NodeWithKernelLog) -> None:

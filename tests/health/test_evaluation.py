@@ -16,7 +16,7 @@ from gpumon.health.device_case import GpuCase
 from gpumon.health.evaluation import evaluate
 from gpumon.health.policy import Policy
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
-from gpumon.health.verdict import NODE, Action, Clearance, Finding, Level, Verdict, fail
+from gpumon.health.verdict import NODE, Action, Finding, Level, Verdict, fail
 from gpumon.model.instant import Instant
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_section
@@ -38,10 +38,6 @@ def test_every_check_row_is_complete() -> None:
         assert "gpumon status" not in check.steps, f"{check.name}: `gpumon status` prints them itself"
 
 
-def test_a_healthy_node_has_no_verdict() -> None:
-    assert not Ward().go_on(3600.0, every=30.0).verdicts
-
-
 def test_a_finding_must_last() -> None:
     ward = Ward()
     ward.link(3, 4, up=0.0)
@@ -49,32 +45,6 @@ def test_a_finding_must_last() -> None:
     verdict = ward.go_on(90).verdict("nvlink_down", 3)
     assert verdict is not None
     assert verdict.reason == "NVLink 4 of 18 is down."
-
-
-def test_a_latched_verdict_remains_until_the_gpu_is_reset() -> None:
-    """A latched verdict clears a minute after the reset, and the next one asks for more than a reset."""
-    ward = Ward()
-    ward.event(2, 95)
-    assert ward.go_on().level("gpu_xid_critical", 2) is Level.FAIL
-    assert ward.go_on(7 * 86400.0, every=3600.0).level("gpu_xid_critical", 2) is Level.FAIL
-    ward.reset(2)
-    assert ward.go_on(30).verdict("gpu_xid_critical", 2)
-    assert not ward.go_on(60).verdicts
-    assert ward.transitions[-1].cleared_by is Clearance.RESET
-    ward.event(2, 95)
-    verdict = ward.go_on().verdict("gpu_xid_critical", 2)
-    assert verdict is not None
-    assert verdict.action is Action.REBOOT
-
-
-def test_a_gpu_that_cannot_be_read_keeps_its_verdict() -> None:
-    """An unreadable GPU keeps its verdict, because unknown is not healthy."""
-    ward = Ward()
-    ward.gpu(1, row_remap_failed=1.0)
-    assert ward.go_on().level("gpu_row_remap_failed", 1) is Level.FAIL
-    ward.fault(1, "stuck")
-    ward.gpu(1, row_remap_failed=None)
-    assert ward.go_on(3600.0, every=30.0).level("gpu_row_remap_failed", 1) is Level.FAIL
 
 
 def test_a_lost_gpu_inhibits_link_verdicts_of_its_peers() -> None:

@@ -236,19 +236,6 @@ def test_the_escalation_of_an_action_expires_after_a_week() -> None:
     assert again.action is Action.RESET
 
 
-def test_an_open_verdict_survives_a_restart() -> None:
-    ward = Ward(gpus=5, ports=0)
-    ward.link(3, 4, up=0.0)
-    ward.go_on(180)
-    raised = len(ward.transitions)
-    for _ in range(3):
-        ward.restart()
-        assert ward.verdict("nvlink_down", 3)
-        ward.go_on(30)
-        assert ward.verdict("nvlink_down", 3)
-    assert len(ward.transitions) == raised
-
-
 def test_an_active_fault_cannot_be_cleared() -> None:
     """A verdict can be cleared only after its fault ends, and a recurrence raises it again."""
     ward = Ward(gpus=5, ports=0)
@@ -385,12 +372,3 @@ def test_a_gpu_missing_before_and_after_the_reboot_is_raised_after_ten_minutes()
     assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
     ward.go_on(200)
     assert [(each.check, each.action) for each in ward.report.health.primary] == [("gpu_missing", Action.INSPECT)]
-
-
-def test_a_gpu_that_returns_after_a_reboot_clears_after_ten_minutes() -> None:
-    ward = rebooted_after_a_lost_gpu(slow=False)
-    ward.fault(1, None)
-    ward.go_on(590)
-    assert [each.check for each in ward.report.health.primary] == ["gpu_lost"]
-    assert not ward.go_on(20).verdicts
-    assert clearances(ward, "gpu_lost") == [Clearance.REBOOT]

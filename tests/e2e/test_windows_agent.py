@@ -1,28 +1,22 @@
-"""A release from the command to its end: the running agent, kill -9 and restart."""
+"""Releases and holds of a running agent: with processes on the GPUs, after kill -9, and without an agent."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from agents import AgentProcess, Metrics, alive, eventually
-from stores import read, write
 from typing_extensions import Self
 from unkillable import build, held
 
-from gpumon.model.instant import Instant
-from gpumon.store import records
-from gpumon.store.store import Store
-
 pytestmark = pytest.mark.slow
+
 
 SAMPLER = "gpumon.collectors.sampler"
 EVERY = {str(gpu) for gpu in range(8)}
@@ -45,12 +39,6 @@ def configure(agent: AgentProcess, **settings: object) -> None:
 
 def start_agent(agent: AgentProcess) -> AgentProcess:
     return agent.start(f"--config.file={agent.folder / 'gpumon.yml'}")
-
-
-def gpumon(agent: AgentProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    flags = [f"--socket={agent.folder / 'gpumon.db.sock'}"]
-    command = [sys.executable, "-m", "gpumon", *arguments, *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
 
 
 def all_up(agent: AgentProcess) -> bool:
@@ -98,7 +86,7 @@ def test_a_released_node_is_reopened_when_the_release_ends(agent: AgentProcess) 
     start_agent(agent)
     eventually(lambda: all_up(agent))
     with Watch(agent) as watch:
-        asked = gpumon(agent, "release", "--for", "5m")
+        asked = agent.command("release", "--for", "5m")
         assert (asked.returncode, asked.stderr) == (0, "")
         assert asked.stdout.startswith("Every GPU is released until ")
         assert asked.stdout.endswith("No process of gpumon has a released GPU open.\n")
@@ -111,7 +99,7 @@ def test_a_released_node_is_reopened_when_the_release_ends(agent: AgentProcess) 
         end = page.value("gpumon_release_end_timestamp_seconds")
         assert end is not None
         assert agent.get("/api/v1/node")["releases"][0]["by"] == "command"
-        assert "Every GPU is released until" in gpumon(agent, "status").stdout
+        assert "Every GPU is released until" in agent.command("status").stdout
         assert "Every GPU is released until" in agent.ask("/")[1].decode()
         assert agent.post("/probe/allreduce")[1]["reason"] == "released"
 
@@ -127,7 +115,7 @@ def test_a_released_node_is_reopened_when_the_release_ends(agent: AgentProcess) 
         assert agent.metrics().value("gpumon_release_end_timestamp_seconds") == end
         assert agent.status("/-/ready") == 200
 
-        assert gpumon(agent, "release", "--end").stdout == "No GPU is released.\n"
+        assert agent.command("release", "--end").stdout == "No GPU is released.\n"
         eventually(lambda: all_up(agent))
         assert agent.metrics().value("gpumon_release_end_timestamp_seconds") is None
     assert watch.pages
@@ -147,7 +135,7 @@ def test_a_process_that_cannot_be_killed_fails_the_command(agent: AgentProcess) 
     with held(build(agent.folder), sampler):
         agent.simulate({"idle": True, "gpus": {5: {"hang": ["nvmlDeviceGetUtilizationRates"]}}})
         eventually(lambda: agent.metrics().value("gpumon_nvml_stuck_seconds"))
-        asked = gpumon(agent, "release", "--for", "5m")
+        asked = agent.command("release", "--for", "5m")
         assert asked.returncode == 1
         assert f"Still held by sampler {sampler} in nvmlDeviceGetUtilizationRates on" in asked.stderr
         assert "reboot it" in asked.stderr
@@ -156,35 +144,73 @@ def test_a_process_that_cannot_be_killed_fails_the_command(agent: AgentProcess) 
         assert not done.exists()
         agent.simulate({"idle": True})
     eventually(done.exists)
-    assert gpumon(agent, "release", "--for", "5m").returncode == 0
+    assert agent.command("release", "--for", "5m").returncode == 0
     assert alive(agent.children(SAMPLER)) == set()
 
-    assert gpumon(agent, "release", "--end").returncode == 1  # the marker is still there
+    assert agent.command("release", "--end").returncode == 1  # the marker is still there
     assert agent.children(SAMPLER) == set()
     marker.unlink()
     eventually(lambda: all_up(agent))
     assert not done.exists()
 
 
-def test_a_release_ends_while_no_agent_runs(agent: AgentProcess) -> None:
-    """A stored release ends at its deadline, and no request without a token starts or ends one."""
-    start_agent(agent)
-    eventually(lambda: all_up(agent))
-    assert agent.ask("/api/v1/windows?kind=release&for_seconds=5", method="POST")[0] == 401
-    assert agent.post("/api/v1/windows?kind=release&for_seconds=300&gpu=3")[0] == 200
-    assert agent.ask("/api/v1/windows?kind=release", method="DELETE")[0] == 401
-    agent.kill()
-    let_pass(agent.folder / "gpumon.db", 301.0)
-    start_agent(agent)
-    eventually(lambda: all_up(agent))
+RANKS = "gpumon/probe/worker"
+WINDOW = ("--for", "2h", "--reason", "new fans")
 
 
-def let_pass(path: Path, seconds: float) -> None:
-    """Shift the stored windows as if no agent had run for this time."""
-    with Store.open(path) as store:
-        for each in read(store, records.read_windows):
-            started, deadline = (
-                Instant(time.boot_id, time.at - seconds, time.wall - seconds) for time in (each.started, each.deadline)
-            )
-            earlier = replace(each, started=started, deadline=deadline)
-            write(store, records.put_windows, [earlier])
+def test_a_hold_outlives_its_agent(tmp_path: Path) -> None:
+    """No rank is left when the command returns, and no probe runs until the hold ends, over kills and restarts."""
+    agent = AgentProcess(tmp_path, environment={"GPUMON_PROBE__INITIAL_DELAY_SECONDS": "3600"})
+    agent.simulate({"idle": True})
+    try:
+        agent.start()
+        assert agent.post("/probe/allreduce")[0] == 202
+        ranks = eventually(lambda: agent.children(RANKS))
+        began = agent.command("probe", "hold", "--for", "2h", "--owner", "4711", "--reason", "prolog")
+        assert not alive(ranks)
+        assert (began.returncode, "No process of a probe is on a GPU." in began.stdout) == (0, True), began
+        assert eventually(lambda: agent.get("/probe/allreduce")["last"])["reason"] == "held"
+        assert agent.post("/probe/allreduce")[1]["reason"] == "held"
+        assert "held by command for 4711 (prolog)" in agent.command("status").stdout
+
+        agent.kill()
+        agent.start()
+        assert agent.post("/probe/allreduce")[1]["reason"] == "held"
+
+        agent.stop()
+        alone = agent.command("probe", "unhold", "--owner", "4711")
+        assert (alone.returncode, "Nothing was changed" in alone.stderr) == (1, True), alone
+        agent.start()
+        assert agent.post("/probe/allreduce")[1]["reason"] == "held"
+        assert agent.command("probe", "unhold", "--owner", "4711").returncode == 0
+        assert agent.get("/api/v1/probes/hold")["windows"] == []
+        assert agent.post("/probe/allreduce")[0] == 202
+        log = agent.log.read_text(encoding="utf-8")
+        assert log.count("hold started: no probe runs") == 1
+        assert log.count("hold continues: no probe runs") == 2
+    finally:
+        agent.stop()
+
+
+def test_a_job_that_begins_while_the_agent_starts_is_held(tmp_path: Path) -> None:
+    """The command waits for an agent that restarts, because it must learn of the job."""
+    agent = AgentProcess(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        began = pool.submit(agent.command, "probe", "hold", "--owner", "4711")
+        try:
+            agent.start()
+            assert began.result().returncode == 0, began.result()
+            assert agent.get("/api/v1/probes/hold")["windows"][0]["owner"] == "4711"
+        finally:
+            agent.stop()
+
+
+@pytest.mark.parametrize("command", [["probe", "hold"], ["probe", "unhold"], ["maintenance", "start", *WINDOW]])
+def test_a_command_without_an_agent_changes_nothing(tmp_path: Path, command: list[str]) -> None:
+    """A command of root writes no file in the folder of the agent, which could be a link to any file."""
+    agent = AgentProcess(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    ran = agent.command(*command)
+    assert ran.returncode != 0
+    assert "no agent answers" in ran.stderr
+    assert sorted(tmp_path.iterdir()) == before
