@@ -1,10 +1,11 @@
-"""Reads a small file safely from a folder in which other users may create files, links and named pipes."""
+"""Reads small files safely: a path may be a FIFO, and other users may create files and links in a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+from pathlib import Path
 
 StrPath = str | os.PathLike[str]
 
@@ -44,3 +45,22 @@ def read(path: StrPath, max_bytes: int) -> bytes:
             raise UntrustedFileError(f"has more than {max_bytes} bytes")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(max_bytes)
+
+
+MAX_BYTES = 256 * 1024
+"""Maximum size of the file in bytes. It is small because the daemon parses the file in its main loop."""
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a UTF-8 file.
+
+    Raise UnicodeDecodeError for other encodings. Raise OSError if the file cannot be read, is not a regular file or has
+    more than MAX_BYTES.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "is not a regular file", str(path))
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(0, f"has more than {MAX_BYTES // 1024} KiB", str(path))
+    return content.decode()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import CLOCK_EVENTS, FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort
 from gpumon.model.mig import Mig
-from gpumon.model.nvlink import Nvlink, NvlinkPeer
+from gpumon.model.nvlink import Fabric, Nvlink, NvlinkPeer
 from gpumon.model.snapshot import MigReading, PortReading
 
 GIB = 1 << 30

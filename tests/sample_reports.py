@@ -14,12 +14,11 @@ from gpumon.health.node_health import Health, Pending
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.verdict import Action, Level, Verdict
 from gpumon.model.error_event import OVERRUN, SXID, ErrorEvent
-from gpumon.model.fabric import CHECKS, Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Instant, Now
 from gpumon.model.node import Driver, Node
-from gpumon.model.nvlink import C2cLink, Nvlink
+from gpumon.model.nvlink import CHECKS, C2cLink, Fabric, Nvlink, Platform
 from gpumon.model.snapshot import MigReading
 from gpumon.outputs.responses.base import Document, HostTime
 from gpumon.outputs.responses.devices import GpuResponse

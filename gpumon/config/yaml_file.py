@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from gpumon import trusted_file
 from gpumon.config.configuration_error import ConfigurationProblem
-from gpumon.model import input_file
 
 Key = tuple[str, ...]
 """Path to a value: the keys of mappings and the indexes of lists that lead to it."""
@@ -105,7 +105,7 @@ def read(path: Path, setting: str) -> tuple[Parsed, list[ConfigurationProblem]]:
     `setting` is the name of the setting with the path of the file, for the text of a remedy.
     """
     try:
-        parsed = parse(input_file.read_text(path))
+        parsed = parse(trusted_file.read_text(path))
     except OSError as error:
         wrong, remedy = f"cannot be read ({error.strerror})", f"correct {setting}"
         return Parsed(None), [ConfigurationProblem(str(path), "", wrong, remedy)]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpumon.model.counter import Counts
 from gpumon.model.error_event import UNNAMED
-from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.nvlink import C2cLink, ExpectedLinks, Nvlink, NvlinkPeer
+from gpumon.model.nvlink import C2cLink, ExpectedLinks, Fabric, Nvlink, NvlinkPeer, Platform
 from gpumon.model.reading import Labels, Table
-from gpumon.model.records import StoredGpu
+from gpumon.model.records import Counts, StoredGpu
 from gpumon.model.snapshot import GpuReading, MigReading
 
 

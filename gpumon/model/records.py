@@ -1,9 +1,11 @@
-"""Records that the store keeps of GPUs, of ports, of agent runs, and of alerts of which receivers were notified."""
+"""Records that the store keeps of GPUs, ports, agent runs and notified alerts, and the state of a counter."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpumon.model.instant import Instant
 from gpumon.model.reading import Labels
@@ -141,3 +143,23 @@ class AgentRun:
     """Time of a regular stop (seconds since the epoch); None if it runs, crashed, was killed or ended with the host."""
     planned: bool = False
     """Whether the node was in maintenance at the last heartbeat."""
+
+
+class Count(NamedTuple):
+    """State of one counter: the exported `total`, and `raw`, the driver's value that last advanced `total`.
+
+    `raw` is None for a counter that the sampler integrates.
+    """
+
+    total: float
+    raw: float | None
+    fallen: float | None = None
+    """Raw value below `raw` that was read after it, because the counter restarted or the reading was wrong. A later
+    value must confirm it. None if there is none.
+    """
+    fallen_at: float = 0.0
+    """Time at which `fallen` was first read, as Now.uptime."""
+
+
+Counts = Mapping[str, Mapping[str, Count]]
+"""Counters by metric, then by label value ("" for a metric without labels)."""

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
-from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.frame import Frame
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import EFA, FABRIC, InfinibandLink, InfinibandPort, Placement
 from gpumon.model.mig import Mig
-from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
+from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
 
 HOST, GUEST, CONTAINER, SANDBOX = PLACES = ("host", "guest", "container", "sandbox")
 """Where the agent runs. A guest (virtual machine) or a container may have only some of the host's GPUs. In a container

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpumon.health.xid_texts import recovery_of
 from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID
-from gpumon.model.fabric import COMPLETED, STATES
-from gpumon.model.nvlink import Nvlink
+from gpumon.model.nvlink import COMPLETED, STATES, Nvlink
 from gpumon.model.reading import metric_type, rows
 from gpumon.outputs.formatting import DAY, MINUTE, columns, count, duration, seconds_between
 from gpumon.outputs.problems import NOT_EVALUATED

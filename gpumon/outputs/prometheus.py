@@ -13,12 +13,11 @@ from functools import cache
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
-from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
+from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
 from gpumon.model.reading import (
     INFO_HELP,
     LINKS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpumon.model.fabric import COMPLETED
 from gpumon.model.infiniband import OTHER
+from gpumon.model.nvlink import COMPLETED
 from gpumon.outputs.formatting import count, line_rate
 from gpumon.outputs.node_text import fabric_fault, link_errors, link_state
 from gpumon.outputs.responses.base import Document

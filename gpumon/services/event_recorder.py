@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gpumon.clock import boot_clock
-from gpumon.collectors.kernel_log.reader import KernelLog
-from gpumon.collectors.kernel_log.watch import KernelLogWatch
+from gpumon.collectors.kernel_log.watch import KernelLog, KernelLogWatch
 from gpumon.model.error_event import (
     KMSG,
     UNNAMED,

@@ -7,9 +7,9 @@ from functools import cache
 from math import inf
 from typing import Any
 
-from gpumon.model.counter import Count, Counts
 from gpumon.model.gpu import Gpu
 from gpumon.model.reading import AGENT, RARE, SLOW, Table, counter_range, metric_type, rows
+from gpumon.model.records import Count, Counts
 
 Values = Mapping[str, Mapping[str, float]]
 """Values of one poll by metric, then by label value ("" for a metric without labels)."""

@@ -8,13 +8,12 @@ from functools import cache
 from typing import Any
 
 from gpumon.health.products import Neighbours, expected_links, is_utilization_latched, link_expectation, memory_in_use
-from gpumon.model.counter import Count, Counts
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Integral, rows
-from gpumon.model.records import StoredGpu
+from gpumon.model.records import Count, Counts, StoredGpu
 from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.preflight import IDLE_TRAFFIC, IDLE_UTILIZATION, idle_bytes
 from gpumon.state.counters import (

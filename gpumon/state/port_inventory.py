@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpumon.model.counter import Counts
 from gpumon.model.infiniband import FABRIC, InfinibandLink, InfinibandPort, Placement, PortPatterns, matches
 from gpumon.model.instant import Now
 from gpumon.model.reading import rows
-from gpumon.model.records import PortRecord
+from gpumon.model.records import Counts, PortRecord
 from gpumon.model.snapshot import PortReading, PortReadings
 from gpumon.state.counters import advance, raw_values, totals
 from gpumon.state.port_roles import with_roles

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import yaml
 
-from gpumon.model import input_file
+from gpumon import trusted_file
 from gpumon.model.orders import SimulationError
 from gpumon.model.snapshot import GUEST, HOST
 from gpumon_sim import port_counters, shapes, workload
@@ -211,7 +211,7 @@ class ScenarioFile:
 
     def _read(self, path: Path) -> Scenario:
         try:
-            text = input_file.read_text(path)
+            text = trusted_file.read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise SimulationError(f"scenario {path}: cannot be read ({error}): name a readable YAML file") from error
         try:

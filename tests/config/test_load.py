@@ -15,7 +15,7 @@ from gpumon.config.load import configuration_file, load
 from gpumon.config.settings_table import FLAGS, changes, merge_reloaded, settings, show
 from gpumon.health.checks.versions import VERSIONS
 from gpumon.health.table import LIMITS
-from gpumon.model.input_file import MAX_BYTES
+from gpumon.trusted_file import MAX_BYTES
 
 GPU_FORMS = "must be the uuid of a GPU (GPU-...), its PCI bus id (0000:18:00.0) or its index, not "
 

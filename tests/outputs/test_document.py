@@ -20,13 +20,12 @@ from gpumon.health.checks.gpu import FAULTS as ADVICE
 from gpumon.health.node_health import Health
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
-from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.instant import Instant
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
-from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer
+from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
 from gpumon.model.reading import Sample, Table, rows
 from gpumon.model.reading import samples as readings
 from gpumon.outputs.formatting import rfc3339

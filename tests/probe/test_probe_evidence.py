@@ -10,11 +10,10 @@ import pytest
 from changed_report import new_report
 from each_case import each_case
 
-from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
-from gpumon.model.nvlink import Nvlink, NvlinkPeer
+from gpumon.model.nvlink import Fabric, Nvlink, NvlinkPeer
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.conclusion import conclude
 from gpumon.probe.core.evidence import GpuSample, Observations, add_samples, findings

@@ -22,10 +22,10 @@ from reader_turns import host_snapshot
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import probe_settings
 from gpumon.config.load import load
-from gpumon.model.fabric import Fabric
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
+from gpumon.model.nvlink import Fabric
 from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from polled import open_poll
 from reduced_reports import UP, gpu_reading, gpu_state, lost_reading, reduce_all, snapshot
 
-from gpumon.model.counter import Count, Counts
 from gpumon.model.gpu import Gpu
 from gpumon.model.infiniband import InfinibandPort
 from gpumon.model.nvlink import Nvlink
@@ -31,6 +30,7 @@ from gpumon.model.reading import (
     counter_range,
     rows,
 )
+from gpumon.model.records import Count, Counts
 from gpumon.model.snapshot import GpuReading
 from gpumon.state.counters import advance, confirm_reset, counter_rows, raw_values, totals
 from gpumon.state.report import Report

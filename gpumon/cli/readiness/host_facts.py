@@ -25,8 +25,8 @@ from gpumon.cli.once import SingleReading
 from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.clock import boot_clock
 from gpumon.collectors.host.reader import Tree, Trees, Turn
-from gpumon.collectors.host.schedulers import read_schedulers
-from gpumon.collectors.kernel_log.reader import KernelLog
+from gpumon.collectors.host.services import read_schedulers
+from gpumon.collectors.kernel_log.watch import KernelLog
 from gpumon.config.component_settings import kernel_log_path, probe_settings
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact_text

@@ -1,15 +1,17 @@
-"""Read the state and counters of InfiniBand, RoCE and EFA ports from /sys/class/infiniband."""
+"""Read the state and counters of InfiniBand, RoCE and EFA ports from /sys/class/infiniband.
+
+Also warn of patterns in the settings `links.exclude` and `links.fabric` that match no network adapter.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from gpumon.collectors.host.reader import Files, ReadErrors, Turn, list_names, read_text
 from gpumon.collectors.host.topology import PciTopology
-from gpumon.collectors.host.unmatched_patterns import UnmatchedPatterns
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.infiniband import (
     DATA_BITS,
@@ -34,6 +36,10 @@ MAX_PORTS = MAX_SERIES["ports"]
 has one port for each virtual machine.
 """
 
+AFTER_POLLS = 5
+"""Number of polls, 15 s apart, after which the patterns are compared with the adapters. By then all adapters are
+present, even after a boot.
+"""
 WORD = 4
 """Bytes in one unit of the counters port_rcv_data and port_xmit_data."""
 _COUNTERS = frozenset({*ERRORS, "port_rcv_data", "port_xmit_data", "link_downed"})
@@ -49,7 +55,8 @@ class PortReader:
 
     def __init__(self) -> None:
         self._count_at = 0.0
-        self._unmatched = UnmatchedPatterns()
+        self._polls = 0
+        """Number of polls that have read the counters of all adapters."""
         self._topology = PciTopology()
         self._placements: dict[str, Placement] = {}
         self._guids: dict[str, str] = {}
@@ -77,28 +84,36 @@ class PortReader:
             self._count_at = turn.at + SLOW.value
             self._counter_errors = ReadErrors()
             self._topology.refresh(turn.sysfs)
+            self._placements = {}
         places = self._places()
         if counting and not turn.orders.quarantined:
-            self._unmatched.check(turn.orders, self._adapters)
-        self._forget({device for device, _ in places}, counting=counting)
+            self._polls += 1
+            if self._polls == AFTER_POLLS:
+                self._log_unmatched_patterns()
+        for device in self._guids.keys() - {device for device, _ in places}:
+            del self._guids[device]
+            self._retry(device)
         ports = tuple(self._port(device, port, counting=counting) for device, port in places[:MAX_PORTS])
         self._counts = {place: self._counts[place] for place in places[:MAX_PORTS]}
         turn.errors.include(self._counter_errors)
         return PortReadings(ports=ports, left_out=max(0, len(places) - MAX_PORTS))
 
-    def _adapters(self) -> dict[str, tuple[str, str]]:
-        """Return PCI address and board id by device name."""
-        return {device: (self._bus(device)[1], self._board(device)) for device in list_names(self._turn.sysfs, CLASS)}
-
-    def _forget(self, present: Collection[str], *, counting: bool) -> None:
-        """Discard cached data of devices that are not in `present`.
-
-        If `counting`, also discard the cached PCIe placements of all devices.
-        """
-        self._placements = {} if counting else self._placements
-        for device in self._guids.keys() - present:
-            del self._guids[device]
-            self._retry(device)
+    def _log_unmatched_patterns(self) -> None:
+        """Log the configured patterns that match no network adapter."""
+        adapters = {
+            device: (self._bus(device)[1], self._board(device)) for device in list_names(self._turn.sysfs, CLASS)
+        }
+        present = ", ".join(f"{device} ({' '.join(filter(None, names))})" for device, names in adapters.items())
+        for setting, patterns in (
+            ("links.exclude", self._turn.orders.exclude),
+            ("links.fabric", self._turn.orders.fabric),
+        ):
+            for pattern in patterns:
+                if not any(matches((pattern,), device, *names) for device, names in adapters.items()):
+                    log.warning(
+                        "a pattern matches no network adapter: correct or remove it",
+                        extra={"setting": setting, "pattern": pattern, "adapters": present or "none"},
+                    )
 
     def _retry(self, device: str) -> None:
         """Forget which counter files of a device failed or were read. Called if the device was removed or replaced."""
@@ -129,7 +144,8 @@ class PortReader:
     def _port(self, device: str, port: str, *, counting: bool) -> PortReading:
         read_errors = self._turn.errors
         files, folder = self._turn.device(device), f"{CLASS}/{device}/ports/{port}"
-        guid = self._guid(device)
+        guid = read_text(self._turn.device(device), f"{CLASS}/{device}/node_guid")
+        guid = guid if guid.strip("0:") else ""  # a renaming of the device does not change it
         if self._guids.setdefault(device, guid) != guid:  # the device was replaced
             self._guids[device] = guid
             self._retry(device)
@@ -159,11 +175,6 @@ class PortReader:
         invalid = {path for path in self._invalid if path.startswith(folder)}
         there = {f"{folder}/{name}" for name in list_names(files, folder)} if invalid else set()
         return bool(invalid) and {path for path in there if path.rpartition("/")[2] in _COUNTERS} <= invalid
-
-    def _guid(self, device: str) -> str:
-        """Return the device's node GUID, which a renaming does not change; "" if the GUID is missing or zero."""
-        text = read_text(self._turn.device(device), f"{CLASS}/{device}/node_guid")
-        return text if text.strip("0:") else ""
 
     def _bus(self, device: str) -> tuple[str, str]:
         """Return the kernel driver and PCI address of a device; the address is "" if the device is not on a PCI bus."""
@@ -217,8 +228,17 @@ class PortReader:
 
         A counter with `bits` bits stops at its maximum. The poll that first reads the maximum returns it.
         """
-        text = self._counter_text(files, path)
-        if text is None or not text.isdecimal():  # a port without counters has "N/A (no PMA)"
+        if path in self._invalid:
+            return None
+        try:
+            text = files.read(path)
+        except OSError as error:
+            if error.errno == errno.EINVAL and path not in self._answered:
+                self._invalid.add(path)
+            self._counter_errors.note(path, error)
+            return None
+        self._answered.add(path)
+        if not text.isdecimal():  # a port without counters has "N/A (no PMA)"
             return None
         full = bits is not None and int(text) == (1 << bits) - 1
         if full and path in self._full:
@@ -230,23 +250,6 @@ class PortReader:
             log.info("a counter that had stopped counts again", extra={"file": path})
             self._full.discard(path)
         return float(text)
-
-    def _counter_text(self, files: Files, path: str) -> str | None:
-        """Return the content of a counter file; None if it cannot be read.
-
-        A file that failed with EINVAL before any successful read is not read again.
-        """
-        if path in self._invalid:
-            return None
-        try:
-            text = files.read(path)
-        except OSError as error:
-            if error.errno == errno.EINVAL and path not in self._answered:
-                self._invalid.add(path)
-            self._counter_errors.note(path, error)
-            return None
-        self._answered.add(path)
-        return text
 
 
 def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:

@@ -6,13 +6,16 @@ Errors that were logged before the agent's first start on this host are marked a
 from __future__ import annotations
 
 import logging
+import os
+import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.kernel_log.lines import FirmwareErrors, Line, parse
-from gpumon.collectors.kernel_log.reader import KernelClock, KernelLog, Record
 from gpumon.model.error_event import KMSG, MAX_TEXTS, OVERRUN, ErrorObservation, LogPosition, common
 
 log = logging.getLogger("gpumon.collectors.kernel_log")
@@ -172,3 +175,181 @@ def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
     """Return whether any of these errors is fatal; None if no line states whether its error is fatal."""
     stated = {line.fatal for _, line in errors} - {None}
     return any(stated) if stated else None
+
+
+MAX_LINES = 2000
+"""Max number of lines in one read, so that neither a storm of errors nor a wrong path blocks the loop."""
+
+_RECORD_LIMIT = 8192
+"""Size of the read buffer in bytes. The kernel refuses a read into a buffer smaller than the record."""
+_USER_SPACE = 8
+"""A record with at least this priority value was written by a process. The facility in it is not the kernel's."""
+_HEADER = re.compile(rb"(\d+),(\d+),(\d+),[^;]*;(.*)")
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of the kernel log."""
+
+    sequence: int
+    """Sequence number since the boot."""
+    seconds: float
+    """Time stamp of the record in seconds since boot, by the clock of the kernel log."""
+    text: str
+    """Text of the record; empty if a process has written it to /dev/kmsg."""
+
+
+class KernelLog:
+    """Reads /dev/kmsg or a file like it. `read` returns each record once, the oldest first.
+
+    `read` opens the log again after an error. If the path is None, `read` returns no records.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.up: bool | None = None
+        """Whether the log can be read; None if the path is None or does not exist."""
+        self.denied = False
+        """Whether permission to open the log is denied: CAP_SYSLOG is missing, or the file mode forbids it."""
+        self.caught_up = False
+        """True once `read` has reached the end of the log."""
+        self.more = False
+        """True if the last `read` stopped at MAX_LINES, so that more records may be waiting."""
+        self.overruns = 0
+        """Number of times that the kernel has overwritten records before they were read."""
+        self.lost = 0
+        """Number of records that were overwritten before they were read. KernelLogWatch resets it when it reports them.
+        """
+        self.last: int | None = None
+        """Sequence number of the newest record that was read."""
+        self._descriptor: int | None = None
+        self._rest = b""
+        self._open()
+
+    def fileno(self) -> int | None:
+        """Return the descriptor for a selector; None if the log is closed or a plain file, which is always ready."""
+        if self._descriptor is None or stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            return None
+        return self._descriptor
+
+    def read(self) -> tuple[Record, ...]:
+        """Return the records since the last call, up to about MAX_LINES lines; () if the log cannot be read."""
+        if self._descriptor is None:
+            self._open()
+        records: list[Record] = []
+        lines_read = 0
+        self.more = True
+        while lines_read < MAX_LINES:
+            chunk = self._chunk()
+            if not chunk:
+                self.more = False
+                self.caught_up |= self._descriptor is not None
+                break
+            *lines, rest = (self._rest + chunk).split(b"\n")
+            self._rest = rest[-_RECORD_LIMIT:]
+            records += [record for line in lines if (record := _parse(line)) is not None]
+            lines_read += max(1, len(lines))
+        return tuple(self._new_records(records))
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _new_records(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield the records that were not returned before.
+
+        For each gap in the sequence numbers, add 1 to `overruns` and the number of missing records to `lost`. A
+        reopened log begins with its oldest record again.
+        """
+        for record in records:
+            last = record.sequence - 1 if self.last is None else self.last
+            if record.sequence <= last:
+                continue
+            gap = record.sequence - last - 1
+            self.overruns += gap > 0
+            self.lost += gap
+            self.last = record.sequence
+            yield record
+
+    def _open(self) -> None:
+        self.up, self.denied, self._rest = None, False, b""
+        if self.path is None:
+            return
+        try:
+            # A FIFO that is also opened for writing has no end of file, which a selector would report continuously.
+            access = os.O_RDWR if self.path.is_fifo() else os.O_RDONLY
+            self._descriptor = os.open(self.path, access | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        except PermissionError:
+            self.denied = True
+        except OSError:
+            pass
+        if self._descriptor is not None and stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
+            self.close()  # a folder can be opened like a file, but a selector cannot watch it
+        self.up = self._descriptor is not None
+
+    def _chunk(self) -> bytes:
+        """Return one record of /dev/kmsg, or a part of a file; b"" at the end of the log or if it cannot be read."""
+        while self._descriptor is not None:
+            try:
+                return os.read(self._descriptor, _RECORD_LIMIT)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # overwritten: the next read continues with the oldest record that is left
+                continue
+            except OSError:
+                self.up = False
+                self.close()
+        return b""
+
+
+def _parse(line: bytes) -> Record | None:
+    """Return the record in a line; None for a line without one, such as a line with the previous record's device."""
+    match = _HEADER.fullmatch(line)
+    if match is None:
+        return None
+    priority, sequence, microseconds, text = match.groups()
+    if int(priority) >= _USER_SPACE:
+        text = b""
+    if b"\\x" in text:  # the kernel's escape for a newline and for bytes that are not printable
+        text = _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), text)
+    return Record(int(sequence), int(microseconds) / 1e6, text.decode(errors="replace"))
+
+
+DRIFT = 1e-4
+"""Maximum drift that is assumed between CLOCK_BOOTTIME and the clock of the kernel log, in seconds per second."""
+
+
+class KernelClock:
+    """Converts time stamps of the kernel log to CLOCK_BOOTTIME, which counts suspended time and is adjusted by NTP.
+
+    It adds an offset, which `measure` updates.
+    """
+
+    def __init__(self, now: Callable[[], float] = boot_clock) -> None:
+        self._now = now
+        self._ahead = now() - time.monotonic()
+        """Seconds by which CLOCK_BOOTTIME is ahead of the time stamps."""
+        self._measured_at: float | None = None
+
+    def measure(self, seconds: float) -> None:
+        """Update the offset. `seconds`: time stamp of a record that was just logged.
+
+        After the first call the offset grows by at most DRIFT per second, because the record may have waited before it
+        was read.
+        """
+        now = self._now()
+        ahead = now - seconds
+        if self._measured_at is not None:
+            ahead = min(ahead, self._ahead + (now - self._measured_at) * DRIFT)
+        self._ahead, self._measured_at = ahead, now
+
+    def to_boot_clock(self, seconds: float) -> float:
+        """Return CLOCK_BOOTTIME for a time stamp of the kernel log, both in seconds.
+
+        The result is never in the future.
+        """
+        return min(self._now(), seconds + self._ahead)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gpumon.collectors.nvml.library import INSUFFICIENT_SIZE, Library, NvmlError
-from gpumon.model.fabric import COMPLETED
+from gpumon.model.nvlink import COMPLETED
 
 _UINT, _UINT64, _UINT8 = ctypes.c_uint, ctypes.c_ulonglong, ctypes.c_uint8
 

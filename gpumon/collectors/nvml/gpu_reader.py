@@ -18,9 +18,8 @@ from gpumon.collectors.nvml.library import UNKNOWN, Library, NvmlError
 from gpumon.collectors.nvml.link_reader import Access, LinkReader, NvlinkReader, PeerReader
 from gpumon.collectors.nvml.mig import Instances
 from gpumon.collectors.nvml.table_reader import NO_PROCESS_NAMES, ProcessNames, TableReader, rows_of
-from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import Gpu
-from gpumon.model.nvlink import C2cLink, NvlinkPeer
+from gpumon.model.nvlink import C2cLink, Fabric, NvlinkPeer, Platform
 from gpumon.model.reading import FAST, ONCE, RARE, SLOW, Call, Gpm, Tier, rows
 from gpumon.model.snapshot import GpuReading
 

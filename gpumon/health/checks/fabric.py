@@ -9,8 +9,7 @@ from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import NODE, PASSED, Action, Finding, Level, fail, warn
 from gpumon.health.xid_texts import recovery_of, request_finding
-from gpumon.model.fabric import COMPLETED, HEALTHY, LIMITED, STATES, SUMMARIES, Fabric
-from gpumon.model.nvlink import PEERS
+from gpumon.model.nvlink import COMPLETED, HEALTHY, LIMITED, PEERS, STATES, SUMMARIES, Fabric
 from gpumon.model.snapshot import GUEST
 
 STOPS = SampleWindow("gpumon_service_stops_total", 10 * MINUTE)

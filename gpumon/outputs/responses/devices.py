@@ -8,12 +8,11 @@ from pydantic import Field
 
 from gpumon.health.products import BASES, Basis
 from gpumon.model import infiniband, nvlink
-from gpumon.model.fabric import Fabric, Platform
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import ROLES
 from gpumon.model.mig import Mig
-from gpumon.model.nvlink import C2cLink
+from gpumon.model.nvlink import C2cLink, Fabric, Platform
 from gpumon.model.records import PortRecord
 from gpumon.model.snapshot import PLACES, MigReading
 from gpumon.outputs.formatting import rfc3339

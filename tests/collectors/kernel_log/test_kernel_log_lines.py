@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpumon.collectors.kernel_log.lines import MAX_TEXT, Line, parse, parse_quoted, without_processes
-from gpumon.collectors.kernel_log.reader import KernelLog, Record
+from gpumon.collectors.kernel_log.watch import KernelLog, Record
 from gpumon.model.driver_errors import NIC_ERRORS, NVLINK_DISCOVERY
 from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, DRIVER, NIC, SXID, XID
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from each_case import each_case
 
-from gpumon.collectors.kernel_log.reader import MAX_LINES, KernelLog, Record, _parse
+from gpumon.collectors.kernel_log.watch import MAX_LINES, KernelLog, Record, _parse
 
 XID = b"4,812,9001234567,-;NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
 READ = Record(812, 9001.234567, "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.")

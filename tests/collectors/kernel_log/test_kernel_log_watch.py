@@ -9,8 +9,7 @@ import pytest
 from each_case import each_case
 
 from gpumon.collectors.kernel_log.lines import FirmwareErrors, Line
-from gpumon.collectors.kernel_log.reader import MAX_LINES, KernelClock
-from gpumon.collectors.kernel_log.watch import KernelLogWatch
+from gpumon.collectors.kernel_log.watch import MAX_LINES, KernelClock, KernelLogWatch
 from gpumon.model.error_event import AER, AER_FATAL, AER_NONFATAL, OVERRUN, XID, ErrorObservation, LogPosition
 
 BOOT, OTHER = "boot-1", "boot-0"

@@ -11,8 +11,7 @@ from judging import Ward
 
 from gpumon.health.verdict import NODE, Action, Level
 from gpumon.model.error_event import SXID
-from gpumon.model.fabric import CHECKS, Fabric
-from gpumon.model.nvlink import C2cLink
+from gpumon.model.nvlink import CHECKS, C2cLink, Fabric
 from gpumon.model.snapshot import GUEST, PciBus
 
 SWITCH = "00000000:05:00.0"
