@@ -59,21 +59,19 @@ def main() -> int:
 
 
 def outcome(orders: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Deliver a message, and return the outcome as it is written to the output."""
+    """Deliver a message, and return the outcome as it is written to the output.
+
+    `orders` has the `kind` of the message (a key of _KINDS), and the arguments of that function.
+    """
+    arguments = dict(orders)
     try:
-        deliver(orders)
+        _KINDS[arguments.pop("kind")](**arguments)
     except DeliveryError as error:
         return {"error": str(error), "refused": error.refused}
     except Exception as error:  # noqa: BLE001 - the text of an error that was not foreseen may contain a secret
         place = traceback.extract_tb(error.__traceback__)[-1]
         return {"error": f"{type(error).__name__} in {place.filename}:{place.lineno}", "refused": False}
     return {"error": None, "refused": False}
-
-
-def deliver(orders: Mapping[str, Any]) -> None:
-    """Deliver a message. `orders` has its `kind` (a key of _KINDS) and the arguments of that function."""
-    arguments = dict(orders)
-    _KINDS[arguments.pop("kind")](**arguments)
 
 
 def read_secret(value: str | None, file: str | None) -> str:

@@ -58,10 +58,7 @@ SYNTAX = "write nothing, or for=DURATION, gpu=GPU, or both"
 
 
 class DriverRelease:
-    """Service that makes the sampler processes close released GPUs. Use from the loop's thread.
-
-    It reports which processes of the agent still have a released GPU open.
-    """
+    """Service that makes the sampler processes close released GPUs. Use from the loop's thread."""
 
     answer_seconds = 15.0
     """Maximum seconds until a release request is answered. By then, a child process has ended or is reported as stuck
@@ -116,10 +113,9 @@ class DriverRelease:
         return f"released, but still open in {'; '.join(held)}" if held else self._marker.problem or None
 
     def follow(self) -> None:
-        """Start or end the marker file's release, and make the samplers close the released GPUs and reopen the others.
+        """Apply the marker file and the releases in force: close the released GPUs, and reopen the others.
 
-        Also end releases whose deadline has passed, and publish which processes of the agent still have a released GPU
-        open. If no process has, and the marker file releases GPUs, create the file `<marker>.done`, else delete it.
+        Publish which processes of the agent still have a released GPU open.
         """
         if self._stopping:
             return
@@ -311,9 +307,8 @@ class MarkerWatch:
     def read(self, boot_id: str, bus_id: Callable[[str], str | None]) -> TimeWindow | None:
         """Read the file and return the release that it requests. The release's deadline may have passed.
 
-        Return None if there is no file, if it is unreadable, invalid or names a GPU that the node does not have
-        (`problem` states which), or if it was too old when it was first read. `bus_id` returns the bus id of the GPU
-        with a given uuid, index or PCI address; None if there is no such GPU.
+        Return None if there is no file, if it cannot be used (see `problem`), or if it was too old when it was first
+        read. `bus_id` returns the bus id of the GPU with a given uuid, index or PCI address; None if there is none.
         """
         marker = read_marker(self.path)
         if marker is None:

@@ -108,11 +108,7 @@ class EventRecorder:
         self._loop.every(POSITION_SECONDS, self._clean_up)
 
     def restore(self, stored: StoredState) -> None:
-        """Continue the stored events of this boot, and read the kernel log from the stored position.
-
-        An error at most `event_grouping.PAUSE` (3 min) after the last one of its stored event extends that event;
-        after a longer pause it begins a new event.
-        """
+        """Continue the stored events of this boot, and read the kernel log from the stored position."""
         self._grouper.restore(stored.events)
         self._counted = {event.id: event.count for event in stored.events} | self._counted
         self._position = stored.position
@@ -242,10 +238,9 @@ class EventRecorder:
         self._record()
 
     def _record(self, *, even_if_unchanged: bool = False) -> None:
-        """Submit all changed events and the log position to the store as one batch.
+        """Submit all changed events and the log position to the store, unless an earlier batch is being stored.
 
-        Do nothing while an earlier batch is being stored, whose end submits the changes of that time; nor if no event
-        has changed, unless `even_if_unchanged` is True.
+        The end of that batch submits the changes of its time.
         """
         if self._in_flight or not (self._changed or even_if_unchanged):
             return

@@ -120,10 +120,7 @@ class HealthFile:
         self._loop.every(POLL_SECONDS, self.update)
 
     def stop(self) -> None:
-        """Write the file with `running: false`, so that readers detect the stop at once, not when the file is old.
-
-        Do nothing if an earlier write still hangs after DISK_SECONDS.
-        """
+        """Write the file with `running: false`, unless an earlier write still hangs after DISK_SECONDS."""
         self._wait_for_disk()
         self._write(running=False)
         self._wait_for_disk()
@@ -147,20 +144,25 @@ class HealthFile:
         )
         text = HealthFileContent.from_report(report, agent).model_dump_json(indent=1) + "\n"
         if self._path.is_relative_to(IN_MEMORY):
-            self._settle(_replacement_error(self._path, text), restored=restored)
+            self._settle(self._replace(text), restored=restored)
             return
 
         def write() -> None:
-            error = _replacement_error(self._path, text)
-            self._loop.post(lambda: self._settle(error, restored=restored))
+            notice = self._replace(text)
+            self._loop.post(lambda: self._settle(notice, restored=restored))
 
         self._writing = threading.Thread(target=write, name="health file", daemon=True)
         self._writing.start()
 
-    def _settle(self, error: OSError | None, *, restored: bool) -> None:
-        notice = None
-        if error is not None:
-            notice = f"{self._path} cannot be written ({error.strerror}), so gpumon check exits 3: set health.file"
+    def _replace(self, text: str) -> str | None:
+        """Replace the file. Return why that failed; None if it succeeded."""
+        try:
+            replace_file(self._path, text)
+        except OSError as error:
+            return f"{self._path} cannot be written ({error.strerror}), so gpumon check exits 3: set health.file"
+        return None
+
+    def _settle(self, notice: str | None, *, restored: bool) -> None:
         if notice is not None and notice != self.notice:
             _log.error(notice)
         self.notice = notice
@@ -175,14 +177,6 @@ class HealthFile:
     def _wait_for_disk(self) -> None:
         if self._writing.is_alive():
             self._writing.join(DISK_SECONDS)
-
-
-def _replacement_error(path: Path, text: str) -> OSError | None:
-    try:
-        replace_file(path, text)
-    except OSError as error:
-        return error
-    return None
 
 
 def replace_file(path: Path, text: str) -> None:

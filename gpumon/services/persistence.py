@@ -117,11 +117,7 @@ class Persistence:
 
     @property
     def notice(self) -> str | None:
-        """Return a text with the problems of the store for the operator; None if there are none.
-
-        The problems are the current error, the path to which a damaged file was moved, and the number of rows that
-        could not be read at the start.
-        """
+        """Return a text with the problems of the store for the operator; None if there are none."""
         parts = [self.error] if self.error else []
         if self._writer.moved_aside is not None:
             parts.append(f"{self._path} was damaged and is re-created; the damaged file is {self._writer.moved_aside}")
@@ -131,10 +127,7 @@ class Persistence:
         return ". ".join(parts) or None
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Run a query in the store's thread and return a future with its result. Any thread may call this.
-
-        The future raises StoreError if the query fails.
-        """
+        """Run a query in the store's thread, and return a future with its result or StoreError. Any thread may call."""
         return self._writer.submit(query)
 
     def write(self, work: Callable[[sqlite3.Connection], object]) -> None:

@@ -126,10 +126,9 @@ class Sender(ABC):
 
     @abstractmethod
     def step(self, wanted: Wanted) -> float | None:
-        """Begin an attempt to send what is due. `wanted`: the alerts that fire now.
+        """Begin an attempt to send what is due, and return the seconds until the next call.
 
-        Return the seconds until the next call, which a change of the alerts or the end of the attempt brings forward;
-        None to wait for these.
+        Return None to wait for a change of the alerts or the end of the attempt. `wanted`: the alerts that fire now.
         """
 
     def problems(self) -> Iterator[str]:
@@ -192,10 +191,7 @@ class Sender(ABC):
             self._change(row, failing_since=time.time())
 
     def _change(self, row: NotifiedAlert, **fields: Any) -> None:
-        """Change fields of a row, and store it. Fields that have changed since the row was read remain.
-
-        A row that does not exist, or was removed since, is added.
-        """
+        """Change fields of the current row, or of `row` if there is none any more, and store it."""
         row = replace(self._rows.get(row.alert.key, row), **fields)
         self._rows[row.alert.key] = row
         self._write(partial(records.put_notified, notified=row))

@@ -112,28 +112,19 @@ class TimeWindows:
         self._max_seconds = max_seconds
 
     def stop(self) -> None:
-        """Answer the waiting requests that the agent is stopping, and refuse all further ones.
-
-        A window that a waiting request has started remains in force.
-        """
+        """Refuse the waiting requests and all further ones. A window that was started remains in force."""
         self._stopping = True
         for waiting in self._waiting:
             waiting.future.set_result(_STOPPING)
         self._waiting.clear()
 
     def start(self, request: WindowRequest) -> Future[RequestResult]:
-        """Start a window, which replaces a client's window in force with the same kind, GPU and owner.
-
-        Return a future with the result. Any thread may call this.
-        """
+        """Start a window, which replaces the one in force with this kind, GPU and owner. Any thread may call this."""
         request = replace(request, owner=request.owner.strip(), reason=request.reason.strip())
         return self._post(lambda future: self._start(request, future))
 
     def end(self, selection: WindowSelection) -> Future[RequestResult]:
-        """End the windows in force that match the selection. Any thread may call this.
-
-        Return a future with the result.
-        """
+        """End the windows in force that match the selection. Any thread may call this."""
         end_by = boot_clock() + RECALL_SECONDS
         return self._post(lambda future: self._end(selection, end_by, future))
 
@@ -214,8 +205,7 @@ class TimeWindows:
 class MaintenanceEffect:
     """Calls `record` at once when a maintenance begins or ends.
 
-    It stores that in the running agent's row of the table agent_runs, so that a reboot during the maintenance does not
-    count as a failure, and in the health file, for a `gpumon check` that comes right after the command.
+    A reboot during the maintenance then does not count as a failure, and `gpumon check` shows the maintenance.
     """
 
     answer_seconds = 7.0

@@ -88,10 +88,7 @@ class VerdictWriter:
         self._process_requests()
 
     def _process_requests(self) -> None:
-        """Process the waiting requests to clear verdicts, in the order of their arrival.
-
-        Wait while transitions are being stored, because they may change which verdicts can be cleared.
-        """
+        """Process the waiting requests, unless transitions that may change them are being stored."""
         while self._requests and not self._in_flight:
             request, answer = self._requests.pop(0)
             self._process(request, answer)

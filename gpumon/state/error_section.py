@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpumon.model.error_event import CANCELLED_BY, SXID, UNNAMED, XID, ErrorChange, ErrorEvent
@@ -25,40 +25,30 @@ def apply(errors: Errors, step: Step) -> Errors:
 
 
 def _add(errors: Errors, changes: Sequence[ErrorChange]) -> Errors:
-    xids, sxids = (
-        _increase(counted, (change for change in changes if change.event.kind == kind))
-        for kind, counted in ((XID, errors.xids), (SXID, errors.sxids))
-    )
-    return replace(errors, xids=xids, sxids=sxids, events=_events(errors.events, [each.event for each in changes]))
+    counted = {XID: errors.xids, SXID: errors.sxids}
+    for change in changes:
+        event = change.event
+        if change.increase and event.kind in counted:
+            code, wall = str(event.code), event.last.wall
+            counted[event.kind] = _count(counted[event.kind], event.device, code, change.increase, wall)
+    events = _events(errors.events, [change.event for change in changes])
+    return replace(errors, xids=counted[XID], sxids=counted[SXID], events=events)
 
 
 def _restore(errors: Errors, stored: StoredState) -> Errors:
-    counted = {XID: _copy(errors.xids), SXID: _copy(errors.sxids)}
+    counted = {XID: errors.xids, SXID: errors.sxids}
     for row in stored.counters:
         device = row.device.lower() if row.device.startswith(UNNAMED) else row.device
-        codes = counted[row.kind].setdefault(device, {})
-        meanwhile, later = codes.get(str(row.code), (0.0, 0.0))
-        codes[str(row.code)] = (row.count + meanwhile, max(row.last_wall, later))
+        counted[row.kind] = _count(counted[row.kind], device, str(row.code), row.count, row.last_wall)
     events = _events(stored.events, errors.events)
     position = errors.position or stored.position
     return replace(errors, xids=counted[XID], sxids=counted[SXID], events=events, position=position)
 
 
-def _copy(counted: Counted) -> dict[str, dict[str, tuple[float, float]]]:
-    return {device: dict(codes) for device, codes in counted.items()}
-
-
-def _increase(before: Counted, changes: Iterable[ErrorChange]) -> Counted:
-    increases = [change for change in changes if change.increase]
-    if not increases:
-        return before
-    after = _copy(before)
-    for change in increases:
-        event = change.event
-        codes = after.setdefault(event.device, {})
-        count, last = codes.get(str(event.code), (0.0, 0.0))
-        codes[str(event.code)] = (count + change.increase, max(last, event.last.wall))
-    return after
+def _count(counted: Counted, device: str, code: str, increase: int, wall: float) -> Counted:
+    codes = counted.get(device, {})
+    count, last = codes.get(code, (0.0, 0.0))
+    return {**counted, device: {**codes, code: (count + increase, max(last, wall))}}
 
 
 def _events(before: Sequence[ErrorEvent], newer: Sequence[ErrorEvent]) -> tuple[ErrorEvent, ...]:

@@ -9,7 +9,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,20 +150,23 @@ class StoreWriter:
         self._store = store
 
     def _process(self, job: _Job) -> None:
-        if self._store is None:
+        work, answer = job
+        store = self._store
+        if store is None:
             error: StoreError | None = self._error or StoreError(self.path, "it is not open", "try again")
         else:
-            error = self._attempt(partial(self._execute, self._store, *job))
+
+            def execute() -> None:
+                with store.writing() as connection:
+                    result = work(connection)
+                store.prove_in_place()  # after the commit: the rows are in the file that the next agent opens
+                answer.set_result(result)
+
+            error = self._attempt(execute)
         if error is not None:
-            job[1].set_exception(error)
+            answer.set_exception(error)
             with contextlib.suppress(StoreError):
                 self._close()
-
-    def _execute(self, store: Store, work: Callable[[sqlite3.Connection], T], answer: Future[T]) -> None:
-        with store.writing() as connection:
-            result = work(connection)
-        store.prove_in_place()  # after the commit: the rows are in the file that the next agent opens
-        answer.set_result(result)
 
     def _close(self) -> None:
         store, self._store = self._store, None
