@@ -75,7 +75,7 @@ def add(parser: CommandParser) -> None:
 
 
 def _print_unknown(message: str) -> None:
-    """Print a usage error on the first line of standard output, which Nagios reads."""
+    # on the first line of standard output, which Nagios reads
     print(f"GPU UNKNOWN: {' '.join(message.replace('|', '/').split())}: see `gpumon check --help`.")
 
 
@@ -107,10 +107,9 @@ def _path(flag: str, args: argparse.Namespace) -> str | None:
 def _result(path: str, args: argparse.Namespace) -> tuple[CheckResult, str]:
     try:
         _check_names(args.ignore)
-        names = job_gpus.from_job(args.gpu, os.environ) if args.gpu or args.for_job else None
+        job = job_gpus.from_job(args.gpu, os.environ) if args.gpu or args.for_job else None
         health = read_health(path, args.max_age)
-        gpus = None if names is None else job_gpus.resolve(names, health)
-        result = check_result(health, gpus, args.ignore)
+        result = check_result(health, None if job is None else job_gpus.resolve(job, health), args.ignore)
         return result, _text(result, path, args.output)
     except CheckError as error:
         result = unknown(str(error))

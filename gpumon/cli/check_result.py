@@ -21,17 +21,13 @@ REPAIRED: Mapping[str | None, str] = {
 SILENCE = frozenset(
     {"gpu_denied", "gpu_init_failed", "gpu_lost", "gpu_missing", "gpu_reset_required", "gpu_stuck", "gpu_unreadable"}
 )
-"""Checks that report why a GPU does not answer. If the verdict of such a check is ignored, the GPU that it concerns
-does not make the result unknown.
-"""
+"""Checks that report why a GPU does not answer. If one is ignored, that GPU does not make the result unknown."""
 COUNTING = frozenset({"gpu_count_mismatch", "gpu_missing"})
 """Checks that report missing GPUs. If one of them is ignored, missing GPUs do not make the result unknown."""
 CERTAIN_ORDER = (OK, UNKNOWN, WARN, FAIL)
 """Levels in ascending order of priority if the current state of the node is known."""
 UNCERTAIN_ORDER = (OK, WARN, UNKNOWN, FAIL)
-"""Levels in ascending order of priority if the current state is unknown. The unknown state has priority over a warning,
-but a failure has priority over both.
-"""
+"""The same if the current state is unknown, which has priority over a warning, but not over a failure."""
 
 
 class CheckResult(NamedTuple):
@@ -70,17 +66,14 @@ def unknown(reason: str) -> CheckResult:
 def check_result(
     health: NodeHealth, job: Collection[GpuHealth] | None = None, ignored: Collection[str] = ()
 ) -> CheckResult:
-    """Return the result for the node or, if `job` has the GPUs of a job, for this job.
-
-    `ignored` contains names of checks whose verdicts do not count.
-    """
+    """Return the result for the node, or for a `job` with these GPUs. `ignored`: checks that do not count."""
     excused = {verdict["device"] for verdict in health.verdicts if verdict["check"] in SILENCE.intersection(ignored)}
     gpus = tuple(
         gpu._replace(unwatched="") if gpu.uuid in excused else gpu for gpu in (health.gpus if job is None else job)
     )
     verdicts = [verdict for verdict in health.verdicts if verdict["check"] not in ignored]
     if job is not None:
-        verdicts = list(_select(verdicts, {gpu.uuid for gpu in job}))
+        verdicts = list(_of_job(verdicts, {gpu.uuid for gpu in job}))
     if job is not None or COUNTING.intersection(ignored):
         health = health._replace(missing_gpus=0)
     uncertain = bool(health.stale or _unknown_state(health, gpus))
@@ -92,16 +85,13 @@ def check_result(
     levels += [UNKNOWN] if uncertain else []
     level = max(levels, key=order.index)
     words = _words(health, gpus, verdicts, for_job=job is not None, uncertain=level is UNKNOWN)
-    line = f"GPU {level.name}: {words}{_maintenance(health)}"
-    return CheckResult(level=level, line=_one_line(line), health=health, verdicts=tuple(verdicts), gpus=gpus)
+    maintenance = f" [maintenance {health.maintenance}]" if health.maintenance else ""
+    line = _one_line(f"GPU {level.name}: {words}{maintenance}")
+    return CheckResult(level=level, line=line, health=health, verdicts=tuple(verdicts), gpus=gpus)
 
 
-def _select(verdicts: Iterable[Document], job: Collection[str]) -> Iterator[Document]:
-    """Yield the verdicts that concern a job: those on its GPUs, on the node and on ports.
-
-    `job`: uuids of the job's GPUs. A verdict on another GPU is replaced by the verdicts on the job's GPUs that it
-    inhibits.
-    """
+def _of_job(verdicts: Iterable[Document], job: Collection[str]) -> Iterator[Document]:
+    """Yield the verdicts on the node, on ports and on a job's GPUs, also those that one on another GPU inhibits."""
     for verdict in verdicts:
         device = verdict["device"]
         if device is None or PORT in device or device in job:
@@ -121,12 +111,13 @@ def _words(
         return health.stale
     unknown_state = _unknown_state(health, gpus)
     if unknown_state and all(LEVELS[verdict["level"]] is WARN for verdict in verdicts):
-        return unknown_state + _more(len(verdicts))
+        return unknown_state + (f" (+{len(verdicts)} more)" if verdicts else "")
     if verdicts:
         return _worst_level(verdicts)
     if uncertain:
         return "the agent has not evaluated its checks for every GPU yet. Check again soon."
-    return _ok(gpus, for_job=for_job)
+    names = ", ".join(gpu.name for gpu in gpus) if for_job else f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"
+    return f"{names} healthy." if names else "the job has no GPU; the node is healthy."
 
 
 def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
@@ -142,34 +133,15 @@ def _unknown_state(health: NodeHealth, gpus: Iterable[GpuHealth]) -> str:
     return f"the driver does not count {count} yet: `gpumon inventory` lists them. Check again soon."
 
 
-def _ok(gpus: Collection[GpuHealth], *, for_job: bool) -> str:
-    if not for_job:
-        return f"{len(gpus)} GPU{'s' * (len(gpus) != 1)} healthy."
-    return f"{', '.join(gpu.name for gpu in gpus)} healthy." if gpus else "the job has no GPU; the node is healthy."
-
-
 def _worst_level(verdicts: Sequence[Document]) -> str:
     first, *more = verdicts
-    where = "" if first["gpu"] is None and not first["device"] else f"{_device(first)}: "
-    return f"{where}{first['reason'].rstrip('.')}.{_action(first)}{_more(len(more))}"
-
-
-def _more(count: int) -> str:
-    return f" (+{count} more)" if count else ""
-
-
-def _action(verdict: Document) -> str:
-    if repaired := REPAIRED.get(verdict.get("repair")):
-        return f" {repaired} since: {verdict['action_text']}."
-    return "" if verdict["action"] == Action.NONE else f" Do: {verdict['action_text']}."
-
-
-def _device(verdict: Document) -> str:
-    return str(verdict["device"]) if verdict["gpu"] is None else f"GPU {verdict['gpu']}"
-
-
-def _maintenance(health: NodeHealth) -> str:
-    return f" [maintenance {health.maintenance}]" if health.maintenance else ""
+    device = first["device"] if first["gpu"] is None else f"GPU {first['gpu']}"
+    where = f"{device}: " if device else ""
+    action = "" if first["action"] == Action.NONE else f" Do: {first['action_text']}."
+    if repaired := REPAIRED.get(first.get("repair")):
+        action = f" {repaired} since: {first['action_text']}."
+    others = f" (+{len(more)} more)" if more else ""
+    return f"{where}{first['reason'].rstrip('.')}.{action}{others}"
 
 
 def _one_line(text: str) -> str:
@@ -194,23 +166,20 @@ spec:
 
 
 def device_taint_rules(result: CheckResult, node: str) -> str:
-    """Return, as YAML, a DeviceTaintRule for each failed GPU. `node` is the name of the node in Kubernetes.
-
-    If the node or a port has failed, return one rule for all GPUs of the node; if nothing has failed, an empty string.
-    """
+    """Return, as YAML, a DeviceTaintRule for each failed GPU; one for all GPUs if the node or a port has failed."""
     failed = [verdict for verdict in result.verdicts if LEVELS[verdict["level"]] is FAIL]
     uuids = {gpu.uuid for gpu in result.health.gpus}
     whole = next((verdict for verdict in failed if verdict["device"] not in uuids), None)
-    return "---\n".join(_gpu_rules(result, failed, node) if whole is None else [_rule(whole, node, None)])
-
-
-def _gpu_rules(result: CheckResult, failed: list[Document], node: str) -> Iterator[str]:
-    first = {verdict["device"]: verdict for verdict in reversed(failed)}
+    if whole is not None:
+        return _rule(whole, node, None)
+    rules, first = [], {verdict["device"]: verdict for verdict in reversed(failed)}
     for gpu in result.health.gpus:
         if gpu.uuid in first and gpu.minor is None:
-            yield f"# {gpu.name} ({gpu.uuid}) has failed. It has no rule, because its device number was never read.\n"
+            reason = "It has no rule, because its device number was never read."
+            rules.append(f"# {gpu.name} ({gpu.uuid}) has failed. {reason}\n")
         elif gpu.uuid in first:
-            yield _rule(first[gpu.uuid], node, f"gpu-{gpu.minor}")
+            rules.append(_rule(first[gpu.uuid], node, f"gpu-{gpu.minor}"))
+    return "---\n".join(rules)
 
 
 def _rule(verdict: Document, node: str, device: str | None) -> str:

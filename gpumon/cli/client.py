@@ -93,11 +93,7 @@ class Client:
     max_body: int = MAX_BODY
 
     def get(self, path: str, members: Collection[str], **query: object) -> Any:
-        """Send a GET request and return the JSON object of the response.
-
-        `query`: query parameters; those that are None are omitted. Raise ClientError if the request fails, the object
-        lacks one of `members`, or a URL is asked without a token.
-        """
+        """Return the JSON object of a GET request. Parameters that are None are omitted. It must have `members`."""
         return self._ask("GET", path, members, query)
 
     def fetch(self, path: str) -> Answer:
@@ -139,8 +135,8 @@ class Client:
             ) from error
 
     def _exchange(self, method: str, path: str) -> Answer:
-        headers = {"User-Agent": AGENT, **self._authorization()}
-        connection = self._connection()
+        connection, authorization = self._connection()
+        headers = {"User-Agent": AGENT} | ({"Authorization": authorization} if authorization else {})
         deadline, ended = None, threading.Event()
         try:
             connection.connect()
@@ -165,30 +161,27 @@ class Client:
             raise _NotGpumonError(f"status {answer.status}, more than {self.max_body >> 20} MiB or too many values")
         return Answer(answer.status, answer.headers.get("Content-Type", ""), body)
 
-    def _authorization(self) -> Mapping[str, str]:
-        """Return the Authorization header with the token, else with the URL's user and password; {} without either."""
-        url = urlsplit("" if isinstance(self.address, Path) else self.address)
+    def _connection(self) -> tuple[http.client.HTTPConnection, str]:
+        """Return a connection, and the Authorization header: the token, else the URL's user and password, else ""."""
+        if isinstance(self.address, Path):
+            return _LocalConnection(self.address, self.timeout), ""
+        url = urlsplit(self.address)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(url.hostname or "", url.port, timeout=self.timeout)
         try:
             if self.token_file is not None:
-                return {"Authorization": f"Bearer {read(self.token_file)}"}
+                return connection, f"Bearer {read(self.token_file)}"
         except TokenError as error:
             raise ClientError(str(error)) from error
         if url.username is None:
-            return {}
+            return connection, ""
         pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
-        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        return connection, f"Basic {base64.b64encode(pair.encode()).decode()}"
 
     @property
     def _shown_address(self) -> str:
         scheme, slashes, rest = str(self.address).rpartition("//")
         return str(self.address) if isinstance(self.address, Path) else f"{scheme}{slashes}{rest.rpartition('@')[2]}"
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if isinstance(self.address, Path):
-            return _LocalConnection(self.address, self.timeout)
-        url = urlsplit(self.address)
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        return kind(url.hostname or "", url.port, timeout=self.timeout)
 
 
 class _NotGpumonError(Exception):

@@ -13,8 +13,7 @@ from gpumon.config.configuration_error import did_you_mean
 from gpumon.model import durations
 
 WIDTH = 100
-"""Width of help texts in columns. It is fixed, because reading the terminal's width takes 4 ms of every `gpumon check`.
-"""
+"""Width of help texts in columns: reading the terminal's width would take 4 ms of every `gpumon check`."""
 INDENT = "  "
 
 
@@ -62,10 +61,7 @@ class CommandParser(argparse.ArgumentParser):
         self.epilog = "\n".join(["Examples:", *(f"{INDENT}{command}" for command in commands)])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. Exit with an error that names this command if an argument is unknown.
-
-        If no action is named, use `default_action`.
-        """
+        """Parse the arguments, with `default_action` if no action is named. An error names this command."""
         if self.default_action and (not args or args[0].startswith("-")) and not {"-h", "--help"} & set(args):
             args = [self.default_action, *args]
         parsed, unknown = super().parse_known_args(args, namespace)
@@ -108,10 +104,7 @@ def exit_code(program: str, run: Callable[[], int]) -> int:
 
 
 def duration(text: str) -> float:
-    """Return a duration, such as 5m, in seconds. This is a function for `type=` of argparse.
-
-    Raise argparse.ArgumentTypeError if the duration is invalid or 0.
-    """
+    """Return a duration such as 5m in seconds, for `type=` of argparse: ArgumentTypeError if it is invalid or 0."""
     seconds = durations.seconds(text)
     if not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0: write 90s, 5m or 1h30m")

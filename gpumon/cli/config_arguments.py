@@ -43,11 +43,7 @@ def add_reason_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def reader(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Callable[[], Configuration]:
-    """Return a function that loads the configuration from flags, environment and file.
-
-    Commands call this function at their start, and the daemon also at each reload. It raises ConfigurationError if the
-    configuration is invalid.
-    """
+    """Return a function that loads the configuration from flags, environment and file, or raises ConfigurationError."""
     flags = {flag.name: getattr(args, flag.name, None) for flag in FLAGS}
     named = flags.pop(CONFIG_FILE.name)
     path = configuration_file(named, environ)
@@ -67,10 +63,7 @@ def _node_source() -> NodeSource:
 
 
 def configuration(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Configuration:
-    """Return the configuration from flags, environment and file.
-
-    If it is invalid, raise UserError with all problems that were found.
-    """
+    """Return the configuration from flags, environment and file. Raise UserError with all its problems."""
     try:
         return reader(args, environ)()
     except ConfigurationError as error:
@@ -102,10 +95,7 @@ def web_problem(settings: Configuration) -> str:
 
 
 def client(args: argparse.Namespace, timeout: float = TIMEOUT_SECONDS) -> Client:
-    """Return a client for the agent that the flags name or, without flags, for this host's agent.
-
-    `timeout`: seconds to wait for a response. Raise UserError if the flags or the configuration are invalid.
-    """
+    """Return a client for the agent that the flags name, else for this host's. UserError if these are invalid."""
     if args.token_file is not None and args.url is None:
         raise UserError("--token-file goes with --url: the agent of this host needs no token")
     return Client(args.url or args.socket or local_socket(configuration(args)), args.token_file, timeout)

@@ -77,16 +77,15 @@ def _facts(args: argparse.Namespace) -> HostFacts:
 
 def diagnose(facts: HostFacts) -> Answers:
     """Return the answer of every check. If a check raises an exception, its answer is unknown."""
-    return [(check, _answer(check, facts)) for check in CHECKS]
-
-
-def _answer(check: ReadinessCheck, facts: HostFacts) -> Readiness:
-    try:
-        return check.answer(facts)
-    except Exception as error:  # noqa: BLE001 - the other checks must still be answered
-        return Readiness(
-            UNKNOWN, f"The check itself failed: {error!r}.", "gpumon doctor --bundle gpumon-support.tar.gz"
-        )
+    answers = []
+    for check in CHECKS:
+        try:
+            answer = check.answer(facts)
+        except Exception as error:  # noqa: BLE001 - the other checks must still be answered
+            detail = f"The check itself failed: {error!r}."
+            answer = Readiness(UNKNOWN, detail, "gpumon doctor --bundle gpumon-support.tar.gz")
+        answers.append((check, answer))
+    return answers
 
 
 def document(answers: Answers) -> dict[str, Any]:

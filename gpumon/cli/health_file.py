@@ -31,10 +31,7 @@ RESTART = "restart the agent (systemctl restart gpumon)"
 
 
 class CheckError(Exception):
-    """Raised if the health of the node or the GPUs of a job cannot be determined.
-
-    The message states why and what to do.
-    """
+    """Raised if the health of the node or the GPUs of a job cannot be determined. The message states what to do."""
 
 
 class GpuHealth(NamedTuple):
@@ -69,8 +66,7 @@ class NodeHealth(NamedTuple):
     level: Level = Level.OK
     """Worst level of the node's verdicts; UNKNOWN before the agent's first evaluation of its checks."""
     verdicts: tuple[Document, ...] = ()
-    """The verdicts that no other verdict inhibits. The member `consequences` has the verdicts that a verdict inhibits.
-    """
+    """The verdicts that no other verdict inhibits, with those that they inhibit as the member `consequences`."""
     gpus: tuple[GpuHealth, ...] = ()
     missing_gpus: int = 0
     """Number of expected GPUs that the driver does not count. Soon after boot, no verdict reports them yet."""
@@ -81,14 +77,18 @@ class NodeHealth(NamedTuple):
 
 
 def read_health(path: StrPath, max_age: float = MAX_AGE_SECONDS) -> NodeHealth:
-    """Return the content of the health file. Raise CheckError if the file cannot be read or is invalid.
-
-    If the file may be out of date, for example because the agent has not evaluated its checks for `max_age` seconds,
-    `stale` of the result states why.
-    """
+    """Return the content of the health file. Raise CheckError if the file cannot be read or is invalid."""
     document = _document(path)
     try:
-        return _node_health(document, max_age, this_boot=document["boot_id"] == boot_id() or _is_in_memory(path))
+        this_boot = document["boot_id"] == boot_id() or _is_in_memory(path)
+        return NodeHealth(
+            level=LEVELS[document["level"]],
+            verdicts=tuple(map(_check_verdict, document["verdicts"])),
+            gpus=tuple(map(_gpu, document["gpus"])),
+            missing_gpus=int(document["gpus_missing"]),
+            maintenance=_maintenance(document["maintenance"], this_boot=this_boot),
+            stale=_stale(document, max_age) if this_boot else f"the node was rebooted since the agent ran: {START}.",
+        )
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise _invalid_file(path) from error
 
@@ -129,8 +129,7 @@ def _reason(path: StrPath, error: OSError) -> str:
 def _is_in_memory(path: StrPath) -> bool:
     """Return whether the file is on a tmpfs, so that it was written in this boot, whatever boot id it contains.
 
-    In systemd-nspawn a service with ProtectKernelTunables reads the boot id of the host, and a shell that of the
-    container.
+    In systemd-nspawn a service with ProtectKernelTunables reads the boot id of the host, not of the container.
     """
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
@@ -138,17 +137,6 @@ def _is_in_memory(path: StrPath) -> bool:
         return False
     above = [(len(point), kind) for point, kind in mounts if Path(path).resolve().is_relative_to(point)]
     return max(above)[1] == "tmpfs"
-
-
-def _node_health(document: Any, max_age: float, *, this_boot: bool) -> NodeHealth:
-    return NodeHealth(
-        level=LEVELS[document["level"]],
-        verdicts=tuple(map(_check_verdict, document["verdicts"])),
-        gpus=tuple(map(_gpu, document["gpus"])),
-        missing_gpus=int(document["gpus_missing"]),
-        maintenance=_maintenance(document["maintenance"], this_boot=this_boot),
-        stale=_stale(document, max_age) if this_boot else f"the node was rebooted since the agent ran: {START}.",
-    )
 
 
 def _stale(document: Any, max_age: float) -> str:
@@ -165,7 +153,6 @@ def _stale(document: Any, max_age: float) -> str:
 
 
 def _maintenance(window: Document | None, *, this_boot: bool) -> str | None:
-    """Return the maintenance window as text; None if it is over: by the boot clock if the file is of this boot."""
     if window is None:
         return None
     until = str(window["until"])

@@ -19,9 +19,7 @@ SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 ORDINAL = "GPU_DEVICE_ORDINAL"
 SLURM_JOB = "SLURM_JOB_ID"
 NO_DEVICE = ("-1", "NoDevFiles")
-"""Values that end a list of GPUs: CUDA ignores what follows "-1", and Slurm writes "NoDevFiles" for a job without
-GPUs.
-"""
+"""Values that end a list of GPUs: CUDA ignores what follows "-1"; Slurm writes "NoDevFiles" without GPUs."""
 
 
 class GpuNames(NamedTuple):
@@ -32,13 +30,13 @@ class GpuNames(NamedTuple):
 
 
 def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
-    """Return the names of the job's GPUs. Raise CheckError if neither a flag nor an environment variable lists them.
-
-    `flags`: the values of --gpu, which take precedence; an empty value raises CheckError too. A Slurm job for which no
-    variable lists GPUs has no GPU.
-    """
+    """Return the names of the job's GPUs from `flags` (values of --gpu), else from variables; CheckError without."""
     if flags:
-        return GpuNames("--gpu", tuple(name for text in flags for name in _from_flag(text)))
+        names = {text: tuple(_split(text)) for text in flags}
+        for text, own in names.items():
+            if not own:  # a mistake in a script, not a job without GPUs
+                raise CheckError(f"--gpu {text!r} names no GPU: give its index, its uuid or its PCI address.")
+        return GpuNames("--gpu", tuple(name for own in names.values() for name in own))
     cuda = environ.get(CUDA)
     if cuda is not None and "-" in cuda and not cuda.startswith(NO_DEVICE):
         return GpuNames(CUDA, tuple(_split(cuda)))
@@ -49,17 +47,6 @@ def from_job(flags: Sequence[str], environ: Mapping[str, str]) -> GpuNames:
     if SLURM_JOB in environ:
         return GpuNames(SLURM_JOB, ())
     raise CheckError(f"--for-job: none of --gpu, {CUDA}, {', '.join(SLURM)} names the GPUs of the job.")
-
-
-def _from_flag(text: str) -> tuple[str, ...]:
-    """Return the GPUs that the value of a --gpu flag names. Raise CheckError if it names none.
-
-    An empty flag is a mistake in a script, not a job without GPUs.
-    """
-    names = tuple(_split(text))
-    if not names:
-        raise CheckError(f"--gpu {text!r} names no GPU: give its index, its uuid or its PCI address.")
-    return names
 
 
 def _split(text: str) -> Iterator[str]:
@@ -99,15 +86,10 @@ def _candidates(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable
         return (gpu for gpu in gpus if _matches(name, gpu))
     if origin in SLURM:
         return (gpu for gpu in gpus if gpu.number == int(name))
-    return _gpus_with_index(int(name), gpus)
-
-
-def _gpus_with_index(number: int, gpus: Collection[GpuHealth]) -> Iterable[GpuHealth]:
-    """Return the GPU with this NVML index; by the agent's index if the driver has not renumbered GPUs since boot."""
-    matching = [gpu for gpu in gpus if gpu.nvml_index == number]
+    matching = [gpu for gpu in gpus if gpu.nvml_index == int(name)]
     if matching or any(gpu.moved for gpu in gpus):
         return matching
-    return (gpu for gpu in gpus if gpu.number == number)
+    return (gpu for gpu in gpus if gpu.number == int(name))  # the driver has not renumbered the GPUs since boot
 
 
 def _matches(name: str, gpu: GpuHealth) -> bool:

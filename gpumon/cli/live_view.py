@@ -39,10 +39,7 @@ def in_color() -> bool:
 
 
 def watch(render: Callable[[os.terminal_size], str], seconds: float) -> int:
-    """Show the text that `render` returns, and call `render` again every `seconds`, until q is pressed.
-
-    Return the exit code. If `render` raises ClientError, show the error instead. Raise UserError without a terminal.
-    """
+    """Show the text of `render`, or its ClientError, every `seconds`, until q is pressed. Return the exit code."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("--watch needs a terminal: leave it out to print once")
     with _whole_screen():

@@ -66,10 +66,7 @@ class _Version(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the subcommand that the arguments (default: sys.argv) name, and return its exit code.
-
-    Return USAGE_ERROR after a UserError and 130 after ^C; raise SystemExit for invalid arguments, --help and --version.
-    """
+    """Run the subcommand that the arguments (default: sys.argv) name, and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     first = [command for command in COMMANDS if [command.name] == words[:1]]
     parser = command_parser(first)
@@ -90,11 +87,11 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 
 
 def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
-    """Return the parser of the command line for the subcommands in `complete`, whose modules are imported.
-
-    If `complete` is empty, it has all subcommands without their arguments, and imports no module, which takes time.
-    """
-    parser = CommandParser(prog="gpumon", usage="gpumon [-h] [--version] COMMAND ...", description=_description())
+    """Return the parser with all subcommands, or those in `complete`, whose modules are imported, with arguments."""
+    lines = ["Monitor the GPUs of this host."]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {command.name:<12} {command.help}" for command in group)]
+    parser = CommandParser(prog="gpumon", usage="gpumon [-h] [--version] COMMAND ...", description="\n".join(lines))
     parser.set_examples("gpumon status", "gpumon probe history --since 7d")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subcommands = parser.add_subparsers(
@@ -105,10 +102,3 @@ def command_parser(complete: Sequence[Command] = COMMANDS) -> CommandParser:
         if command in complete:
             command.module.add(sub)
     return parser
-
-
-def _description() -> str:
-    lines = ["Monitor the GPUs of this host."]
-    for title, group in GROUPS.items():
-        lines += ["", f"{title}:", *(f"  {command.name:<12} {command.help}" for command in group)]
-    return "\n".join(lines)

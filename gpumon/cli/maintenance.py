@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
-from gpumon.cli.client import STORED_LATER, Client
+from gpumon.cli.client import STORED_LATER
 from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
 from gpumon.model.time_window import reason_problem
@@ -41,7 +40,16 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    response = _send(client(args), args)
+    agent = client(args)
+    if args.action == "show":
+        response = agent.get(PATH, MEMBERS, kind=KIND)
+    elif args.action == "end":
+        response = agent.change("DELETE", PATH, CHANGED, kind=KIND, reason=args.reason)
+    else:
+        seconds = for_seconds(args.duration)
+        if problem := reason_problem(args.reason, required=True):
+            raise UserError(f'{problem} Give it as a short text: --reason "new power supply".')
+        response = agent.change("POST", PATH, CHANGED, kind=KIND, for_seconds=seconds, reason=args.reason)
     if args.json:
         print(json.dumps(response, indent=2))
     else:
@@ -50,14 +58,3 @@ def run(args: argparse.Namespace) -> int:
         if not response.get("stored", True):
             print(STORED_LATER)
     return 0
-
-
-def _send(agent: Client, args: argparse.Namespace) -> Any:
-    if args.action == "show":
-        return agent.get(PATH, MEMBERS, kind=KIND)
-    if args.action == "end":
-        return agent.change("DELETE", PATH, CHANGED, kind=KIND, reason=args.reason)
-    seconds = for_seconds(args.duration)
-    if problem := reason_problem(args.reason, required=True):
-        raise UserError(f'{problem} Give it as a short text: --reason "new power supply".')
-    return agent.change("POST", PATH, CHANGED, kind=KIND, for_seconds=seconds, reason=args.reason)

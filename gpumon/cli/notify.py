@@ -35,7 +35,12 @@ def run(args: argparse.Namespace) -> int:
         if not names:
             raise UserError("no receiver is configured: see `notifications` in docs/configuration.md")
         raise UserError(f"there is no receiver {args.receiver!r}; configured are {names}")
-    return max(_deliver(name, orders[name]) for name in chosen)
+    code = 0
+    for name in chosen:
+        error = deliver_now(orders[name]).error
+        print(f"{name}: delivered" if error is None else f"{name}: failed: {error}")
+        code = code if error is None else 1
+    return code
 
 
 def _orders(section: NotificationsSection) -> Iterator[tuple[str, Orders]]:
@@ -45,9 +50,3 @@ def _orders(section: NotificationsSection) -> Iterator[tuple[str, Orders]]:
         yield alertmanager.name, alertmanager.orders([(alert, alert.since + TEST_SECONDS)])
     for receiver in message_receivers(section, source="gpumon://test"):
         yield receiver.name, receiver.orders(alert, ended=None)
-
-
-def _deliver(name: str, orders: Orders) -> int:
-    error = deliver_now(orders).error
-    print(f"{name}: delivered" if error is None else f"{name}: failed: {error}")
-    return 0 if error is None else 1

@@ -20,14 +20,7 @@ from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
 from gpumon.model.reading import Page
-from gpumon.model.snapshot import (
-    DriverStatus,
-    Hello,
-    Logged,
-    SamplerStatus,
-    Snapshot,
-    TrialResult,
-)
+from gpumon.model.snapshot import DriverStatus, Hello, Logged, SamplerStatus, Snapshot, TrialResult
 from gpumon.outputs import terminal
 from gpumon.outputs.prometheus import Renderer
 from gpumon.outputs.responses.base import Document, HostTime
@@ -58,18 +51,19 @@ def run(args: argparse.Namespace) -> int:
     log.configure(level="warning", format=settings.log.format)
     reading = SingleReading(settings)
     report = reading.run()
-    print(_render(report, args), end="")
+    if args.prometheus:
+        print("".join(Renderer(lambda: report, page).render(report) for page in Page), end="")
+    elif args.json:
+        print(json.dumps(_document(report), indent=2))
+    else:
+        print(terminal.table(_document(report), shutil.get_terminal_size((120, 24)).columns, color=in_color()), end="")
     if reading.failure is not None:
         print(f"gpumon: {reading.failure}", file=sys.stderr)
     return FAILED if reading.failure is not None or report.node.nvml_up == 0 else 0
 
 
 class SingleReading:
-    """Reads all GPUs and ports once, without an agent.
-
-    The reading ends after at most `deadline` seconds, early if the driver fails or the sampler child process crashes
-    repeatedly.
-    """
+    """Reads all GPUs and ports once, without an agent, in at most DEADLINE_SECONDS."""
 
     def __init__(self, settings: Configuration) -> None:
         self.failure: str | None = f"no GPU could be read within {DEADLINE_SECONDS:g} s"
@@ -112,11 +106,7 @@ class SingleReading:
             self._end(None)
 
     def _supervise(self, state: SamplerStatus) -> None:
-        """Pass the sampler's status to the monitor, and end with a failure if the sampler crashes without progress.
-
-        A sampler makes progress if a GPU on which it has crashed `max_crashes` times is quarantined.
-        """
-        self._monitor.take(state)
+        self._monitor.take(state)  # the sampler makes progress if a GPU on which it crashes is quarantined
         crashes = state.restarts["crash"] + state.restarts["mismatch"]
         if crashes > (SAMPLER.max_crashes or 1) * (1 + len(state.quarantined)):
             self._end(f"the sampler ended {crashes} times before it had read a GPU; its messages are above")
@@ -133,15 +123,6 @@ class SingleReading:
             self._loop.stop()
         else:
             self._loop.call_after(LINKS_SECONDS, self._loop.stop)
-
-
-def _render(report: Report, args: argparse.Namespace) -> str:
-    if args.prometheus:
-        return "".join(Renderer(lambda: report, page).render(report) for page in Page)
-    document = _document(report)
-    if args.json:
-        return json.dumps(document, indent=2) + "\n"
-    return terminal.table(document, shutil.get_terminal_size((120, 24)).columns, color=in_color())
 
 
 def _document(report: Report) -> Document:

@@ -17,7 +17,7 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpumon.cli.client import STORED_LATER, Client, ClientError, NoAgentError, RefusedError
@@ -28,16 +28,14 @@ from gpumon.model.time_window import owner_problem, reason_problem
 from gpumon.outputs.node_text import holds
 from gpumon.outputs.probe_text import history, table
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.result import ProbeResult, from_document
+from gpumon.probe.core.result import from_document
 
 PATH = "/api/v1/probes"
 PAGE = 1000
 """Number of stored runs that are requested from the agent at a time."""
 POLL_SECONDS = 0.25
 RECORD_SECONDS = 10.0
-"""Seconds after the start of a run during which a request for the run is repeated if it gets status 404, because the
-agent may not have recorded the run yet.
-"""
+"""Seconds during which a run that the agent may not have recorded yet (status 404) is asked for again."""
 OUTCOME_CODES = {"ok": 0, "skipped": 3}
 FAILED = 1
 BAR = 30
@@ -65,17 +63,17 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    other_actions = {"history": _show_history, "hold": _begin_hold, "unhold": _end_hold}
-    return other_actions.get(args.action, _run_probe)(args)
-
-
-def _run_probe(args: argparse.Namespace) -> int:
+    if args.action == "history":
+        return _show_history(args)
+    if args.action in {"hold", "unhold"}:
+        return _change_hold(args)
     agent = client(args)
     document = _wait(agent, _begin(agent, args))
     if args.json:
         print(json.dumps(document, indent=2))
     else:
-        print(table(_result(document)), end="")
+        started = from_rfc3339(document["started"]).timestamp()
+        print(table(from_document(document | {"started": started})), end="")
     return OUTCOME_CODES.get(document["outcome"], FAILED)
 
 
@@ -92,21 +90,17 @@ def _begin(agent: Client, args: argparse.Namespace) -> str:
 def _wait(agent: Client, run: str) -> Any:
     deadline = time.monotonic() + RECORD_SECONDS
     while True:
-        document = _result_of(agent, run, patient=time.monotonic() < deadline)
+        try:
+            document = agent.get(f"{PATH}/{run}", ("id",))
+        except RefusedError as refusal:
+            if refusal.status != http.client.NOT_FOUND or time.monotonic() >= deadline:
+                raise
+            document = {"progress": None}
         if "outcome" in document:
             _show_progress("")
             return document
         _show_progress(_bar(document["progress"] or {}))
         time.sleep(POLL_SECONDS)
-
-
-def _result_of(agent: Client, run: str, *, patient: bool) -> Any:
-    try:
-        return agent.get(f"{PATH}/{run}", ("id",))
-    except RefusedError as refusal:
-        if refusal.status != http.client.NOT_FOUND or not patient:
-            raise
-        return {"progress": None}
 
 
 def _bar(progress: Mapping[str, Any]) -> str:
@@ -121,12 +115,14 @@ def _show_progress(line: str) -> None:
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
-def _result(document: Any) -> ProbeResult:
-    return from_document(document | {"started": from_rfc3339(document["started"]).timestamp()})
-
-
 def _show_history(args: argparse.Namespace) -> int:
-    runs = list(_stored_runs(client(args), args))
+    agent, runs, until = client(args), list[Any](), None
+    while True:
+        page = agent.get(PATH, ("probes",), since=args.since, probe=args.probe, limit=PAGE, until=until)["probes"]
+        runs += page
+        if len(page) < PAGE:
+            break
+        until = page[-1]["started"]
     if args.json:
         print(json.dumps(runs, indent=2))
     else:
@@ -134,23 +130,10 @@ def _show_history(args: argparse.Namespace) -> int:
     return 0
 
 
-def _stored_runs(agent: Client, args: argparse.Namespace) -> Iterator[Any]:
-    """Yield the stored probe runs as JSON objects, the newest first. They are requested page by page."""
-    until = None
-    while True:
-        page = agent.get(PATH, ("probes",), since=args.since, probe=args.probe, limit=PAGE, until=until)["probes"]
-        yield from page
-        if len(page) < PAGE:
-            return
-        until = page[-1]["started"]
-
-
 HOLD_PATH, CHANGED = "/api/v1/windows", ("windows", "stored")
 DURATION = "15m"
 PATIENCE_SECONDS = 5.0
-"""Maximum seconds to wait for a response, and to retry while no agent listens. The agent answers a request for a hold
-within about 4 s.
-"""
+"""Maximum seconds to wait for a response, which takes up to 4 s, and to retry while no agent listens."""
 RETRY_SECONDS = 0.1
 UNCERTAIN = 1
 NO_HOLD = "No hold is in force."
@@ -181,28 +164,19 @@ def _add_hold_actions(parser: CommandParser) -> None:
         add_client_flags(action)
 
 
-def _begin_hold(args: argparse.Namespace) -> int:
-    """Begin a hold, and wait until no process of a probe is on a GPU. Return the exit code."""
-    problem = reason_problem(args.reason) or owner_problem(args.owner)
-    if problem:
-        raise UserError(f"{problem} Use a shorter or simpler text.")
-    seconds = for_seconds(args.duration)
-    return _send_hold(args, "POST", {"for_seconds": seconds, "reason": args.reason, "owner": args.owner}, FREE)
-
-
-def _end_hold(args: argparse.Namespace) -> int:
-    return _send_hold(args, "DELETE", {"owner": args.owner, "reason": args.reason}, "")
-
-
-def _send_hold(args: argparse.Namespace, method: str, query: Mapping[str, object], success: str) -> int:
+def _change_hold(args: argparse.Namespace) -> int:
+    method, success, query = "DELETE", "", {"owner": args.owner, "reason": args.reason}
+    if args.action == "hold":
+        if problem := reason_problem(args.reason) or owner_problem(args.owner):
+            raise UserError(f"{problem} Use a shorter or simpler text.")
+        method, success, query = "POST", FREE, query | {"for_seconds": for_seconds(args.duration)}
     agent = client(args, PATIENCE_SECONDS)
     try:
         response = _retry(agent, method, query)
     except ClientError as error:
         if isinstance(error, RefusedError) and error.status != http.client.CONFLICT:
             raise
-        absent = isinstance(error, NoAgentError)
-        print(f"gpumon: {error}{f' {NOT_HELD}' if absent else ''}", file=sys.stderr)
+        print(f"gpumon: {error}{f' {NOT_HELD}' if isinstance(error, NoAgentError) else ''}", file=sys.stderr)
         return UNCERTAIN
     held = holds(response["windows"])
     if success and not held:
@@ -211,16 +185,13 @@ def _send_hold(args: argparse.Namespace, method: str, query: Mapping[str, object
     if args.json:
         print(json.dumps(response, indent=2))
         return 0
-    remarks = [success, "" if response["stored"] else STORED_LATER]
-    print(*filter(None, [*(held or [NO_HOLD]), *remarks]), sep="\n")
+    stored = "" if response["stored"] else STORED_LATER
+    print(*filter(None, [*(held or [NO_HOLD]), success, stored]), sep="\n")
     return 0
 
 
 def _retry(agent: Client, method: str, query: Mapping[str, object]) -> Any:
-    """Send a request and return the response. Retry for PATIENCE_SECONDS while no agent listens.
-
-    The agent thus gets the hold of a job that begins while the agent starts.
-    """
+    """Send a request and return the response. Retry while no agent listens: a job may begin while the agent starts."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

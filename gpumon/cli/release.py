@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from gpumon.cli.client import Client, RefusedError
+from gpumon.cli.client import RefusedError
 from gpumon.cli.command_parser import CommandParser, UserError, for_seconds
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.outputs.node_text import releases
@@ -44,9 +44,15 @@ def add(parser: CommandParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.gpu is not None and args.duration is None and not args.end:
         raise UserError("--gpu needs another flag: add --for DURATION or --end")
-    agent = client(args, WAIT_SECONDS)
+    agent, code = client(args, WAIT_SECONDS), 0
+    query = {"kind": KIND, "gpu": args.gpu, "reason": args.reason}
     try:
-        response, code = _send(agent, args), 0
+        if args.end:
+            response = agent.change("DELETE", PATH, MEMBERS, **query)
+        elif args.duration is None:
+            response = agent.get(PATH, MEMBERS, kind=KIND)
+        else:
+            response = agent.change("POST", PATH, MEMBERS, **query, for_seconds=for_seconds(args.duration))
     except RefusedError as refusal:
         if refusal.status != http.client.CONFLICT or "windows" not in refusal.problem:
             raise
@@ -59,12 +65,3 @@ def run(args: argparse.Namespace) -> int:
         if args.duration and not code:
             print("No process of gpumon has a released GPU open.")
     return code
-
-
-def _send(agent: Client, args: argparse.Namespace) -> Any:
-    if args.end:
-        return agent.change("DELETE", PATH, MEMBERS, kind=KIND, gpu=args.gpu, reason=args.reason)
-    if args.duration is None:
-        return agent.get(PATH, MEMBERS, kind=KIND)
-    seconds = for_seconds(args.duration)
-    return agent.change("POST", PATH, MEMBERS, kind=KIND, for_seconds=seconds, gpu=args.gpu, reason=args.reason)

@@ -65,10 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _driver_loads() -> bool:
-    """Return True if the initialisation of NVML succeeds or hangs, False if it fails.
-
-    A child process makes the call, because the call may crash.
-    """
+    """Return True if the initialisation of NVML, in a child process because it may crash, succeeds or hangs."""
     command = [sys.executable, "-I", "-c", "import pynvml; pynvml.nvmlInit()"]
     child = subprocess.Popen(command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:

@@ -43,21 +43,17 @@ def new_bundle(path: Path) -> Iterator[tarfile.TarFile]:
 def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) -> None:
     """Add all members (files) to the archive. `report`: members with the answers of doctor, as text by name."""
     members = {**report, "configuration.yml": _configuration(facts)}  # in these, secrets are redacted already
-    members |= {name: _redact_member(name, text) for name, text in _members(facts)}
+    for name, text in _members(facts):
+        members[name] = redact_text(text)
+        if name.endswith(".json"):  # it remains valid JSON: its keys show which values are secret
+            with contextlib.suppress(ValueError, RecursionError):  # the answer may be that of another program
+                members[name] = json.dumps(redact("", json.loads(text)), indent=1)
     folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     for name, text in members.items():
         content = text.encode(errors="replace")
         member = tarfile.TarInfo(f"{folder}/{name}")
         member.size, member.mode, member.mtime = len(content), 0o600, int(time.time())
         archive.addfile(member, io.BytesIO(content))
-
-
-def _redact_member(name: str, text: str) -> str:
-    """Return the text of a member with secrets redacted. JSON remains valid: its keys show which values are secret."""
-    if name.endswith(".json"):
-        with contextlib.suppress(ValueError, RecursionError):  # the answer may be that of another program
-            return json.dumps(redact("", json.loads(text)), indent=1)
-    return redact_text(text)
 
 
 def _configuration(facts: HostFacts) -> str:

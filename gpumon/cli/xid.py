@@ -31,24 +31,21 @@ def run(args: argparse.Namespace) -> int:
         rows = [_explain(xids, XID, code) for code in sorted(xids.rows, key=lambda code: (code in RETIRED, code))]
         print(json.dumps(rows, indent=2) if args.json else _table(rows))
         return 0
-    explanation = _explain_arguments(xids, args.code, args.text)
-    print(json.dumps(explanation, indent=2) if args.json else _words(explanation))
-    return 0
-
-
-def _explain_arguments(xids: Catalogue, code: str | None, text: str | None) -> Document:
-    line = None if text is None else parse_quoted(text)
+    line = None if args.text is None else parse_quoted(args.text)
     if line is not None and line.kind not in {XID, SXID}:
         line = None
-    if code is None and line is None:
+    if args.code is None and line is None:
         raise UserError("the line contains no error code: give it too, as in `gpumon xid 149 --text ...`")
-    if code is not None and not code.isdecimal():
-        raise UserError(f"{code!r} is not the number of an Xid: give a number, as in `gpumon xid 79`")
+    if args.code is not None and not args.code.isdecimal():
+        raise UserError(f"{args.code!r} is not the number of an Xid: give a number, as in `gpumon xid 79`")
+    if line is not None and args.code is not None and int(args.code) != line.code:
+        raise UserError(f"the line contains {line.code}, not {args.code}: omit one of them")
     if line is None:
-        return _explain(xids, XID, int(code or 0), without_processes(text or ""))
-    if code is not None and int(code) != line.code:
-        raise UserError(f"the line contains {line.code}, not {code}: omit one of them")
-    return _explain(xids, line.kind, line.code, line.text, fatal=line.fatal)
+        explanation = _explain(xids, XID, int(args.code), without_processes(args.text or ""))
+    else:
+        explanation = _explain(xids, line.kind, line.code, line.text, fatal=line.fatal)
+    print(json.dumps(explanation, indent=2) if args.json else _words(explanation))
+    return 0
 
 
 def _explain(xids: Catalogue, kind: str, code: int, text: str = "", *, fatal: bool | None = None) -> Document:

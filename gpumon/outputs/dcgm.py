@@ -20,8 +20,7 @@ from gpumon.outputs.prometheus import head, number_text, series_prefix
 from gpumon.state.report import Report
 
 Values = Iterator[tuple[Labels, float]]
-"""Pairs of labels and value, one for each series; empty if no value is known. The labels of the GPU itself are omitted.
-"""
+"""Pairs of labels, without those of the GPU itself, and value, one for each series; empty if none is known."""
 XID_WINDOW_SECONDS = 300
 """Length of the window of DCGM_EXP_XID_ERRORS_COUNT in seconds: the default of dcgm-exporter."""
 WATCHES = {
@@ -39,10 +38,7 @@ RESULTS = {OK: 0.0, WARN: 10.0, FAIL: 20.0}
 
 
 def last_xid(report: Report, state: GpuState) -> Values:
-    """Yield the last Xid of the GPU in this boot, or 0 if none is known, even if the kernel log cannot be read.
-
-    Yield nothing if `xid_critical_errors_total` is None. If the Report no longer has the Xid's event, assume this boot.
-    """
+    """Yield the last Xid of the GPU in this boot, or 0 if none is known, even if the kernel log cannot be read."""
     times = state.gpu.xid_last_timestamp_seconds or {"0": 0.0}
     code = int(max(times, key=lambda xid: times[xid]))
     events = [event for event in _xid_events(report, state) if event.code == code]
@@ -68,10 +64,7 @@ def _xid_events(report: Report, state: GpuState) -> list[ErrorEvent]:
 
 
 def health_status(report: Report, state: GpuState) -> Values:
-    """Yield DCGM's result for each health watch: that of its worst verdict, or 0 if it has no verdict.
-
-    Omit a watch whose health is unknown, for example because the GPU has a fault.
-    """
+    """Yield DCGM's result of the worst verdict of each health watch, or 0 without one; omit an unknown health."""
     own = [verdict for verdict in report.health.verdicts if verdict.device in {state.uuid, state.pci_name}]
     for watch, subjects in WATCHES.items():
         verdicts = [verdict for verdict in own if SUBJECT_OF.get(verdict.check) in subjects]  # the worst first
@@ -113,10 +106,7 @@ def gpu_count(report: Report, state: GpuState) -> Values:
 
 
 def ecc_errors(severity: str, period: str, _: Report, state: GpuState) -> Values:
-    """Yield the sum of DRAM and SRAM ECC errors: of the lifetime if `period` is AGG, else since the last GPU reset.
-
-    `severity`: corrected or uncorrected.
-    """
+    """Yield the sum of DRAM and SRAM ECC errors: of the lifetime if `period` is AGG, else since the last reset."""
     errors = (state.gpu.ecc_errors_lifetime_total if period == "AGG" else state.ecc_volatile) or {}
     dram, sram = (errors.get(f"{severity},{location}") for location in ("dram", "sram"))
     if dram is not None and sram is not None:
@@ -137,13 +127,11 @@ class DcgmField(NamedTuple):
     canonical: str
     help: str
     unit: str
-    """Unit of the metric under its legacy name, a key of UNITS. Under a different canonical name it has the base unit.
-    """
+    """A key of UNITS. Under a different canonical name the metric has the base unit."""
     read: Read
     """Function that yields the values for a GPU in gpumon's base unit; it yields nothing if they are unknown."""
     source: str = ""
-    """Name of a row of `Gpu`; if the row has labels, followed by a colon and a label value. Empty for a computed value.
-    """
+    """Name of a row of `Gpu`, with a colon and a label value if the row has labels. Empty for a computed value."""
 
     def type(self, *, canonical: bool) -> str:
         """Return the Prometheus type of the metric: counter if the name of its `source` ends in _total, else gauge.
@@ -278,9 +266,7 @@ FIELDS: tuple[DcgmField, ...] = (
 
 PATH = "/metrics/dcgm"
 _DIGITS = 9
-"""Decimal places to which a value is rounded after conversion to another unit, so that 1980000000 Hz is exactly 1980
-MHz.
-"""
+"""Decimal places to which a converted value is rounded, so that 1980000000 Hz is exactly 1980 MHz."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,9 +59,7 @@ class CatalogueEntry:
     """How often the value is read: fast, state, slow, rare or once; empty if the agent itself provides it."""
     note: str
     detail: bool | tuple[str, ...]
-    """True if /metrics exports the metric only with the setting DETAILED (`metrics.detailed`). A tuple lists the label
-    values whose series are exported only with that setting.
-    """
+    """Whether /metrics exports it only with the setting DETAILED; a tuple has the label values that need it."""
     page: str
     """Path of the page that exports the metric."""
     zeros: bool = True

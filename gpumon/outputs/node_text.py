@@ -124,10 +124,7 @@ NOT_EVALUATED_TEXT = "Unknown: no check has run since the agent started."
 
 
 def gpu_counts(document: Document) -> tuple[int, int]:
-    """Return the number of GPUs that are up, and the number that should be up.
-
-    That is the number of GPUs in the inventory, or of expected ones if greater, without excluded and released ones.
-    """
+    """Return the numbers of GPUs that are up and that should be up, without excluded and released ones."""
     node, states = document["node"], [gpu["state"] for gpu in document["gpus"]]
     total = max(len(states), int(node["gpus_expected"] or 0) - len(node["excluded"]))
     return states.count("up"), total - states.count("released")
@@ -171,10 +168,7 @@ def releases(windows: list[Document]) -> list[str]:
 
 
 def maintenance(window: Document | None, now: str | None = None) -> list[str]:
-    """Return a list with one sentence about the maintenance window; an empty list if there is no window.
-
-    If `now`, the time of the response, is given, the sentence includes the remaining time.
-    """
+    """Return at most one sentence about a maintenance, with the remaining time if the time `now` is given."""
     if window is None:
         return []
     end = f"{_end(window['until'])}{_remaining_time(window, now)}"
@@ -182,10 +176,7 @@ def maintenance(window: Document | None, now: str | None = None) -> list[str]:
 
 
 def holds(windows: list[Document], now: str | None = None) -> list[str]:
-    """Return a list with one sentence about these windows, which hold probes; an empty list if there are none.
-
-    If `now`, the time of the response, is given, the sentence includes the remaining time.
-    """
+    """Return at most one sentence about windows that hold probes, with the remaining time if `now` is given."""
     if not windows:
         return []
     last = max(windows, key=lambda window: str(window["until"]))

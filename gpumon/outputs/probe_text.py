@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from gpumon.outputs.formatting import ABSENT, columns, participants, probe_size, quantity, share
@@ -141,8 +141,7 @@ NO_RUNS = "No run is stored."
 def largest(run: Document) -> Mapping[str, Document]:
     """Return a run's measurements of the largest size, by algorithm; by operation if the run has several.
 
-    Only the data type float32 is used, if the run measured it. The result is empty for a run that failed, timed out or
-    was skipped, because the largest size that it measured may be too small to show what is possible.
+    Other data types than float32 are used only without it. A run that failed, timed out or was skipped has none.
     """
     if run["outcome"] not in DECISIVE:
         return {}
@@ -166,38 +165,28 @@ def baseline_ratio(run: Document, measurement: Document) -> float | None:
 
 
 def history(runs: Sequence[Document]) -> str:
-    """Return a table with a line for each run; a sentence if there are no runs.
-
-    A line has each value at the largest size, and its ratio to this host's median at the time of the run.
-    """
+    """Return a table: for each run, its values at the largest size and their ratios to the median at its time."""
     if not runs:
         return NO_RUNS + "\n"
     algorithms = list(dict.fromkeys(name for run in runs for name in largest(run)))
     titles = ["STARTED", "PROBE", "OUTCOME", "RANKS"]
     titles += [title for name in algorithms for title in (name.upper(), "OF MEDIAN")] + ["REASON", "ID"]
-    return "\n".join(columns([titles, *([*_history_cells(run, algorithms)] for run in runs)])) + "\n"
-
-
-def _history_cells(run: Document, algorithms: Iterable[str]) -> Iterable[str]:
-    yield f"{run['started'][:10]} {run['started'][11:19]}Z"
-    yield run["probe"]
-    yield run["outcome"]
-    yield f"{participants(run).removesuffix(' ranks')} {run['backend']}" if run["ranks"] else "-"
-    by_algorithm = largest(run)
-    for name in algorithms:
-        measurement = by_algorithm.get(name)
-        ratio = None if measurement is None else baseline_ratio(run, measurement)
-        yield "-" if measurement is None else quantity(measurement["value"], measurement["unit"])
-        yield "-" if ratio is None else share(ratio)
-    yield run["reason"] or "-"
-    yield run["id"]
+    lines = [titles]
+    for run in runs:
+        ranks = f"{participants(run).removesuffix(' ranks')} {run['backend']}" if run["ranks"] else "-"
+        cells = [f"{run['started'][:10]} {run['started'][11:19]}Z", run["probe"], run["outcome"], ranks]
+        by_algorithm = largest(run)
+        for name in algorithms:
+            measurement = by_algorithm.get(name)
+            ratio = None if measurement is None else baseline_ratio(run, measurement)
+            cells.append("-" if measurement is None else quantity(measurement["value"], measurement["unit"]))
+            cells.append("-" if ratio is None else share(ratio))
+        lines.append([*cells, run["reason"] or "-", run["id"]])
+    return "\n".join(columns(lines)) + "\n"
 
 
 def partial_run_note(state: ProbeState, probe: str) -> str:
-    """Return a sentence if the newest run of a probe, apart from skipped ones, had too few GPUs to determine its state.
-
-    Else return an empty string.
-    """
+    """Return a sentence if the newest run that was not skipped had too few GPUs to be the current result, or ""."""
     run, last = current_result(state.ran, probe), newest_result(state.ran, probe)
     if last is None or last == run:
         return ""

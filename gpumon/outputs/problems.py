@@ -49,11 +49,7 @@ class NodeProblem:
 
 
 def problems(report: Report) -> tuple[NodeProblem, ...]:
-    """Return the problems of a node: verdicts, faults without a verdict, missing GPUs, a failed probe run, and notices.
-
-    They are sorted by severity, the worst first. In each severity, problems that cannot be observed now come last;
-    apart from that, older problems come first.
-    """
+    """Return the problems, the worst first; of the same severity, those not observed now last, else the oldest."""
     found = (*_verdicts(report), *_faults(report), *_missing_gpus(report), *_probe(report), *_notices(report))
     return tuple(sorted(found, key=lambda each: (SEVERITIES.index(each.severity), each.unobserved, each.since or 0.0)))
 
@@ -78,7 +74,10 @@ def _verdicts(report: Report) -> Iterator[NodeProblem]:
         if check is None:
             continue
         state = report.gpu(verdict.device) if verdict.device else None
-        details = current_reason(verdict, report), _latch_text(verdict, check, report), _consequences(verdict, report)
+        texts = [_with_device(each, report, each.reason.rstrip(".")) for each in report.health.consequences(verdict)]
+        more = f"; and {len(texts) - MAX_CONSEQUENCES} more" if len(texts) > MAX_CONSEQUENCES else ""
+        consequences = f"Consequences: {'; '.join(texts[:MAX_CONSEQUENCES])}{more}." if texts else ""
+        details = current_reason(verdict, report), _latch_text(verdict, check, report), consequences
         yield NodeProblem(
             severity=dict(check.severities).get(verdict.level, "warning"),
             title=_with_device(verdict, report, title(verdict)),
@@ -111,15 +110,6 @@ def _latch_text(verdict: Verdict, check: Check, report: Report) -> str:
         until = f"until it has been ok for {PROOF_AFTER_RESET / MINUTE:.0f} minute: the GPU was reset since"
     effect = "accepts the present state" if check.acceptable else "clears it"
     return f"The verdict is latched {until}; `gpumon clear {verdict.check}{flag}` {effect}."
-
-
-def _consequences(verdict: Verdict, report: Report) -> str:
-    texts = [_with_device(other, report, other.reason.rstrip(".")) for other in report.health.consequences(verdict)]
-    if not texts:
-        return ""
-    more = len(texts) - MAX_CONSEQUENCES
-    listing = "; ".join(texts[:MAX_CONSEQUENCES]) + (f"; and {more} more" if more > 0 else "")
-    return f"Consequences: {listing}."
 
 
 def _faults(report: Report) -> Iterator[NodeProblem]:

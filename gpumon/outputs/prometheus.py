@@ -1,7 +1,4 @@
-"""Renders the metrics of a Report as a page in Prometheus's text format 0.0.4.
-
-A page is rendered at most once per Report. Text that rarely changes is cached for later Reports.
-"""
+"""Renders the metrics of a Report as a page in Prometheus's text format 0.0.4, at most once per Report."""
 
 from __future__ import annotations
 

@@ -22,10 +22,7 @@ _STEP = re.compile(r"^\d+\. ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Runbook:
-    """The runbook of one or more alerts.
-
-    `name` is the last part of its URL. `subject` is the heading above it in the list of runbooks.
-    """
+    """The runbook of alerts: `name` is the last part of its URL, `subject` the heading above it in the list."""
 
     name: str
     subject: str
@@ -79,10 +76,7 @@ def _of_check(check: Check, alerts: tuple[AlertText, ...]) -> str:
 
 
 def _end(check: Check) -> str:
-    """Return a phrase for what clears a verdict of the check, such as "passing for 10m" or "a reboot".
-
-    Return an empty string for the default: the check, which does not latch, has returned ok for one minute.
-    """
+    """Return what clears a verdict, such as "passing for 10m"; "" for the default, ok for one minute."""
     if check.latch is None:
         if check.clear_after == MINUTE:
             return ""

@@ -57,8 +57,7 @@ class Column:
     mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
     """Returns the text for a MIG instance of a GPU."""
     bar: tuple[str, ...] = ()
-    """Fields that determine the bar in a live view: one that is a ratio, or a value and its maximum; empty for no bar.
-    """
+    """Fields of the bar in a live view: a ratio, or a value and its maximum; empty for no bar."""
 
 
 def _memory(readings: Document) -> str:
@@ -105,16 +104,22 @@ def table(document: Document, width: int, *, color: bool) -> str:
 
 
 def status(document: Document, width: int, *, color: bool) -> str:
-    """Return the status as text for `width` columns: problems, actions, GPUs, links, errors and the last all-reduce.
-
-    `document` is the response /api/v1/report, or only its fields in STATUS.
-    """
+    """Return the status from the fields STATUS of /api/v1/report: problems, GPUs, links, errors, last all-reduce."""
     node = document["node"]
     lines = [*_summary(node, color=color), ""]
     for problem in node["problems"]:
         lines += [*_problem_lines(problem, node["time"], width, color=color), ""]
     lines += [*_gpu_lines(document, width, color=color), "", *_connection_lines(document, width)]
-    lines += _event_lines(document, width, color=color)
+    events = node_text.recent_events(document["events"], node["time"])
+    lines += ["Errors of the last day, newest first:"] * bool(events)
+    for event in events[: node_text.MAX_EVENTS]:
+        severity = paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
+        lines.append(f"{severity}{GAP}{printable(node_text.event_title(event))}")
+        for text in (node_text.event_occurrence(event), *node_text.event_advice(event)):
+            lines += _wrap(printable(text), width, indent="  ")
+    if len(events) > node_text.MAX_EVENTS:
+        lines.append(f"{len(events) - node_text.MAX_EVENTS} more: /api/v1/events?since=1d")
+    lines += [""] * bool(events)
     lines += _probe_lines(document["probe"], node["time"], width, color=color)
     return "\n".join((_heading(document, color=color), *lines)) + "\n"
 
@@ -127,10 +132,7 @@ def _summary(node: Document, *, color: bool) -> Iterator[str]:
 
 
 def live(document: Document, width: int, height: int, *, color: bool) -> str:
-    """Return the status for a live view of at most `height` lines: problems and GPUs, with bars if there is room.
-
-    Each problem is complete if there is room for all of them, else it is one line.
-    """
+    """Return the status in at most `height` lines, with bars and complete problems if there is room for them."""
     node = document["node"]
     bar = max(MIN_BAR, min(MAX_BAR, (width - WITHOUT_BARS) // 3 - 3)) if width >= WITHOUT_BARS else 0
     gpus = list(_gpu_lines(document, width, color=color, bar=bar))
@@ -183,21 +185,6 @@ def _problem_lines(problem: Document, now: str, width: int, *, color: bool) -> I
     for label, text in (("", problem["detail"]), ("Do: ", problem["action"]), ("Runbook: ", runbook)):
         if text:
             yield from _wrap(label + printable(text), width, indent="  ")
-
-
-def _event_lines(document: Document, width: int, *, color: bool) -> Iterator[str]:
-    events = node_text.recent_events(document["events"], document["node"]["time"])
-    if events:
-        yield "Errors of the last day, newest first:"
-    for event in events[: node_text.MAX_EVENTS]:
-        severity = paint(event["severity"].upper(), SEVERITY_COLORS[event["severity"]], color=color)
-        yield f"{severity}{GAP}{printable(node_text.event_title(event))}"
-        for text in (node_text.event_occurrence(event), *node_text.event_advice(event)):
-            yield from _wrap(printable(text), width, indent="  ")
-    if len(events) > node_text.MAX_EVENTS:
-        yield f"{len(events) - node_text.MAX_EVENTS} more: /api/v1/events?since=1d"
-    if events:
-        yield ""
 
 
 def _gpu_lines(document: Document, width: int, *, color: bool, bar: int = 0) -> Iterator[str]:

@@ -53,15 +53,13 @@ class Access:
         self.config, self.tls = (WebConfig(), None) if web_config is None else _load(web_config)
         self._signature = self._sign()
         self.notice: str | None = None
-        """Reason why the changed files of the web configuration are not in use; None if the current files are in use.
-        """
+        """Why the changed files of the web configuration are not in use; None if they are."""
 
     def refresh(self) -> bool:
         """Read the web configuration again if it or a file that it names has changed. Return True if it was read.
 
-        The caller must then use the new TLS context. If the files cannot be used, the error is logged once, the
-        previous configuration remains in use, and the result is False. The files are then read at each call, because
-        the new configuration may name other files.
+        If the files cannot be used, the previous configuration remains in use, and the files are read at each call,
+        because the new configuration may name other files.
         """
         if self._path is None or (self.notice is None and self._sign() == self._signature):
             return False
@@ -145,9 +143,8 @@ class Passwords:
         """For each user, the bcrypt hash and the SHA-256 of the password that last matched it."""
 
     async def verify(self, user: str, password: str, users: Mapping[str, str], client: str) -> bool:
-        """Return True if the user exists and the password is right.
+        """Return True if the user exists and the password is right; raise TooManyPasswordsError if too many wait.
 
-        Raise TooManyPasswordsError if too many passwords, or too many of this client, already wait.
         `users`: bcrypt hashes by user name. `client`: address of the client.
         """
         digest, hashed = hashlib.sha256(password.encode()).digest(), users.get(user)

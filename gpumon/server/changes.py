@@ -63,7 +63,14 @@ class ClearFilter(Filter):
 async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> ClearResponse:
     """Clear verdicts, and answer when the change is stored or cannot be stored. Verdicts of active faults are kept."""
     report = sources(request).latest()
-    selection = _selection(chosen, report)
+    if chosen.gpu is not None and chosen.device is not None:
+        raise Problem(400, "Invalid parameter", "gpu and device are both given.", "Give one of them.")
+    device = chosen.device if chosen.gpu is None else gpu_parameter(report, chosen.gpu).uuid
+    if chosen.every == (chosen.check is not None or device is not None):
+        detail = "all is given together with a check or a device." if chosen.every else "No verdict is selected."
+        raise Problem(400, "Invalid parameter", detail, "Give check=NAME, gpu=GPU or device=NAME; or all=true alone.")
+    note = " ".join("".join(character if character.isprintable() else " " for character in chosen.note).split())
+    selection = ClearRequest(check=chosen.check, device=device, note=note)
     answer = await main_loop_answer(sources(request).clear_verdicts(selection), MAIN_LOOP_TIMEOUT_SECONDS)
     if answer.error:
         raise Problem(503, "Not cleared", answer.error, "Retry in ten seconds.")
@@ -76,17 +83,6 @@ async def clear(request: Request, chosen: Annotated[ClearFilter, Query()]) -> Cl
     if not answer.cleared and not chosen.every:
         raise _no_such_verdict(selection, report)
     return ClearResponse.from_answer(answer, report)
-
-
-def _selection(chosen: ClearFilter, report: Report) -> ClearRequest:
-    if chosen.gpu is not None and chosen.device is not None:
-        raise Problem(400, "Invalid parameter", "gpu and device are both given.", "Give one of them.")
-    device = chosen.device if chosen.gpu is None else gpu_parameter(report, chosen.gpu).uuid
-    if chosen.every == (chosen.check is not None or device is not None):
-        detail = "all is given together with a check or a device." if chosen.every else "No verdict is selected."
-        raise Problem(400, "Invalid parameter", detail, "Give check=NAME, gpu=GPU or device=NAME; or all=true alone.")
-    note = " ".join("".join(character if character.isprintable() else " " for character in chosen.note).split())
-    return ClearRequest(check=chosen.check, device=device, note=note)
 
 
 def _no_such_verdict(selection: ClearRequest, report: Report) -> Problem:

@@ -19,26 +19,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 REQUEST_DEADLINE = 10.0
-"""Maximum seconds for a client to send a whole request, so that a slow client does not occupy a connection. If its
-beginning arrives together with the request before, KEEP_ALIVE is the limit.
-"""
+"""Maximum seconds for a client to send a whole request, so that a slow client does not occupy a connection."""
 WRITE_DEADLINE = 30.0
-"""Maximum seconds for which a client that does not read may block the response to it. After that the connection is
-reset.
-"""
+"""Maximum seconds for which a client that does not read may block the response; then the connection is reset."""
 MAX_CONNECTIONS = 256
-"""Maximum number of TCP connections. When another client connects, the connection that was idle longest is closed. If
-none is idle, the new connection is closed.
-"""
+"""Maximum number of TCP connections. For another one, the one that was idle longest is closed, or itself."""
 MAX_LOCAL_CONNECTIONS = 64
 """Maximum number of unix-socket connections of users who may change state; as many are allowed for all other users."""
 KEPT_FOR_METRICS = 32
 """Number of TCP connections that are reserved for requests to /metrics and to the liveness and readiness routes."""
 KEPT_PATHS = ("/metrics", "/-/")
 LOG_INTERVAL_SECONDS = 60.0
-"""Minimum seconds between two log lines about refusals for the same reason. An attacker may cause thousands of refusals
-per second.
-"""
+"""Minimum seconds between two log lines about refusals for the same reason."""
 REASONS = ("connections", "credentials", "descriptors", "token", "user")
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59
@@ -198,10 +190,7 @@ class Connection(asyncio.Protocol):
             self._end_deadline(name)
 
     def _connections_of_kind(self) -> list[Connection]:
-        """Return the open connections of the same `kind`, including this one. They share one maximum number.
-
-        Those that are closing are left out: if many clients connect at once, each must end another one.
-        """
+        """Return the open connections of the same `kind`, including this one, without those that are closing."""
         return [each for each in self._connections if each.kind == self.kind and not each.transport.is_closing()]
 
     @property
@@ -210,10 +199,7 @@ class Connection(asyncio.Protocol):
         return None if self.peer is None else self.peer.may_write
 
     def _make_room(self) -> None:
-        """Close the connection that was idle longest, of the user who has the most connections of this kind.
-
-        Close this new connection if that user has no other idle one. All TCP connections count as those of one user.
-        """
+        """Close the connection that was idle longest, of the user with the most connections, or else this new one."""
         alike = self._connections_of_kind()
         by_user = Counter(other.peer and other.peer.uid for other in alike)
         largest = max(by_user.values())

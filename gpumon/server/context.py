@@ -1,7 +1,4 @@
-"""What the routes share: `Sources` (their interface to the agent), parameters, cached documents, answers.
-
-The functions that parse a parameter raise a Problem for an invalid value.
-"""
+"""What the routes share: `Sources` (their interface to the agent), parameters, cached documents, answers."""
 
 from __future__ import annotations
 
@@ -37,9 +34,7 @@ from gpumon.store.store_error import StoreError
 
 T = TypeVar("T")
 MAIN_LOOP_TIMEOUT_SECONDS = 20.0
-"""Maximum seconds to wait for a change by the main loop, which itself waits a shorter time for the store or its
-children.
-"""
+"""Maximum seconds to wait for the main loop, which itself waits a shorter time for the store or its children."""
 STORE_TIMEOUT_SECONDS = 5.0
 """Maximum seconds to wait for the store."""
 
@@ -63,12 +58,9 @@ class Sources:
     allowed_hosts: frozenset[str]
     """Names that the Host header of a request may have, besides IP addresses. "*" allows any name."""
     allowed_hosts_to_read: frozenset[str]
-    """The same for a request that changes nothing. Contains "*" if remote hosts can connect, which may use other names.
-    """
+    """The same for a request that changes nothing; "*" if remote hosts can connect, which may use other names."""
     request_probe: Callable[[str], Future[ProbeRequest]]
-    """Requests a run of the probe with this name. The future is done when the run is refused, or when the Report that
-    `latest` returns contains the run under its id.
-    """
+    """The future is done when the run is refused, or when the Report that `latest` returns contains it by its id."""
     start_window: Callable[[WindowRequest], Future[RequestResult]]
     """The future is done when the window is stored and has its full effect, or after a timeout."""
     end_windows: Callable[[WindowSelection], Future[RequestResult]]
@@ -76,9 +68,7 @@ class Sources:
     clear_verdicts: Callable[[ClearRequest], Future[ClearResult]]
     """The future is done when the change is stored, or cannot be stored."""
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
-    """Accepts the present state of the given GPUs and ports, or of all, as the expected one. The future is done when
-    the change is stored or refused.
-    """
+    """Accepts the state of the given GPUs and ports, or of all. The future is done when it is stored or refused."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
     """This future and those of `find_runs` and `find_changes` raise StoreError if the store cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
@@ -92,10 +82,7 @@ class Sources:
 
 
 class Filter(BaseModel):
-    """Base of the models of query parameters.
-
-    An unknown parameter is an error, because a misspelled filter would otherwise select everything.
-    """
+    """Base of the models of query parameters. A misspelled filter is an error, as it would select everything."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -175,10 +162,7 @@ class RenderedDocuments:
         self._documents: dict[str, tuple[Report | None, bytes]] = {}
 
     def get(self, name: str, report: Report | None, render: Callable[[], bytes]) -> bytes:
-        """Return the document `name`, from the cache if it was rendered from this Report, else from `render`.
-
-        `report` is None for a document that never changes.
-        """
+        """Return the document, cached if it was rendered from this Report (None for one that never changes)."""
         rendered = self._documents.get(name)
         if rendered is not None and rendered[0] is report:
             return rendered[1]
@@ -198,11 +182,7 @@ def rendered_documents(request: Request) -> RenderedDocuments:
 
 
 def render_once(request: Request, name: str, build: Callable[[Report], ResponseModel]) -> Response:
-    """Return the JSON response that `build` makes from the latest Report, rendered once per Report.
-
-    `name` is the cache key. Do not call this function from a coroutine: it blocks the calling thread while another
-    request renders.
-    """
+    """Return the JSON response, rendered once per Report. `name`: cache key. Not for coroutines: it may block."""
     latest = sources(request).latest()
     body = rendered_documents(request).get(name, latest, lambda: bytes(IndentedJson(build(latest)).body))
     return Response(body, media_type="application/json")

@@ -130,11 +130,7 @@ async def _require_token(
     request: Request,
     _: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, scheme_name="token"))],
 ) -> None:
-    """Raise a Problem unless the client may change the state of the agent; else mark the request as AUTHORIZED.
-
-    A client of the unix socket may if `Peer.may_write` is True; a TCP client may if it sends the token. FastAPI calls
-    this before it validates the parameters.
-    """
+    """Raise a Problem unless the client may change the state of the agent; else mark the request as AUTHORIZED."""
     sources = request.app.state.sources
     peer: Peer | None = request.scope["state"]["connection"].peer
     if peer is None:
@@ -159,11 +155,7 @@ def is_authorized(request: Request) -> bool:
 
 
 def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
-    """Return localhost, the listen address, and the short and fully qualified names of this host, in lower case.
-
-    Fully qualified names come from resolv.conf and hosts in `etc`. DNS is not queried, because that could delay the
-    start.
-    """
+    """Return localhost, the listen address, and the names of this host, in lower case, without a DNS query."""
     name = socket.gethostname()
     short = name.partition(".")[0]
     names = {*LOCAL, listen_host, name, short}
@@ -177,10 +169,7 @@ def own_names(listen_host: str, etc: Path = Path("/etc")) -> frozenset[str]:
 
 
 def is_allowed(header: str, names: frozenset[str]) -> bool:
-    """Return True if a Host header has one of these names or an IP address, or if `names` contains "*".
-
-    An IP address is safe, because DNS rebinding needs a name.
-    """
+    """Return True if a Host header has one of these names or an IP address, which DNS rebinding cannot use."""
     host = host_of(header)
     return ANY in names or host in names or _is_address(host)
 

@@ -30,9 +30,7 @@ BACKLOG = 128
 SEND_BUFFER = 1 << 17
 """Value of SO_SNDBUF for TCP connections in bytes. The page /metrics has about 200 kB, or 20 kB compressed."""
 KEEP_ALIVE = 75
-"""Seconds for which an idle connection is kept open: longer than the usual scrape interval of a minute, so that
-scrapes share a connection.
-"""
+"""Seconds for which an idle connection is kept open: scrapes, usually one a minute, share a connection."""
 MAX_HANDSHAKES = 128
 """Maximum number of TLS handshakes in progress. A connection counts for MAX_CONNECTIONS only after its handshake."""
 SHUTDOWN_SECONDS = 2
@@ -58,10 +56,7 @@ class ListenError(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket. Raise ListenError if that fails.
-
-    An empty host means all addresses, including IPv6. Port 0 means any free port.
-    """
+    """Return a listening TCP socket. Raise ListenError if that fails. An empty host means all addresses."""
     every = not host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if every or ":" in host else socket.AF_INET
     try:
@@ -252,10 +247,7 @@ class HttpEndpoint:
     """The TCP socket, the unix socket and the HTTP server. Requests are answered after `start`."""
 
     def __init__(self, web: WebSection, local_path: Path, create_app: Callable[[], ASGIApp]) -> None:
-        """Open the TCP socket and read the web configuration. Raise ListenError or WebConfigError if that fails.
-
-        `local_path` is the path of the unix socket. `start` calls `create_app`.
-        """
+        """Open the TCP socket and read the web configuration. Raise ListenError or WebConfigError if that fails."""
         self._web = web
         self._local_path = local_path
         self._create_app = create_app

@@ -30,9 +30,7 @@ class LinkRow:
 
     gpu: int
     cells: tuple[LinkCell | None, ...]
-    """Cells by link number; None for a link that only other GPUs have. Empty if the state of no link on the node is
-    known.
-    """
+    """By link number; None for a link that only other GPUs have. Empty if the state of no link is known."""
     up: str
     remarks: tuple[tuple[str, str], ...]
     """Pairs of a text about NVLinks, the fabric or chip-to-chip links, and its CSS class ("" or "critical")."""

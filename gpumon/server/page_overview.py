@@ -125,10 +125,7 @@ def event_place(event: Document) -> str:
 
 
 def transition(change: Document) -> tuple[str, str, str]:
-    """Return the verdict's level after a transition, its CSS class, and the recommended action.
-
-    For a verdict that was cleared, return "cleared", no class, and what cleared the verdict.
-    """
+    """Return the level after a transition, or "cleared", its CSS class, and the action, or what cleared the verdict."""
     if change["change"] == "cleared":
         return "cleared", "", change["cleared_by_text"]
     level = change["verdict"]["level"]

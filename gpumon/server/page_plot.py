@@ -28,10 +28,7 @@ OTHER_SIGN = "✕"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A mark in the plot: the value of one run with one algorithm, or a run without a measurement.
-
-    `series`: index of the algorithm in Plot.series.
-    """
+    """The value of one run with an algorithm (index `series` in Plot.series), or a run without a measurement."""
 
     x: float
     y: float

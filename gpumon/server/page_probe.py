@@ -31,10 +31,7 @@ class PairCell:
 
 
 def groups(run: Document) -> list[tuple[str, list[Document]]]:
-    """Return a title and the measurements, largest size first, by operation, algorithm and data type.
-
-    A single group has no title. A title names the operation and the data type only if the run has several.
-    """
+    """Return a title and the measurements, largest size first, by operation, algorithm and data type."""
     ordered = sorted(run["measurements"], key=lambda item: (*_group_key(item), -item["size"]))
     by_key = {key: list(sizes) for key, sizes in groupby(ordered, _group_key)}
     operations, dtypes = {operation for operation, _, _ in by_key}, {dtype for _, _, dtype in by_key}
@@ -46,10 +43,7 @@ def groups(run: Document) -> list[tuple[str, list[Document]]]:
 
 
 def ratio(run: Document, measurement: Document) -> tuple[str, str]:
-    """Return a measured value as percentage of this host's median, and the CSS class of the text: "" or "warning".
-
-    Return two empty strings if there is no median.
-    """
+    """Return a value as percentage of this host's median, and its CSS class; two empty strings without a median."""
     compared, part = comparison(run, measurement), baseline_ratio(run, measurement)
     if compared is None or part is None:
         return "", ""
@@ -81,12 +75,7 @@ def progress(probe: Document) -> Bar:
 
 
 def pairs(run: Document, report: Document) -> list[tuple[str, list[PairCell]]]:
-    """Return name and cells of each row of the pair matrix, which has a row and a column for each rank.
-
-    A name is the index of the rank's GPU, or "r" and the rank if the GPU is not in the inventory.
-
-    Return an empty list if no pairs were measured, or if there are fewer than 3 or more than MAX_RANKS ranks.
-    """
+    """Return name and cells of each row of the pair matrix; [] for fewer than 3 or more than MAX_RANKS ranks."""
     by_ranks = {tuple(pair["ranks"]): pair for pair in (run["location"] or {"pairs": []})["pairs"]}
     ranks = sorted({rank for both in by_ranks for rank in both})
     if not 2 < len(ranks) <= MAX_RANKS:

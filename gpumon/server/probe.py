@@ -127,10 +127,7 @@ async def run(
 
 
 def _failed_assertion(result: ProbeResult | None, partial: str, now: HostTime, max_age: float | None) -> str:
-    """Return a sentence on why the assertion failed; an empty string if it holds.
-
-    `partial` is a note on a newer run with fewer GPUs, or empty.
-    """
+    """Return why the assertion failed; "" if it holds. `partial`: note on a newer run with fewer GPUs, or ""."""
     if result is None:
         return NO_RUN
     age = age_seconds(result, now)

@@ -57,10 +57,7 @@ def errors(descriptions: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
 
 
 class Problem(Exception):  # noqa: N818 - the term of RFC 9457
-    """An error that the server answers as application/problem+json. Routes raise it.
-
-    `more`: further members of the body.
-    """
+    """An error that the server answers as application/problem+json. `more`: further members of the body."""
 
     def __init__(
         self,

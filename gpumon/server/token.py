@@ -21,10 +21,7 @@ class TokenError(Exception):
 
 
 def ensure(path: Path) -> str:
-    """Return the token in the file; create the file if it does not exist. Raise TokenError if no token is usable.
-
-    Two agents that start at the same time read the same token.
-    """
+    """Return the token in the file; create the file if it does not exist. Raise TokenError if no token is usable."""
     if not path.exists():
         try:
             _create(path)

@@ -19,9 +19,7 @@ _VERIFY = {
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
     "RequireAndVerifyClientCert": ssl.CERT_REQUIRED,
 }
-"""OpenSSL's verify mode for each supported `client_auth_type`. Not supported: two types of exporter-toolkit that do not
-verify the certificate.
-"""
+"""OpenSSL's verify mode by `client_auth_type`. Not supported: two types that do not verify the certificate."""
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _BCRYPT = re.compile(r"\$2[aby]\$(?:0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 
@@ -36,10 +34,7 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, values: Any) -> Any:
-        """Return the values without those that are null or empty, which exporter-toolkit treats as absent.
-
-        An empty mapping of an unsupported key remains, and is refused.
-        """
+        """Drop null and empty values, which exporter-toolkit treats as absent, unless {} has an unsupported key."""
         if not isinstance(values, dict):
             return values
         known = cls.model_fields

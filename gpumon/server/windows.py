@@ -205,10 +205,7 @@ async def _await_acceptance(kind: WindowKind, future: Future[RequestResult]) -> 
 
 
 def _scope(request: Request, kind: WindowKind, gpu: str | None) -> str | None:
-    """Return the bus id of a GPU that is to be released or no longer released; None if `gpu` is.
-
-    A GPU that was bound to another driver after its release began is known only by its PCI address.
-    """
+    """Return the bus id of a GPU; None for None. A GPU bound to another driver is known only by its PCI address."""
     if gpu is None:
         return None
     if kind is not WindowKind.RELEASE:

@@ -70,7 +70,6 @@ def port(facts: HostFacts) -> Readiness:
 
 
 def _same(listener: str, host: str, number: int) -> bool:
-    """Return whether systemd's listener, such as [::]:17400, is the configured host and port."""
     bound, _, port = listener.replace("[", "").replace("]", "").rpartition(":")
     host = "127.0.0.1" if host == "localhost" else host
     return port == str(number) and (bound == host or {bound, host} <= {"", "0.0.0.0", "::"})  # noqa: S104 - binds nothing

@@ -142,11 +142,7 @@ def _assignments(environment: str, pid: str, files: Sequence[str]) -> Sequence[s
 
 
 def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFacts:
-    """Gather and return the facts about this host and its agent.
-
-    Only child processes open the driver or load PyTorch. They are stopped if they hang.
-    `wrong`: problems of the configuration; empty if it is valid.
-    """
+    """Return the facts. Only child processes open the driver or load PyTorch. `wrong`: why it is invalid."""
     errors, address = {"configuration": wrong, "unit": unit.error}, local_socket(configuration)
     errors["web"] = web_problem(configuration)
     try:

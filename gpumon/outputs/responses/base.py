@@ -22,10 +22,7 @@ Timestamp = Annotated[str, BeforeValidator(lambda time: time if isinstance(time,
 
 
 class ResponseModel(BaseModel):
-    """Base of all responses. An absent value is null; only a field with a default may be missing from the JSON.
-
-    `model_validate` makes a response from an object whose attributes have the names of the fields.
-    """
+    """Base of all responses. An absent value is null; only a field with a default may be missing from the JSON."""
 
     # defer_build: building a model takes time, and most agents send only a few of the responses.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, from_attributes=True)
@@ -55,25 +52,19 @@ Model = TypeVar("Model", bound=ResponseModel)
 
 
 def timestamp(description: str, attribute: str | None = None) -> Any:
-    """Return a pydantic field for a time as text in RFC 3339. `description` is a sentence on its meaning.
-
-    `attribute`: attribute from which `model_validate` reads the time, if its name is not that of the field.
-    """
+    """Return a pydantic field for a time. `attribute`: where `model_validate` reads it, if not by the field's name."""
     return Field(description=f"{description} RFC 3339, UTC.", validation_alias=attribute)
 
 
 def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
-    """Return a class decorator that adds a field for each row of these metric tables to a response model.
-
-    The name, type and description of a field come from the row.
-    """
+    """Return a class decorator that adds a field, with its description, for each row of these metric tables."""
 
     def extend(model: type[Model]) -> type[Model]:
-        fields: dict[str, Any] = {
-            name: (_field_type(row), Field(description=_description(row)))
-            for table in tables
-            for name, row in rows(table).items()
-        }
+        fields: dict[str, Any] = {}
+        for name, row in (each for table in tables for each in rows(table).items()):
+            by_label = f" By {', then '.join(row.labels)}." if row.labels else ""
+            description = f"{row.help}{by_label}{' ' + row.note if row.note else ''}"
+            fields[name] = (_field_type(row), Field(description=description))
         return create_model(
             model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
         )
@@ -82,10 +73,7 @@ def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
 
 
 def row_values(table: Table) -> Document:
-    """Return the value of each row of a metric table, by row name; None if the value is absent.
-
-    The values of a row with labels are nested dicts, with one level for each label.
-    """
+    """Return the value of each row of a metric table, as nested dicts, one level for each label; None if absent."""
     values = {}
     for name, row in rows(type(table)).items():
         value = getattr(table, name)
@@ -102,11 +90,6 @@ def _field_type(row: Row) -> Any:
     for _ in row.labels:
         field_type = dict[str, field_type]
     return field_type | None if row.labels else field_type
-
-
-def _description(row: Row) -> str:
-    by_label = f" By {', then '.join(row.labels)}." if row.labels else ""
-    return f"{row.help}{by_label}{' ' + row.note if row.note else ''}"
 
 
 def _nest(row: Row, values: Mapping[str, float]) -> Document:

@@ -116,11 +116,7 @@ class NvlinksResponse(ResponseModel):
 
     @classmethod
     def from_report(cls, report: Report, uuid: str | None = None) -> NvlinksResponse:
-        """Return the NVLinks of the GPU with this uuid, or of all GPUs if `uuid` is None.
-
-        If a GPU has a fault or is released, the readings of its links are null, and only links whose peer was read
-        since the agent started are listed; before the first reading, as many as the store has.
-        """
+        """Return the NVLinks of this GPU, or of all: those read since the start, else as many as are stored."""
         links = []
         for state in report.gpus:
             if uuid not in {None, state.uuid}:

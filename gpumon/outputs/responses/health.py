@@ -201,11 +201,7 @@ def _level_name(value: float | None) -> LevelName:
 
 
 def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
-    """Return the fields of a verdict's response, with its current reason and action.
-
-    While a repair is being verified, the fields describe the repair, and the action is none, so that automation does
-    not repair in a loop.
-    """
+    """Return the fields of a verdict's response. Its action is none while a repair is verified, to repair no loop."""
     health, repair, repaired_at = report.health, performed_repair(verdict, report.boot_id), None
     if repair is not None and health.evaluated_wall is not None and health.evaluated_at is not None:
         booted = health.evaluated_wall - health.evaluated_at
