@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from gpumon.health.device_case import DeviceCases, GpuCase, PortCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase, PortCase
 from gpumon.health.policy import Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import (
@@ -232,14 +231,14 @@ class Check:
             return Paging.NIGHT if self.pages is Paging.NIGHT else Paging.DAY
         return Paging.NEVER if self.pages is Paging.NEVER else Paging.DAY
 
-    def cases(self, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
+    def cases(self, facts: Facts) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
         """Yield (device, function) for each device that the check evaluates. The function returns the finding."""
         if self.gpu is not None:
-            yield from ((case.device, partial(self.gpu, case)) for case in devices.gpus)
+            yield from ((case.device, partial(self.gpu, case)) for case in facts.gpu_cases)
         if self.port is not None:
-            yield from ((case.device, partial(by_role, self.port, case)) for case in devices.ports)
+            yield from ((case.device, partial(by_role, self.port, case)) for case in facts.port_cases)
         if self.node is not None:
-            yield NODE, partial(self.node, devices.facts)
+            yield NODE, partial(self.node, facts)
 
 
 def first_step(steps: str) -> str:

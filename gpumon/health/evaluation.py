@@ -13,7 +13,6 @@ from pathlib import Path
 
 from gpumon.health import clearing, inhibition, remediation
 from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
-from gpumon.health.device_case import DeviceCases, device_cases
 from gpumon.health.facts import Facts, ThresholdOffError
 from gpumon.health.node_health import Health, Pending, node_score
 from gpumon.health.table import BY_NAME, CHECKS
@@ -46,10 +45,9 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
     passed = 0.0 if health.evaluated_uptime is None else facts.now.uptime - health.evaluated_uptime
     verdicts, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
     unvisited, failing_checks = dict(health.pending), dict[Key, str]()
-    devices = device_cases(facts)
     for check in checks:
         in_grace = check.grace and facts.now.at < facts.policy.boot_grace
-        for key, result in _findings(check, devices, failing_checks):
+        for key, result in _findings(check, facts, failing_checks):
             finding = None if in_grace and not (result and result.ended) else result
             case = _CheckRun(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed)
             verdict, waiting, transitions = case.evaluate(facts)
@@ -79,11 +77,9 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
     )
 
 
-def _findings(
-    check: Check, devices: DeviceCases, failing_checks: dict[Key, str]
-) -> Iterator[tuple[Key, Finding | None]]:
+def _findings(check: Check, facts: Facts, failing_checks: dict[Key, str]) -> Iterator[tuple[Key, Finding | None]]:
     """Yield (key, finding) for each device of the check. Texts of exceptions are put into `failing_checks`."""
-    for device, function in _cases(check, devices):
+    for device, function in _cases(check, facts):
         key, finding = (check.name, device), None
         try:
             finding = function()
@@ -94,13 +90,13 @@ def _findings(
         yield key, finding
 
 
-def _cases(check: Check, devices: DeviceCases) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
+def _cases(check: Check, facts: Facts) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
     """Yield (device, function) for each device. Samples from before a recent clearance of a cause do not count."""
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
-    for device, function in check.cases(devices):
-        begin = inhibition.counting_start(check, device, devices.facts)
+    for device, function in check.cases(facts):
+        begin = inhibition.counting_start(check, device, facts)
         if begin is not None and begin not in later:
-            later[begin] = dict(check.cases(device_cases(replace(devices.facts, counted_from=begin))))
+            later[begin] = dict(check.cases(replace(facts, counted_from=begin)))
         yield device, function if begin is None else later[begin][device]
 
 
@@ -280,7 +276,7 @@ def _without_evaluation(
     The time for which a device is absent is counted in `pending`. `waiting`: that of the previous evaluation.
     """
     names = {state.pci_name: state.uuid for state in facts.gpus}
-    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in device_cases(facts).ports)}
+    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
     for key, verdict in verdicts.items():
         if verdict.check not in checks:
             yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.OFF)

@@ -122,7 +122,12 @@ class SampleHistory:
             series = latest.get(name)
             if series is not None:
                 series[_sorted_labels(labels)] = value
-        times, first = self._extend_timeline(at)
+        times = self.times
+        close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
+        if times and (at == times[-1] or close):  # the new point replaces the newest one
+            times = times[:-1]
+        expired = bisect_left(times, at - max(self.windows.values(), default=0.0))
+        times, first = (*times[expired:], at), self.first + expired
         position = first + len(times) - 1
         runs = {
             name: _extend_metric(self.runs.get(name, {}), latest[name], position, first + bisect_left(times, at - keep))
@@ -131,23 +136,12 @@ class SampleHistory:
         begins = any(not runs[name].keys() <= self.runs.get(name, {}).keys() for name in runs)
         return replace(self, times=times, first=first, runs=runs, begins=begins)
 
-    def _extend_timeline(self, at: float) -> tuple[tuple[float, ...], int]:
-        """Return the timeline with the new point, and the ordinal of its first point.
-
-        The new point replaces the newest stored point if that point is less than STEP seconds after its predecessor,
-        unless a series began with the point to be replaced. It also replaces a point of the same time.
-        """
-        times = self.times
-        close = len(times) > 1 and times[-1] - times[-2] < STEP and not self.begins
-        if times and (at == times[-1] or close):
-            times = times[:-1]
-        expired = bisect_left(times, at - max(self.windows.values(), default=0.0))
-        return (*times[expired:], at), self.first + expired
-
     def series(self, metric: str, seconds: float, at: float) -> Iterator[WindowSeries]:
-        """Yield each series of the metric that has a point in the closed interval [at - seconds, at], limited to it."""
-        low = self.first + bisect_left(self.times, at - seconds)
-        high = self.first + bisect_right(self.times, at)
+        """Yield each series of the metric that has a point in the closed interval [at - seconds, at], limited to it.
+
+        Raise LookupError if no check has a window of that metric and length.
+        """
+        low, high = self._limits(metric, seconds, at)
         for labels, runs in self.runs.get(metric, {}).items():
             if cut := self._cut(labels, runs, low, high, at):
                 yield cut
@@ -157,11 +151,16 @@ class SampleHistory:
 
         This is fast for error counters, which hardly ever change: only the time of their last change is compared.
         """
-        low = self.first + bisect_left(self.times, at - seconds)
-        high = self.first + bisect_right(self.times, at)
+        low, high = self._limits(metric, seconds, at)
         for labels, runs in self.runs.get(metric, {}).items():
             if runs.starts[-1] > low and (steps := self._steps(runs, low, high)):
                 yield CounterGrowth(dict(labels), steps)
+
+    def _limits(self, metric: str, seconds: float, at: float) -> tuple[int, int]:
+        """Return the ordinals of the first point in the interval, and of the first one after it."""
+        if self.windows.get(metric, 0.0) < seconds:
+            raise LookupError(f"{metric} is not recorded for {seconds:g} s: add a window to `windows` of the check")
+        return self.first + bisect_left(self.times, at - seconds), self.first + bisect_right(self.times, at)
 
     def _steps(self, runs: _Runs, low: int, high: int) -> tuple[tuple[float, float], ...]:
         steps, before = list[tuple[float, float]](), None
@@ -224,38 +223,13 @@ def _extend_series(runs: _Runs, value: float | None, position: int, oldest: int)
     return runs if starts is runs.starts else _Runs(starts, values)
 
 
-def series_by_device(
-    history: SampleHistory, window: SampleWindow, seconds: float, at: float
-) -> Mapping[str, tuple[WindowSeries, ...]]:
-    """Return every series of the window's metric over the last `seconds` until boot clock `at`, by device."""
-    _require_recorded(history, window)
-    return _by_device(history.series(window.metric, seconds, at))
-
-
-def growth_by_device(
-    history: SampleHistory, window: SampleWindow, at: float
-) -> Mapping[str, tuple[CounterGrowth, ...]]:
-    """Return the counters of the window's metric that increased in it until boot clock `at`, by device."""
-    _require_recorded(history, window)
-    return _by_device(history.growth(window.metric, window.seconds, at))
-
-
-def _by_device(series: Iterable[S]) -> dict[str, tuple[S, ...]]:
-    by_device: dict[str, list[S]] = {}
+def by_device(series: Iterable[S]) -> dict[str, tuple[S, ...]]:
+    """Return the series by device, as verdicts name it: `uuid`, `device/port`, or NODE for a series without device."""
+    grouped: dict[str, list[S]] = {}
     for each in series:
-        by_device.setdefault(_device(each.labels), []).append(each)
-    return {device: tuple(each) for device, each in by_device.items()}
-
-
-def _require_recorded(history: SampleHistory, window: SampleWindow) -> None:
-    if history.windows.get(window.metric, 0.0) < window.seconds:
-        raise LookupError(f"{window} is not recorded: add it to `windows` of the check")
-
-
-def _device(labels: Mapping[str, str]) -> str:
-    if "uuid" in labels:
-        return labels["uuid"]
-    return f"{labels['device']}/{labels['port']}" if "port" in labels else NODE
+        port = f"{each.labels['device']}/{each.labels['port']}" if "port" in each.labels else NODE
+        grouped.setdefault(each.labels.get("uuid", port), []).append(each)
+    return {device: tuple(each) for device, each in grouped.items()}
 
 
 def with_labels(series: Iterable[WindowSeries], **labels: str) -> WindowSeries | None:

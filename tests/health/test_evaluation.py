@@ -12,8 +12,8 @@ from changed_report import changed
 from judging import LOOK, Ward
 
 from gpumon.health.check_row import Check
-from gpumon.health.device_case import GpuCase
 from gpumon.health.evaluation import evaluate
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Policy
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.verdict import NODE, Action, Finding, Level, Verdict, fail

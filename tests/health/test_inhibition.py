@@ -10,7 +10,6 @@ from judging import EVERY, Ward, clear
 
 from gpumon.health import inhibition
 from gpumon.health.check_row import Check, asks_for_no_less
-from gpumon.health.device_case import device_cases
 from gpumon.health.node_health import Health, apply_transitions
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import Action, Clearance, Key, Level, Verdict, VerdictChange, VerdictTransition
@@ -26,7 +25,7 @@ def devices(check: str) -> list[str]:
     row = BY_NAME[check]
     if row.gpu is not None:
         return [state.uuid for state in FACTS.gpus]
-    return [case.device for case in device_cases(FACTS).ports] if row.port is not None else [""]
+    return [case.device for case in FACTS.port_cases] if row.port is not None else [""]
 
 
 @st.composite

@@ -10,9 +10,8 @@ from gpumon.health.sample_windows import (
     STEP,
     SampleHistory,
     SampleWindow,
+    by_device,
     flag_was_set,
-    growth_by_device,
-    series_by_device,
     with_labels,
 )
 from gpumon.health.verdict import NODE
@@ -31,7 +30,7 @@ def test_only_recorded_metrics_are_stored() -> None:
     history = recording(GAUGE).add([Sample(GAUGE, (), 1.0), Sample(TOTAL, (), 1.0)], 0.0)
     assert set(history.runs) == {GAUGE}
     with pytest.raises(LookupError, match="not recorded"):
-        series_by_device(history, SampleWindow(TOTAL, 60.0), 60.0, 0.0)
+        list(history.series(TOTAL, 60.0, 0.0))
 
 
 def test_the_first_increase_of_a_new_series_is_kept() -> None:
@@ -64,16 +63,16 @@ def test_a_window_knows_when_its_last_value_came() -> None:
     assert [series.changed_at for series in history.series(TOTAL, 60.0, 60.0)] == [30.0]
     assert [series.changed_at for series in history.series(TOTAL, 20.0, 60.0)] == [45.0]
     assert not list(history.series(TOTAL, 60.0, 500.0))
-    ((growth,),) = growth_by_device(history, SampleWindow(TOTAL, HOUR), 60.0).values()
+    (growth,) = history.growth(TOTAL, HOUR, 60.0)
     assert growth.steps == ((30.0, 1.0),)
-    assert not growth_by_device(history, SampleWindow(TOTAL, 20.0), 60.0)
+    assert not list(history.growth(TOTAL, 20.0, 60.0))
 
 
 def test_series_belong_to_a_gpu_a_port_or_the_node() -> None:
     history = recording(GAUGE)
     labels = ((("gpu", "0"), ("uuid", "GPU-0")), (("device", "mlx5_0"), ("port", "1")), (("service", "imex"),))
     history = history.add([Sample(GAUGE, each, 1.0) for each in labels], 0.0)
-    found = series_by_device(history, SampleWindow(GAUGE, 60.0), 60.0, 0.0)
+    found = by_device(history.series(GAUGE, 60.0, 0.0))
     assert set(found) == {"GPU-0", "mlx5_0/1", NODE}
     assert with_labels(found[NODE], service="imex") is not None
     assert with_labels(found[NODE], service="fabric_manager") is None

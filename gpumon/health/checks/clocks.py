@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gpumon.health.check_row import MINUTE, Check, same
-from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.products import is_utilization_latched
 from gpumon.health.sample_windows import SampleWindow, flag_was_set, with_labels
@@ -99,7 +99,7 @@ def straggler(gpu: GpuCase) -> Finding | None:
     share, load = gpu.facts.threshold(CLOCK_SHARE), gpu.facts.threshold(BUSY_SHARE)
     if _pace(gpu, load) is None:
         return None
-    same_product = (GpuCase(state, gpu.facts) for state in gpu.facts.gpus if state.gpu.name == gpu.now.name)
+    same_product = (case for case in gpu.facts.gpu_cases if case.now.name == gpu.now.name)
     paces = [pace for case in same_product if (pace := _pace(case, load))]
     if len(paces) < FEWEST:
         return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check_row import MINUTE, Check, Paging, XidCause
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import NODE, PASSED, Action, Finding, Level, fail, warn

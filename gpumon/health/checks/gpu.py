@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging, any_device
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.products import BASES, Basis
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import NODE, PASSED, Action, Clearance, Finding, Level, clear, fail, unknown

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Paging, same
 from gpumon.health.checks import infiniband_counters
-from gpumon.health.device_case import PortCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, PortCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Clearance, Finding, Level, clear, fail, warn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, same
-from gpumon.health.device_case import PortCase
+from gpumon.health.facts import PortCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.check_row import MINUTE, Check, Latch, Paging, covers, same
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.clearing import is_repaired
-from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow, WindowSeries
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Clearance, Finding, Verdict, clear, fail, warn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpumon.health.check_row import MINUTE, Check, covers_same_time, flag_check, same
 from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
-from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, Verdict, fail, warn
 from gpumon.health.xid_texts import recovery_of, request_finding

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.health.check_row import MINUTE, Check, Latch, Paging, Where, XidCause, any_device, began_together
 from gpumon.health.checks.xid import LINKS, sxid_events
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import SHARE, Limit
 from gpumon.health.products import link_speed
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow

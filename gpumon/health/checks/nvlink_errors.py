@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, same
 from gpumon.health.checks.nvlink import FAILED_LINK, RECOVERIES, can_evaluate, link_growth
-from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, same
-from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
 from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn

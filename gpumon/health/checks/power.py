@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check_row import MINUTE, Check, Paging
-from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow, with_labels
 from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, fail, warn

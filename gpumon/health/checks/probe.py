@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, same
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.verdict import (
     NODE,
     PASSED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check_row import MINUTE, Check, Paging
-from gpumon.health.device_case import GpuCase
+from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Limit, Range
 from gpumon.health.verdict import FAIL, OFF, OK, PASSED, WARN, Action, Finding, fail, warn
 

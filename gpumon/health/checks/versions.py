@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpumon.health.check_row import MINUTE, Check
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
 
 OF_NODE: Mapping[str, str] = {"driver": "The driver", "nccl": "NCCL"}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpumon.health.check_row import HOUR, MINUTE, Check, Paging
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, SHARE, Limit, Range
 from gpumon.health.products import is_coherent, is_utilization_latched
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels

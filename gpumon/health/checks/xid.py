@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from gpumon.health import xids
 from gpumon.health.catalogue import NVLINK, RECOVERY_ACTION, Explanation
 from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, began_together, covers, same
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.verdict import (
     ACTIONS,

@@ -22,8 +22,7 @@ from gpumon.health.checks.xid import (
     worst,
     xids_outside_maintenance,
 )
-from gpumon.health.device_case import GpuCase
-from gpumon.health.facts import Facts
+from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import FAIL, NODE, PASSED, WARN, Action, Finding, Verdict, clear, fail, warn
