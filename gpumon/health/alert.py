@@ -30,7 +30,6 @@ class Alert:
     area: str
     """Value of the label `class`, by which a receiver is chosen."""
     state: str
-    """pending, firing or resolved."""
     labels: Labels
     """Sorted pairs of label and value: `check`; for a GPU also `gpu` and `uuid`, for a port `device` and `port`."""
     summary: str
@@ -39,8 +38,7 @@ class Alert:
     """What to do, as `gpumon status` shows it: the verdict's action, then the first step of the runbook."""
     runbook_url: str
     since: float
-    """Time in seconds since the epoch at which the verdict was raised; for a pending alert, at which its finding began.
-    """
+    """Time (seconds since the epoch) at which the verdict was raised; if pending, at which its finding began."""
     firing_since: float | None = None
     """Time at which the alert began to fire, in seconds since the epoch; None while it is pending."""
     resolved_at: float | None = None
@@ -109,14 +107,21 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> It
         inhibited = (verdict if end is None else end.verdict).inhibited_by is not None
         if rule is None or inhibited or (end is not None and not _is_shown(end, rule, health, boot_id)):
             continue
-        fired = _lasted(verdict, health.evaluated_at if end is None else end.time.at, boot_id) >= rule.for_seconds
-        if fired or end is None:
-            yield replace(
-                _of_verdict(rule, verdict, health, gpus, boot_id),
-                state=PENDING if not fired else FIRING if end is None else RESOLVED,
-                firing_since=since + rule.for_seconds if fired else None,
-                resolved_at=None if end is None else end.time.wall,
-            )
+        at = health.evaluated_at if end is None else end.time.at
+        fired = max(0.0, (at or 0.0) - verdict.raised.at_or_boot(boot_id)) >= rule.for_seconds
+        if not fired and end is not None:
+            continue
+        alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
+        yield replace(
+            alert,
+            state=PENDING if not fired else FIRING if end is None else RESOLVED,
+            since=verdict.raised.wall,
+            firing_since=since + rule.for_seconds if fired else None,
+            resolved_at=None if end is None else end.time.wall,
+            summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
+            description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
+            action=f"{action_sentence(verdict, health, boot_id)} {split_action(rule.first_step)[1]}".strip(),
+        )
 
 
 def _is_shown(end: VerdictTransition, rule: AlertText, health: Health, boot_id: str) -> bool:
@@ -124,22 +129,6 @@ def _is_shown(end: VerdictTransition, rule: AlertText, health: Health, boot_id: 
     if health.evaluated_at is None or end.time.boot_id != boot_id or (end.muted and rule.severity in PAGING):
         return False
     return health.evaluated_at - end.time.at <= RESOLVED_SECONDS
-
-
-def _lasted(verdict: Verdict, at: float | None, boot_id: str) -> float:
-    """Return for how many seconds the verdict was open at a time on the boot clock; 0 for None, as before a start."""
-    return max(0.0, (at or 0.0) - verdict.raised.at_or_boot(boot_id))
-
-
-def _of_verdict(rule: AlertText, verdict: Verdict, health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Alert:
-    alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
-    return replace(
-        alert,
-        since=verdict.raised.wall,
-        summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
-        description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
-        action=f"{action_sentence(verdict, health, boot_id)} {split_action(rule.first_step)[1]}".strip(),
-    )
 
 
 def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
@@ -154,7 +143,9 @@ def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
 
 def _alert(rule: AlertText, key: Key, gpus: Mapping[str, Labels]) -> Alert:
     check, device = key
-    labels = tuple(sorted((("check", check), *_device_labels(device, gpus))))
+    name, _, port = device.partition("/")
+    of_device = gpus.get(device, (("device", name), ("port", port)) if port else (("uuid", name),))
+    labels = tuple(sorted((("check", check), *(pair for pair in of_device if pair[1]))))
     return Alert(
         rule=rule.name,
         severity=rule.severity,
@@ -168,11 +159,3 @@ def _alert(rule: AlertText, key: Key, gpus: Mapping[str, Labels]) -> Alert:
         runbook_url=rule.runbook_url,
         since=0.0,
     )
-
-
-def _device_labels(device: str, gpus: Mapping[str, Labels]) -> Labels:
-    if device in gpus:
-        return gpus[device]
-    name, _, port = device.partition("/")
-    labels = ("device", name) if port else ("uuid", name), ("port", port)
-    return tuple((label, value) for label, value in labels if value)

@@ -59,7 +59,15 @@ class Catalogue:
         """
         texts = (event.text,) if event.code == RECOVERY_ACTION else event.all_texts
         read = self.read(event.kind, event.code, texts, fatal=event.fatal)
-        return read if event.cancelled_wall is None else _cancelled_explanation(read, event.code)
+        if event.cancelled_wall is None:
+            return read
+        return replace(
+            read,
+            severity=Severity.INFO,
+            action=NOTHING,
+            verdict_action=Action.NONE,
+            detail=f"{read.detail} Xid {CANCELLED_BY[event.code]} cleared it.".lstrip(),
+        )
 
     def read(self, kind: str, code: int, texts: Sequence[str] = ("",), *, fatal: bool | None = None) -> Explanation:
         """Return the explanation of an error code. For an Xid it is taken from the most severe of its log lines.
@@ -116,8 +124,7 @@ _TEXTS: Mapping[Action, tuple[str, ...]] = {
     Action.REPLACE: (xids.REPLACE, xids.REPLACE_SOON),
 }
 XID_ACTIONS: Mapping[str, Action] = {text: action for action, texts in _TEXTS.items() for text in texts}
-"""Verdict action by the text of an Xid's first action. Contains the texts of all shipped rows, and of the decoders.
-"""
+"""Verdict action by the text of an Xid's first action. Contains the texts of all shipped rows and decoders."""
 
 RECOVERY_ACTION, NVLINK, FOLLOWER = 154, 74, 45
 """Xids whose log text is decoded, in addition to those of nvlink5.CODES and xid_texts.VARIANTS."""
@@ -135,7 +142,7 @@ def explain(row: Xid, text: str) -> Explanation:
         severity=row.severity,
         action=row.action,
         if_it_recurs=row.if_it_recurs,
-        verdict_action=_verdict_action(row),
+        verdict_action=XID_ACTIONS.get(row.action, Action.INSPECT),
     )
     read = plain
     if row.code == RECOVERY_ACTION:
@@ -156,10 +163,6 @@ def explain(row: Xid, text: str) -> Explanation:
     if "action" in row.ordered:
         read = replace(read, verdict_action=plain.verdict_action, is_own_action=row.action not in XID_ACTIONS)
     return replace(read, **{name: getattr(row, name) for name in row.ordered if name in _ORDERED})
-
-
-def _verdict_action(row: Xid) -> Action:
-    return XID_ACTIONS.get(row.action, Action.INSPECT) if "action" in row.ordered else XID_ACTIONS[row.action]
 
 
 _ORDERED = frozenset({"severity", "action", "if_it_recurs"})
@@ -269,15 +272,4 @@ def _nic(code: int) -> Explanation:
         action=NOTHING if action is Action.NONE else ACTIONS[action],
         verdict_action=action,
         if_it_recurs="update the adapter's firmware, then replace it",
-    )
-
-
-def _cancelled_explanation(read: Explanation, code: int) -> Explanation:
-    over = f"Xid {CANCELLED_BY[code]} cleared it."
-    return replace(
-        read,
-        severity=Severity.INFO,
-        action=NOTHING,
-        verdict_action=Action.NONE,
-        detail=" ".join(filter(None, (read.detail, over))),
     )

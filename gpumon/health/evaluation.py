@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpumon.health import clearing, inhibition, remediation
-from gpumon.health.check_row import HOUR, MINUTE, Check, Latch
+from gpumon.health.check_row import HOUR, MINUTE, Check
 from gpumon.health.facts import Facts, ThresholdOffError
 from gpumon.health.node_health import Health, Pending, node_score
 from gpumon.health.table import BY_NAME, CHECKS
@@ -49,13 +49,14 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
         in_grace = check.grace and facts.now.at < facts.policy.boot_grace
         for key, result in _findings(check, facts, failing_checks):
             finding = None if in_grace and not (result and result.ended) else result
-            case = _CheckRun(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed)
-            verdict, waiting, transitions = case.evaluate(facts)
+            run = _CheckRun(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed, facts)
+            verdict, waiting, change = run.evaluate()
             if verdict is not None:
                 verdicts[key] = verdict
             if waiting is not None:
                 pending[key] = waiting
-            due += transitions
+            if change is not None:
+                due.append(change)
     names = {check.name for check in checks}
     due += _without_evaluation(verdicts, facts, names, health.pending, pending)
     for verdict in tuple(inhibition.ended_with_causes(due, verdicts)):
@@ -78,31 +79,24 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
 
 
 def _findings(check: Check, facts: Facts, failing_checks: dict[Key, str]) -> Iterator[tuple[Key, Finding | None]]:
-    """Yield (key, finding) for each device of the check. Texts of exceptions are put into `failing_checks`."""
-    for device, function in _cases(check, facts):
-        key, finding = (check.name, device), None
-        try:
-            finding = function()
-        except ThresholdOffError:
-            finding = OFF
-        except Exception as error:  # noqa: BLE001 - the other checks are evaluated all the same
-            failing_checks[key] = _exception_text(error)
-        yield key, finding
+    """Yield (key, finding) for each device of the check. Texts of exceptions are put into `failing_checks`.
 
-
-def _cases(check: Check, facts: Facts) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
-    """Yield (device, function) for each device. Samples from before a recent clearance of a cause do not count."""
+    Samples from before a recent clearance of a cause do not count.
+    """
     later: dict[float, dict[str, Callable[[], Finding | None]]] = {}
-    for device, function in check.cases(facts):
+    for device, evaluate_device in check.cases(facts):
+        key, finding = (check.name, device), None
         begin = inhibition.counting_start(check, device, facts)
         if begin is not None and begin not in later:
             later[begin] = dict(check.cases(replace(facts, counted_from=begin)))
-        yield device, function if begin is None else later[begin][device]
-
-
-def _exception_text(error: Exception) -> str:
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        try:
+            finding = evaluate_device() if begin is None else later[begin][device]()
+        except ThresholdOffError:
+            finding = OFF
+        except Exception as error:  # noqa: BLE001 - the other checks are evaluated all the same
+            *_, last = traceback.extract_tb(error.__traceback__)
+            failing_checks[key] = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        yield key, finding
 
 
 def restored_verdicts(verdicts: Iterable[Verdict], boot_id: str) -> Iterator[Verdict]:
@@ -139,119 +133,107 @@ class _CheckRun:
     pending: Pending | None
     passed: float
     """Seconds since the previous evaluation."""
+    facts: Facts
 
-    def evaluate(self, facts: Facts) -> tuple[Verdict | None, Pending | None, list[VerdictTransition]]:
-        """Return the updated verdict, the pending findings and the due transitions.
+    def evaluate(self) -> tuple[Verdict | None, Pending | None, VerdictTransition | None]:
+        """Return the updated verdict, the pending findings and the due transition.
 
         The verdict is None if none is open. The pending findings are None if no change of level is waiting
         or due.
         """
-        finding = self._usable_finding(facts)
-        if finding is None:
+        finding, uptime = self.finding, self.facts.now.uptime
+        if finding is None or self._lacks_evidence(finding):
             # The check cannot be evaluated. Pending time stays valid for a while: the condition may last unobserved.
             verdict = None if self.verdict is None else self.verdict._replace(active=False)
-            waits = self.pending is not None and self.pending.is_valid(facts.now.uptime)
-            return verdict, self.pending if waits else None, []
-        verdict = self._update(finding, facts)
+            waits = self.pending is not None and self.pending.is_valid(uptime)
+            return verdict, self.pending if waits else None, None
+        verdict = None if self.verdict is None else self._update(self.verdict, finding)
         current = OK if verdict is None else verdict.level
-        if verdict is not None and finding.level <= current and self.check.latch is not None and finding.ended is None:
-            return verdict, None, self._latched_transitions(verdict, finding, self.check.latch, facts)
+        latch = self.check.latch if finding.level <= current and finding.ended is None else None
+        if verdict is not None and latch is not None and not verdict.active:
+            cleared_by = clearing.latched_clearance(verdict, latch, self.facts)
+            if cleared_by is not None:
+                return verdict, None, transition(verdict, VerdictChange.CLEARED, self.facts, cleared_by)
+        if verdict is not None and (latch is not None or finding.level == current):
+            return verdict, None, self._action_change(verdict, finding)
         if finding.level == current:
-            return verdict, None, [] if verdict is None else self._action_change(verdict, finding, facts)
+            return verdict, None, None
         patience = self.check.after if finding.level > current else self.check.clear_after
-        waiting = self._waiting_finding(current, finding.level, patience, facts.now.uptime)
+        waiting = self._waiting_finding(current, finding.level, patience)
         if waiting.lasted[finding.level] < patience and finding.ended is not Clearance.GONE:
-            return verdict, waiting, []
-        return verdict, waiting, [self._level_change(verdict, finding, facts)]
+            return verdict, waiting, None
+        return verdict, waiting, self._level_change(verdict, finding)
 
-    def _usable_finding(self, facts: Facts) -> Finding | None:
-        """Return the finding; None if there is none, or if it would lower the verdict without sufficient evidence.
+    def _lacks_evidence(self, finding: Finding) -> bool:
+        """Return whether the finding would lower the verdict, but is UNKNOWN or without enough samples.
 
-        A finding of level UNKNOWN does not lower a verdict, nor does a check whose sample windows are not filled yet,
-        unless `ended` of the finding is one of NEED_NO_SAMPLES.
+        A restart drops all samples. The agent must have run for the length of the check's longest window, at most an
+        hour. If the fault was last active in this boot before the agent's start, the window must not reach back to that
+        time.
         """
-        finding, verdict = self.finding, self.verdict
-        if finding is None or verdict is None or finding.level >= verdict.level or finding.ended in NEED_NO_SAMPLES:
-            return finding
-        return None if finding.level is UNKNOWN or not self._window_is_filled(verdict, facts) else finding
+        if self.verdict is None or finding.level >= self.verdict.level or finding.ended in NEED_NO_SAMPLES:
+            return False
+        now, window = self.facts.now, max((window.seconds for window in self.check.windows), default=0.0)
+        last = self.verdict.last_active
+        before_start = last.boot_id == self.facts.boot_id and last.at <= now.at - now.uptime
+        is_filled = now.uptime >= min(HOUR, window) and not (before_start and now.at - last.at < window)
+        return finding.level is UNKNOWN or not is_filled
 
-    def _window_is_filled(self, verdict: Verdict, facts: Facts) -> bool:
-        """Return whether the samples since the agent's start suffice to lower the verdict. A restart drops all samples.
-
-        The agent must have run for the length of the check's longest window, at most an hour. If the fault was last
-        active in this boot before the agent's start, the longest window must not reach back to that time.
-        """
-        now, window = facts.now, max((window.seconds for window in self.check.windows), default=0.0)
-        last = verdict.last_active
-        before_start = last.boot_id == facts.boot_id and last.at <= now.at - now.uptime
-        return now.uptime >= min(HOUR, window) and not (before_start and now.at - last.at < window)
-
-    def _waiting_finding(self, current: Level, target: Level, patience: float, uptime: float) -> Pending:
+    def _waiting_finding(self, current: Level, target: Level, patience: float) -> Pending:
+        uptime = self.facts.now.uptime
         lasted = (
             self.pending.lasting_seconds(uptime) if self.pending is not None and self.pending.level is current else {}
         )
         crossed = (level for level in Level if current < level <= target or target <= level < current)
         return Pending(current, {level: lasted.get(level, 0.0) for level in crossed}, uptime, patience)
 
-    def _update(self, finding: Finding, facts: Facts) -> Verdict | None:
-        """Return the verdict with the fields updated that change without a transition; None if no verdict is open."""
-        verdict = self.verdict
-        if verdict is None:
-            return None
-        reset_at = clearing.last_reset_at(verdict, facts)
+    def _update(self, verdict: Verdict, finding: Finding) -> Verdict:
+        """Return the verdict with the fields updated that change without a transition."""
+        reset_at = clearing.last_reset_at(verdict, self.facts)
         if reset_at != verdict.reset_at:
             since_reset = reset_at is not None and self.check.ends_by_repair
             verdict = verdict._replace(reset_at=reset_at, ok_seconds=0.0 if since_reset else verdict.ok_seconds)
-        ok_seconds = verdict.ok_seconds + (self.passed if clearing.is_observed(self.device, facts) else 0.0)
+        ok_seconds = verdict.ok_seconds + (self.passed if clearing.is_observed(self.device, self.facts) else 0.0)
         if finding.level < verdict.level and (finding.level is OK or self.check.latch is not None):
             return verdict._replace(active=False, ok_seconds=ok_seconds)
         if finding.level == verdict.level:
             verdict = verdict._replace(reason=finding.reason, evidence=finding.evidence)
-        last = verdict.last_active.on_clock(facts.instant)
+        last = verdict.last_active.on_clock(self.facts.instant)
         if finding.at is not None and finding.at <= SAME_EVENT_SECONDS + last:
             return verdict._replace(active=False, ok_seconds=ok_seconds)
-        return _with_last_active(verdict, finding, facts)
+        return _with_last_active(verdict, finding, self.facts)
 
-    def _level_change(self, verdict: Verdict | None, finding: Finding, facts: Facts) -> VerdictTransition:
+    def _level_change(self, verdict: Verdict | None, finding: Finding) -> VerdictTransition:
+        facts = self.facts
+        if verdict is not None and finding.level is OK:
+            ended = None if finding.ended is Clearance.RECOVERED else finding.ended
+            cleared_by = ended or clearing.recovery_clearance(verdict, facts)
+            return transition(verdict, VerdictChange.CLEARED, facts, cleared_by)
+        action = remediation.escalated_action(finding.action, (self.check.name, self.device), facts)
         if verdict is None:
-            return transition(self._new_verdict(finding, facts), VerdictChange.RAISED, facts)
-        if finding.level is OK:
-            cleared_by = None if finding.ended is Clearance.RECOVERED else finding.ended
-            return transition(
-                verdict, VerdictChange.CLEARED, facts, cleared_by or clearing.recovery_clearance(verdict, facts)
+            change = VerdictChange.RAISED
+            verdict = Verdict(
+                check=self.check.name,
+                device=self.device,
+                level=finding.level,
+                reason=finding.reason,
+                action=action,
+                evidence=finding.evidence,
+                raised=facts.instant,
+                last_active=facts.instant,
             )
-        changed = verdict._replace(level=finding.level, reason=finding.reason, evidence=finding.evidence)
-        action = remediation.escalated_action(finding.action, verdict.key, facts)
-        return transition(
-            _with_last_active(changed._replace(action=action), finding, facts), VerdictChange.CHANGED, facts
-        )
+        else:
+            change = VerdictChange.CHANGED
+            verdict = verdict._replace(
+                level=finding.level, reason=finding.reason, action=action, evidence=finding.evidence
+            )
+        return transition(_with_last_active(verdict, finding, facts), change, facts)
 
-    def _new_verdict(self, finding: Finding, facts: Facts) -> Verdict:
-        verdict = Verdict(
-            check=self.check.name,
-            device=self.device,
-            level=finding.level,
-            reason=finding.reason,
-            action=remediation.escalated_action(finding.action, (self.check.name, self.device), facts),
-            evidence=finding.evidence,
-            raised=facts.instant,
-            last_active=facts.instant,
-        )
-        return _with_last_active(verdict, finding, facts)
-
-    def _latched_transitions(
-        self, verdict: Verdict, finding: Finding, latch: Latch, facts: Facts
-    ) -> list[VerdictTransition]:
-        cleared_by = None if verdict.active else clearing.latched_clearance(verdict, latch, facts)
-        if cleared_by is not None:
-            return [transition(verdict, VerdictChange.CLEARED, facts, cleared_by)]
-        return self._action_change(verdict, finding, facts) if finding.level == verdict.level else []
-
-    def _action_change(self, verdict: Verdict, finding: Finding, facts: Facts) -> list[VerdictTransition]:
-        action = remediation.escalated_action(finding.action, verdict.key, facts)
-        if action == verdict.action:
-            return []
-        return [transition(verdict._replace(action=action), VerdictChange.CHANGED, facts)]
+    def _action_change(self, verdict: Verdict, finding: Finding) -> VerdictTransition | None:
+        action = remediation.escalated_action(finding.action, verdict.key, self.facts)
+        if finding.level != verdict.level or action == verdict.action:
+            return None
+        return transition(verdict._replace(action=action), VerdictChange.CHANGED, self.facts)
 
 
 def _with_last_active(verdict: Verdict, finding: Finding, facts: Facts) -> Verdict:

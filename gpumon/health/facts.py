@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpumon.health.catalogue import SHIPPED, Catalogue, Explanation
+from gpumon.health.catalogue import SHIPPED, Catalogue
 from gpumon.health.planned_work import PlannedWork
 from gpumon.health.policy import Limit, Policy
 from gpumon.health.products import Expectation
@@ -87,9 +87,7 @@ class Facts:
     gone: frozenset[str] = frozenset()
     """uuids of GPUs, and `device/port` of ports, that are no longer expected."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Version of the software that every job uses, by component (driver, nccl). Components without a reported version
-    are absent.
-    """
+    """Version of the software that every job uses, by component (driver, nccl), if it is reported."""
     maintenances: Windows = ()
     """Maintenance windows, newest last, including those that have ended."""
     releases: Windows = ()
@@ -127,16 +125,6 @@ class Facts:
         """Return the seconds since a transition of a verdict."""
         return self.now.wall - transition.time.on_clock(self.instant)
 
-    def explain(self, event: ErrorEvent) -> Explanation:
-        """Return the explanation of an error event of any kind. An Xid is explained by the Xid table of this host."""
-        if event.id not in self._explanations:
-            self._explanations[event.id] = self.catalogue.explain(event)
-        return self._explanations[event.id]
-
-    @cached_property
-    def _explanations(self) -> dict[str, Explanation]:
-        return {}
-
     @cached_property
     def errors(self) -> Mapping[str, tuple[ErrorEvent, ...]]:
         """Return the error events by device (ErrorEvent.device), newest last.
@@ -149,9 +137,8 @@ class Facts:
         for event in self.events:
             if not event.historical:
                 unnamed = event.kind == XID and event.uuid is None
-                by_device.setdefault(uuids.get(event.bus_id, event.device) if unnamed else event.device, []).append(
-                    event
-                )
+                device = uuids.get(event.bus_id, event.device) if unnamed else event.device
+                by_device.setdefault(device, []).append(event)
         return {device: tuple(events) for device, events in by_device.items()}
 
     def events_since(self, kind: str, since: float) -> Iterator[ErrorEvent]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from gpumon.health import clearing
 from gpumon.health.check_row import Check, Where, asks_for_no_less, covers
 from gpumon.health.facts import Facts
+from gpumon.health.node_health import ends_with_cause
 from gpumon.health.remediation import performed_repair, rebooted_causes
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictChange, VerdictTransition
@@ -35,16 +36,6 @@ def transitions_with_causes(
     causes = _Causes({**verdicts, **coming}.values(), facts)
     for each in transitions:
         yield each._replace(verdict=_with_cause(each.verdict, causes.cause_of(each.verdict)))
-
-
-def ends_with_cause(verdict: Verdict) -> bool:
-    """Return whether this verdict is cleared together with its cause, because it would not be raised again now.
-
-    This holds if its check has no latch, and either the check's sample windows restart when the cause is cleared
-    (Check.ends_with_cause) or the fault is not active.
-    """
-    check = BY_NAME.get(verdict.check)
-    return check is not None and check.latch is None and (check.ends_with_cause or verdict.ok_seconds > 0)
 
 
 def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[Key, Verdict]) -> Iterator[Verdict]:

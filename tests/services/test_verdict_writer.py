@@ -14,8 +14,7 @@ from loops import turn_until
 from stores import StoringAgent, read, write
 
 from gpumon.clock import boot_clock
-from gpumon.health.clear_request import ClearRequest
-from gpumon.health.node_health import Pending
+from gpumon.health.node_health import ClearRequest, Pending
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.model.records import AgentRun

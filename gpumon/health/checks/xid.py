@@ -89,7 +89,7 @@ def explained_xids(gpu: GpuCase, check: str, seconds: float | None = None) -> It
     advice = [event for event in events if event.code == RECOVERY_ACTION]
     for event in events:
         if event.code != RECOVERY_ACTION or event is advice[-1]:
-            yield ExplainedXid(event, facts.explain(event))
+            yield ExplainedXid(event, facts.catalogue.explain(event))
 
 
 def xids_outside_maintenance(gpu: GpuCase, check: str, seconds: float) -> Iterator[ExplainedXid]:

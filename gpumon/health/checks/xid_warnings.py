@@ -101,7 +101,7 @@ def _application_events(facts: Facts, uuid: str) -> Iterator[ErrorEvent]:
     cleared = facts.cleared.get(("xid_app_everywhere", NODE), 0.0)
     for event in facts.errors.get(uuid, ()):
         if event.last.wall > cleared and age(event, facts) <= DAY:
-            warns = facts.explain(event).severity is Severity.WARNING
+            warns = facts.catalogue.explain(event).severity is Severity.WARNING
             if warns and facts.catalogue.xid(event.code).kind is Class.APPLICATION:
                 yield event
 
@@ -196,7 +196,7 @@ def _unplaced_xids(facts: Facts) -> Iterator[ExplainedXid]:
     for event in facts.events_since(XID, cleared):
         recent = event.last.boot_id == facts.boot_id and age(event, facts) <= DAY
         if recent and _is_unknown(event.bus_id, facts):
-            xid = ExplainedXid(event, facts.explain(event))
+            xid = ExplainedXid(event, facts.catalogue.explain(event))
             kind = facts.catalogue.xid(event.code).kind
             if xid.means.severity is not Severity.INFO and kind is not Class.APPLICATION:
                 yield xid
