@@ -21,8 +21,13 @@ SETTLING = 300.0
 
 def latched_clearance(verdict: Verdict, latch: Latch, facts: Facts) -> Clearance | None:
     """Return what clears this latched verdict, which must not be active; None if the verdict stays open."""
-    repair = _repair(verdict, facts, settling=0.0) if latch.repair else None
-    if repair is not None and is_observed(verdict.device, facts) and _is_proved(repair, verdict, facts):
+    repair, now = _repair(verdict, facts, settling=0.0) if latch.repair else None, facts.now
+    if repair is Clearance.REBOOT:
+        is_proved = min(now.at, now.uptime, verdict.ok_seconds) >= PROOF_AFTER_REBOOT
+    else:
+        since_reset = now.at - (last_reset_at(verdict, facts) or 0.0)
+        is_proved = min(since_reset, verdict.ok_seconds) >= PROOF_AFTER_RESET
+    if repair is not None and is_observed(verdict.device, facts) and is_proved:
         return repair
     if latch.quiet is not None and verdict.ok_seconds >= latch.quiet:
         return Clearance.QUIET
@@ -72,13 +77,6 @@ def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None
         return None
     is_later = reset_at > last.at - settling and reset_at >= raised.at_or_boot(facts.boot_id)
     return Clearance.RESET if is_later else None
-
-
-def _is_proved(repair: Clearance, verdict: Verdict, facts: Facts) -> bool:
-    if repair is Clearance.REBOOT:
-        return min(facts.now.at, facts.now.uptime, verdict.ok_seconds) >= PROOF_AFTER_REBOOT
-    reset_at = last_reset_at(verdict, facts) or 0.0
-    return min(facts.now.at - reset_at, verdict.ok_seconds) >= PROOF_AFTER_RESET
 
 
 def is_observed(device: str, facts: Facts) -> bool:

@@ -178,6 +178,13 @@ class Facts:
             raise ThresholdOffError
         return value
 
+    def any_threshold(self, *limits: Limit) -> tuple[float | None, ...]:
+        """Return these thresholds, for a check that needs one of them. Raise ThresholdOffError if all are off."""
+        values = tuple(self.limit(limit) for limit in limits)
+        if all(value is None for value in values):
+            raise ThresholdOffError
+        return values
+
     def series(
         self, window: SampleWindow, device: str = NODE, *, since: float | None = None
     ) -> tuple[WindowSeries, ...]:

@@ -126,11 +126,6 @@ class _Causes:
             return ()
         return rebooted_causes(causes, check, verdict.device, facts.boot_id)
 
-    def _is_over(self, primary: Verdict, verdict: Verdict) -> bool:
-        """Return whether the node was rebooted for `primary`, which is over, but not `verdict` on another device."""
-        other_device = verdict.active and not primary.active and primary.device != verdict.device
-        return other_device and performed_repair(primary, self._facts.boot_id) is Clearance.REBOOT
-
     def _listed_cause(self, verdict: Verdict) -> Key | None:
         """Return the key of the verdict that explains this one: of the check listed first, then the oldest."""
         check = BY_NAME.get(verdict.check)
@@ -150,12 +145,15 @@ class _Causes:
         return None
 
     def _explains(self, cause: Verdict, verdict: Verdict, check: Check) -> bool:
-        if any(self._reboot_causes(verdict, [cause])) or self._is_over(self._primary(cause), verdict):
+        primary, boot_id = self._primary(cause), self._facts.boot_id
+        other_device = verdict.active and not primary.active and primary.device != verdict.device
+        is_over = other_device and performed_repair(primary, boot_id) is Clearance.REBOOT
+        if is_over or any(self._reboot_causes(verdict, [cause])):
             return False
         together = self._overlap_in_time(cause, verdict, check.after)
         if check.inhibited_if is not None:
             return check.inhibited_if(verdict, cause, together)
-        return together and (check.latch is None or asks_for_no_less(verdict, self._primary(cause)))
+        return together and (check.latch is None or asks_for_no_less(verdict, primary))
 
     def _primary(self, verdict: Verdict) -> Verdict:
         """Return the last cause of this verdict. Causes are earlier in the table of checks, so there is no cycle."""

@@ -205,25 +205,21 @@ def decode(xid: int, text: str) -> DecodedEvent | None:
 def _outcome(xid: int, name: str, registers: list[int]) -> Outcome | None:
     info, status = (*registers, 0, 0)[:2]
     units = (unit for unit in TABLE if unit.xid == xid and name.upper() in map(str.upper, unit.names))
+    reason = info >> 20 & 0x3F
     for unit in units:
-        if promoted_bit := _promoted_bit(unit, info):
-            return _of_unit(unit, info >> 20 & 0x3F, status, promoted=bool(info >> promoted_bit & 1))
+        if info & 0x7F in unit.since:
+            promoted_bit = 7
+        elif info & 0x3FF == unit.before << 5 | unit.group:
+            promoted_bit = 10
+        else:
+            continue
+        if unit.by_reason is not None:
+            return unit.by_reason.get(reason)
+        if reason:
+            return None
+        promoted = info >> promoted_bit & 1 and status in unit.promoted
+        return PROMOTED if promoted else unit.by_status.get(status)
     return None
-
-
-def _promoted_bit(unit: Unit, info: int) -> int | None:
-    """Return the bit of `info`, the first register, that shows promotion to fatal; None if it names another unit."""
-    if info & 0x7F in unit.since:
-        return 7
-    return 10 if info & 0x3FF == unit.before << 5 | unit.group else None
-
-
-def _of_unit(unit: Unit, reason: int, status: int, *, promoted: bool) -> Outcome | None:
-    if unit.by_reason is not None:
-        return unit.by_reason.get(reason)
-    if reason:
-        return None
-    return PROMOTED if promoted and status in unit.promoted else unit.by_status.get(status)
 
 
 def _severity(action: str, *, fatal: bool) -> Severity:

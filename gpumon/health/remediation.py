@@ -46,35 +46,32 @@ def _tried_repairs(key: Key, facts: Facts) -> Iterator[Clearance]:
     if verdict is not None and verdict.active and (repair := clearing.ineffective_repair(verdict, facts)) is not None:
         yield repair
     check, device = key
-    if verdict is not None and _recurred_after_reboot(verdict, BY_NAME.get(check), facts):
+    row, boot_id = BY_NAME.get(check), facts.boot_id
+    recurred = verdict is not None and verdict.raised.boot_id != boot_id == verdict.last_active.boot_id
+    if verdict is not None and recurred and not verdict.active and row is not None and row.ends_by_repair:
         yield Clearance.REBOOT
-    new = check in BY_NAME and (verdict is None or verdict.raised.boot_id == facts.boot_id)
-    if new and any(rebooted_causes(facts.open.values(), BY_NAME[check], device, facts.boot_id)):
+    new = verdict is None or verdict.raised.boot_id == boot_id
+    if new and row is not None and any(rebooted_causes(facts.open.values(), row, device, boot_id)):
         yield Clearance.REBOOT
     subject = SUBJECT_OF.get(check)
     for transition in facts.repairs_by_device.get(device, ()):
         cleared = transition.verdict
         same = cleared.check == check or SUBJECT_OF.get(cleared.check) == subject
-        if (
-            same
-            and transition.cleared_by is not None
-            and cleared.action in ESCALATION
-            and facts.age(transition) <= REMEMBERED
-        ):
+        recent = facts.age(transition) <= REMEMBERED
+        if same and recent and cleared.action in ESCALATION and transition.cleared_by is not None:
             yield transition.cleared_by
-
-
-def _recurred_after_reboot(verdict: Verdict, check: Check | None, facts: Facts) -> bool:
-    again = verdict.raised.boot_id != facts.boot_id == verdict.last_active.boot_id
-    return check is not None and check.ends_by_repair and not verdict.active and again
 
 
 def performed_repair(verdict: Verdict, boot_id: str) -> Clearance | None:
     """Return the repair made since the fault was last active, if it includes the verdict's action (COVERED)."""
-    repair = (
-        Clearance.REBOOT if verdict.last_active.boot_id != boot_id else Clearance.RESET if _was_reset(verdict) else None
-    )
-    return repair if repair is not None and verdict.action in COVERED[repair] else None
+    last, reset_at = verdict.last_active, verdict.reset_at
+    if last.boot_id != boot_id:
+        repair = Clearance.REBOOT
+    elif verdict.active or reset_at is None or reset_at <= max(last.at, verdict.raised.at_or_boot(boot_id)):
+        return None
+    else:
+        repair = Clearance.RESET
+    return repair if verdict.action in COVERED[repair] else None
 
 
 def action_text(verdict: Verdict, health: Health, boot_id: str) -> str:
@@ -89,12 +86,6 @@ def action_sentence(verdict: Verdict, health: Health, boot_id: str) -> str:
     """Return `action_text` as a sentence; an empty string if the action is none."""
     text = action_text(verdict, health, boot_id)
     return "" if verdict.action is Action.NONE else f"{text[0].upper()}{text[1:]}."
-
-
-def _was_reset(verdict: Verdict) -> bool:
-    last, reset_at = verdict.last_active, verdict.reset_at
-    raised_at = verdict.raised.at_or_boot(last.boot_id)
-    return not verdict.active and reset_at is not None and reset_at > max(last.at, raised_at)
 
 
 def rebooted_causes(verdicts: Iterable[Verdict], check: Check, device: str, boot_id: str) -> Iterator[Verdict]:

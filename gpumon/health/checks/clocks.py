@@ -46,11 +46,7 @@ _WORDS = {
 }
 
 _RESET = frozenset({"applications_clocks", "sw_power_cap", "sync_boost"})
-"""Clocks event reasons for which the action is a reset. The action is a reset too if no reason is reported.
-
-A reset restores settings, and may end a slowdown for which no reason is reported. It does not fix cooling or power
-supply.
-"""
+"""Clocks event reasons for which the action is a reset, which restores settings; it is a reset too without a reason."""
 
 
 def slowdown(gpu: GpuCase) -> Finding | None:
@@ -82,7 +78,7 @@ _EXCUSED = 0.6
 
 
 class _Pace(NamedTuple):
-    """Mean clock of one busy GPU over the window, and how long the power limit reduced it."""
+    """Pace of one busy GPU over the window."""
 
     uuid: str
     clock: float
@@ -108,7 +104,10 @@ def straggler(gpu: GpuCase) -> Finding | None:
     heavier = own.capped - median(pace.capped for pace in paces) > _HEAVIER
     if own.clock >= share * median_clock or (heavier and own.clock >= _EXCUSED * median_clock):
         return PASSED
-    reasons = _reasons(gpu)
+    active = {name for name, on in (gpu.now.clock_event_active or {}).items() if on}
+    if "hw_thermal" in active:
+        active.discard("sw_thermal")  # hardware slows down because of heat if the driver's slowdown was not enough
+    reasons = [name for name in _WORDS if name in active]
     words = ", ".join(_WORDS[name] for name in reasons) or "no reason is reported"
     reason = f"Its clock is {own.clock / 1e6:.0f} MHz, that of its busy neighbours {median_clock / 1e6:.0f}: {words}."
     action = Action.RESET if _RESET.issuperset(reasons) else Action.INSPECT
@@ -124,13 +123,6 @@ def _pace(gpu: GpuCase, load: float) -> _Pace | None:
         return None
     clock = gpu.mean(CLOCKS, domain="sm")
     return None if clock is None else _Pace(gpu.state.uuid, clock, gpu.mean(REASONS, reason="sw_power_cap") or 0.0)
-
-
-def _reasons(gpu: GpuCase) -> list[str]:
-    active = {name for name, on in (gpu.now.clock_event_active or {}).items() if on}
-    if "hw_thermal" in active:
-        active.discard("sw_thermal")  # hardware slows down because of heat if the driver's slowdown was not enough
-    return [name for name in _WORDS if name in active]
 
 
 _HEAT_OR_POWER = same("gpu_thermal_margin_low", "gpu_memory_temperature_high", "gpu_power_brake")

@@ -144,20 +144,17 @@ def _downtime_text(down: float) -> str:
 
 def agent_restarting(facts: Facts) -> Finding | None:
     limit = facts.threshold(STARTS)
-    crashed = list(_starts_after_crashes(facts))
+    crashed = [
+        after.began.at
+        for before, after in pairwise(run for run in facts.agent_runs if run.began.boot_id == facts.boot_id)
+        if before.stopped is None and not before.planned and before.version == after.version
+    ]
     in_a_row = [at for at in crashed if crashed[-1] - at <= 10 * MINUTE]
     last = facts.wall(in_a_row[-1]) if in_a_row else 0.0
     if len(in_a_row) < limit or last <= facts.cleared.get(("gpumon_restarting", NODE), 0.0):
         return PASSED
     reason = f"The agent was started {len(in_a_row)} times in ten minutes, each time after a crash or a kill."
     return warn(reason, Action.FIX, at=last, starts=float(len(in_a_row)))
-
-
-def _starts_after_crashes(facts: Facts) -> Iterator[float]:
-    """Yield the boot clock time of each start of the same version in this boot after a crash outside of maintenance."""
-    for before, after in pairwise(run for run in facts.agent_runs if run.began.boot_id == facts.boot_id):
-        if before.stopped is None and not before.planned and before.version == after.version:
-            yield after.began.at
 
 
 CHECKS: tuple[Check, ...] = (

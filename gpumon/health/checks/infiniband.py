@@ -6,10 +6,10 @@ from itertools import pairwise
 
 from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, Paging, same
 from gpumon.health.checks import infiniband_counters
-from gpumon.health.facts import Facts, PortCase
+from gpumon.health.facts import PortCase
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.sample_windows import STEP, SampleWindow
-from gpumon.health.verdict import OFF, PASSED, Action, Clearance, Finding, Level, clear, fail, warn
+from gpumon.health.verdict import PASSED, Action, Clearance, Finding, Level, clear, fail, warn
 from gpumon.model.driver_errors import nic_error
 from gpumon.model.error_event import NIC
 from gpumon.model.infiniband import EFA
@@ -87,10 +87,9 @@ def port_down(port: PortCase) -> Finding | None:
 def flapping_port(port: PortCase) -> Finding | None:
     if port.port.link.port_up is None and port.port.driver != EFA:
         return None
-    if port.facts.limit(DOWNS_HALF_DAY) is None and port.facts.limit(DOWNS_DAY) is None:
-        return OFF
-    for threshold, window in ((DOWNS_HALF_DAY, UPS_HALF_DAY), (DOWNS_DAY, UPS_DAY)):
-        limit, times, hours = port.facts.limit(threshold), _times_down(port, window), window.seconds / HOUR
+    limits = port.facts.any_threshold(DOWNS_HALF_DAY, DOWNS_DAY)
+    for limit, window in zip(limits, (UPS_HALF_DAY, UPS_DAY), strict=True):
+        times, hours = _times_down(port, window), window.seconds / HOUR
         if limit is not None and times >= limit:
             return warn(f"The port went down {times:.0f} times in {hours:.0f} hours.", Action.INSPECT, link_downs=times)
     return PASSED
@@ -103,17 +102,18 @@ def _times_down(port: PortCase, window: SampleWindow) -> float:
     """
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
-    steps = [step for growth in port.growth(DOWNS) for step in growth.steps if step[0] > begin]
-    counted = sum(gain for at, gain in steps if not _is_in_maintenance(facts.wall(at), facts))
+    maintenances = facts.planned_work.maintenance_times
+    counted = sum(
+        gain
+        for growth in port.growth(DOWNS)
+        for at, gain in growth.steps
+        if at > begin and not any(first <= facts.wall(at) <= last + STEP for first, last in maintenances)
+    )
     observed = _observed_downs(port, window)
     if observed:
-        for first, last in facts.planned_work.maintenance_times:
+        for first, last in maintenances:
             observed -= _observed_downs(port, window, since=first - STEP) - _observed_downs(port, window, since=last)
     return max(counted, observed)
-
-
-def _is_in_maintenance(wall: float, facts: Facts) -> bool:
-    return any(first <= wall <= last + STEP for first, last in facts.planned_work.maintenance_times)
 
 
 def _observed_downs(port: PortCase, window: SampleWindow, since: float | None = None) -> int:
@@ -125,7 +125,7 @@ def slow_port(port: PortCase) -> Finding | None:
     speed = port.port.link.port_speed_bytes_per_second
     if speed is None:
         return None
-    required = _required_speed(port)
+    required = port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
     before = port.record.speed if port.record is not None else None
     best, words = (before or speed, "it had before") if required is None else (required, "it must have")
     if speed < best:
@@ -141,11 +141,6 @@ def slow_port(port: PortCase) -> Finding | None:
         f"reach {best / _GIGABIT:.0f}."
     )
     return warn(reason, Action.INSPECT, port_speed_bytes_per_second=speed)
-
-
-def _required_speed(port: PortCase) -> float | None:
-    """Return the configured minimum speed. The setting is for InfiniBand ports only."""
-    return port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
 
 
 _BELOW = same("ib_device_missing", "nic_driver_fatal", "ib_port_down")

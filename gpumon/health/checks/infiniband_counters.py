@@ -8,7 +8,7 @@ from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, same
 from gpumon.health.facts import PortCase
 from gpumon.health.policy import AMOUNT, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.verdict import PASSED, Action, Finding, Level, fail, warn
 
 ERRORS = "gpumon_infiniband_errors_total"
 ERRORS_SOON, ERRORS_LONG, ERRORS_HOUR = (SampleWindow(ERRORS, seconds) for seconds in (5 * MINUTE, 10 * MINUTE, HOUR))
@@ -82,13 +82,13 @@ def symbols(port: PortCase) -> Finding | None:
     """Return a finding on symbol errors that still occur: an earlier short burst is link training."""
     if "symbol_error" not in (port.port.counts.errors_total or {}):
         return None
-    per_hour, per_second = port.facts.limit(SYMBOLS_HOUR), port.facts.limit(SYMBOLS_SECOND)
-    if per_hour is None and per_second is None:
-        return OFF
+    per_hour, per_second = port.facts.any_threshold(SYMBOLS_HOUR, SYMBOLS_SECOND)
     soon = _gains(port, ERRORS_SOON).get("symbol_error", 0.0)
     if not soon:
         return PASSED
-    hour, covered, rate = _gains(port, ERRORS_HOUR)["symbol_error"], _is_hour_covered(port), soon / ERRORS_SOON.seconds
+    hour, rate = _gains(port, ERRORS_HOUR)["symbol_error"], soon / ERRORS_SOON.seconds
+    of_hour = (series for series in port.series(ERRORS_HOUR) if series.labels["kind"] == "symbol_error")
+    covered = any(series.covered_seconds >= ERRORS_HOUR.seconds - _SLACK for series in of_hour)
     if per_hour is not None and covered and hour > per_hour:
         reason = f"The port had {hour:.0f} symbol errors in an hour: cable, transceiver or port are degrading."
         return fail(reason, Action.INSPECT, symbol_errors_per_hour=hour)
@@ -127,11 +127,6 @@ def stress(port: PortCase) -> Finding | None:
 
 def _gains(port: PortCase, window: SampleWindow) -> Mapping[str, float]:
     return {growth.labels["kind"]: growth.gain for growth in port.growth(window)}
-
-
-def _is_hour_covered(port: PortCase) -> bool:
-    symbol_errors = [series for series in port.series(ERRORS_HOUR) if series.labels["kind"] == "symbol_error"]
-    return any(series.covered_seconds >= ERRORS_HOUR.seconds - _SLACK for series in symbol_errors)
 
 
 _DOWN = same("ib_device_missing", "nic_driver_fatal", "ib_port_down", "ib_port_flapping")

@@ -7,8 +7,8 @@ from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.clearing import is_repaired
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, Limit
-from gpumon.health.sample_windows import SampleWindow, WindowSeries
-from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Clearance, Finding, Verdict, clear, fail, warn
+from gpumon.health.sample_windows import SampleWindow
+from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Clearance, Finding, Verdict, clear, fail, warn
 
 RATE = Limit("max_ecc_corrected_per_second", 100, "Maximum rate of corrected ECC errors a second.", AMOUNT)
 SRAM = Limit(
@@ -34,12 +34,18 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
         # With MIG enabled the driver reports no counts: only a reset or reboot shows that the errors are over.
         return PASSED if gpu.now.mig_mode and verdict is not None and is_repaired(verdict, gpu.facts) else None
     counted = {place: volatile.get(f"uncorrected,{place}", 0.0) for place in _WHERE}
-    gained = {series.labels["location"]: series for series in gpu.series(_GAINED) if _is_new(series, gpu)}
+    cleared, booted = gpu.time_cleared("gpu_ecc_uncorrectable") or 0.0, gpu.facts.wall(0.0)
+    gained = {
+        series.labels["location"]: series
+        for series in gpu.series(_GAINED)
+        if series.labels["severity"] == "uncorrected" and series.gain and gpu.facts.wall(series.changed_at) > cleared
+    }
     if gained:
         at = gpu.facts.wall(max(series.changed_at for series in gained.values()))
         return _uncorrected_errors({place: series.gain for place, series in gained.items()}, at, "had")
     if any(counted.values()):
-        return _earlier_errors_finding(counted, gpu)
+        finding = _uncorrected_errors(counted, booted, "had, before the agent started,")
+        return PASSED if cleared > booted else finding._replace(level=WARN)
     return clear(Clearance.RESET) if verdict is not None and _was_reset(verdict, gpu) else PASSED
 
 
@@ -52,20 +58,6 @@ def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     now = gpu.facts.now
     watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.last_active.at
     return verdict.last_active.boot_id == gpu.facts.boot_id and not watched
-
-
-def _is_new(series: WindowSeries, gpu: GpuCase) -> bool:
-    cleared = gpu.time_cleared("gpu_ecc_uncorrectable")
-    new = series.labels["severity"] == "uncorrected" and series.gain > 0
-    return new and (cleared is None or gpu.facts.wall(series.changed_at) > cleared)
-
-
-def _earlier_errors_finding(counted: dict[str, float], gpu: GpuCase) -> Finding:
-    cleared, booted = gpu.time_cleared("gpu_ecc_uncorrectable"), gpu.facts.wall(0.0)
-    if cleared is not None and cleared > booted:
-        return PASSED
-    finding = _uncorrected_errors(counted, booted, "had, before the agent started,")
-    return warn(finding.reason, finding.action, at=booted, **finding.evidence)
 
 
 def _uncorrected_errors(errors: dict[str, float], at: float, had: str) -> Finding:
@@ -96,9 +88,7 @@ def corrected_storm(gpu: GpuCase) -> Finding | None:
 def corrected_high(gpu: GpuCase) -> Finding | None:
     """Return a warning if ECC corrected more errors in SRAM or DRAM than the limit since the last load or reset."""
     volatile = gpu.state.ecc_volatile
-    limits = {"sram": gpu.facts.limit(SRAM), "dram": gpu.facts.limit(DRAM)}
-    if all(limit is None for limit in limits.values()):
-        return OFF
+    limits = dict(zip(("sram", "dram"), gpu.facts.any_threshold(SRAM, DRAM), strict=True))
     if volatile is None:
         return None
     many = {

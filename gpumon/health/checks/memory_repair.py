@@ -7,7 +7,7 @@ from gpumon.health.checks.memory_ecc import FAULTS, SPENT, XIDS, of_memory
 from gpumon.health.checks.xid import MEMORY, codes
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import COUNT, Limit, Range
-from gpumon.health.verdict import FAIL, OFF, PASSED, WARN, Action, Finding, Verdict, fail, warn
+from gpumon.health.verdict import FAIL, PASSED, WARN, Action, Finding, Verdict, fail, warn
 from gpumon.health.xid_texts import recovery_of, request_finding
 
 _LISTED = Range(0, 63)
@@ -59,9 +59,7 @@ def banks_without_spares(gpu: GpuCase) -> Finding | None:
 
 def retired_pages(gpu: GpuCase) -> Finding | None:
     """Return a finding on retired pages (before Ampere), for which corrected and uncorrected errors share one list."""
-    limit, critical = gpu.facts.limit(PAGES), gpu.facts.limit(CRITICAL_PAGES)
-    if limit is None and critical is None:
-        return OFF
+    limit, critical = gpu.facts.any_threshold(PAGES, CRITICAL_PAGES)
     if gpu.now.retired_pages is None:
         return None
     pages = sum(gpu.now.retired_pages.values())

@@ -97,18 +97,12 @@ def link_growth(gpu: GpuCase, window: SampleWindow, *, since: float | None = Non
     growths = gpu.growth(window, since=since)
     if not growths:
         return
-    trainings = list(_training_times(gpu.facts))
+    resets = [state.reset_at for state in gpu.facts.gpus if state.reset_at is not None]
+    trainings = [(at - _TRAINING_BEFORE, at + _TRAINING_AFTER) for at in resets]
     for growth in growths:
         steps = tuple(step for step in growth.steps if not any(begin < step[0] < end for begin, end in trainings))
         if steps:
             yield CounterGrowth(growth.labels, steps)
-
-
-def _training_times(facts: Facts) -> Iterator[tuple[float, float]]:
-    """Yield (begin, end), on the boot clock, of the time of link training at the last detected reset of each GPU."""
-    for state in facts.gpus:
-        if state.reset_at is not None:
-            yield state.reset_at - _TRAINING_BEFORE, state.reset_at + _TRAINING_AFTER
 
 
 def switch_link_down(facts: Facts) -> Finding | None:

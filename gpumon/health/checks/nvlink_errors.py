@@ -9,7 +9,7 @@ from gpumon.health.checks.nvlink import FAILED_LINK, RECOVERIES, can_evaluate, l
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import AMOUNT, COUNT, SHARE, Limit, Range
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
-from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.verdict import PASSED, Action, Finding, Level, fail, warn
 
 ERRORS_SOON = SampleWindow("gpumon_nvlink_errors_total", 5 * MINUTE)
 ERRORS_LONG = SampleWindow("gpumon_nvlink_errors_total", 30 * MINUTE)
@@ -84,9 +84,7 @@ def errors(gpu: GpuCase) -> Finding | None:
 
 
 def unstable_link(gpu: GpuCase) -> Finding | None:
-    minutes, downs = gpu.facts.limit(BAD_MINUTES), gpu.facts.limit(DOWN_COUNT)
-    if minutes is None and downs is None:
-        return OFF
+    minutes, downs = gpu.facts.any_threshold(BAD_MINUTES, DOWN_COUNT)
     if not can_evaluate(gpu):
         return None
     return (

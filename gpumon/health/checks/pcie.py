@@ -10,7 +10,7 @@ from gpumon.health.check_row import DAY, HOUR, MINUTE, Check, Latch, same
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import CounterGrowth, SampleWindow
-from gpumon.health.verdict import OFF, PASSED, Action, Finding, Level, fail, warn
+from gpumon.health.verdict import PASSED, Action, Finding, Level, fail, warn
 from gpumon.model.error_event import AER, ErrorEvent
 
 REPLAYS = SampleWindow("gpumon_gpu_pcie_replays_total", 5 * MINUTE)
@@ -48,15 +48,13 @@ def width(gpu: GpuCase) -> Finding | None:
 
     It is a failure if the GPU used more lanes before, or if most other GPUs of the product do; else a warning.
     """
-    now, max_width = gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
-    if gpu.facts.limit(BUSY_SHARE) is None:
-        return OFF
+    busy, now, max_width = gpu.facts.threshold(BUSY_SHARE), gpu.now.pcie_link_width, gpu.now.pcie_link_width_max
     if not now or not max_width:
         return None
     stored = gpu.state.stored
     before, accepted = (0.0, False) if stored is None else (stored.lanes or 0.0, stored.lanes_accepted)
     enough = before if accepted else max_width
-    lanes = now if now >= enough else _highest_under_load(gpu, WIDTH, now)
+    lanes = now if now >= enough else _highest_under_load(gpu, WIDTH, busy)
     if lanes is None:
         return None if gpu.has_verdict("pcie_width_degraded") else PASSED
     if lanes >= enough:
@@ -82,14 +80,13 @@ def _usual_lanes(gpu: GpuCase) -> float | None:
     return lanes if count > 1 and count > len(others) / 2 else None
 
 
-def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -> float | None:
+def _highest_under_load(gpu: GpuCase, window: SampleWindow, busy: float) -> float | None:
     """Return the highest value in the window; None if the GPU was not busy, or if samples are missing.
 
     A link without load may lower its speed and its width.
     """
-    busy, values = gpu.facts.limit(BUSY_SHARE), gpu.series(window)
-    load = gpu.series(BUSY) or gpu.series(SM_BUSY)
-    if busy is None or not now or not load or not values or load[0].mean < busy:
+    values, load = gpu.series(window), gpu.series(BUSY) or gpu.series(SM_BUSY)
+    if not load or not values or load[0].mean < busy:
         return None
     covered = min(load[0].covered_seconds, values[0].covered_seconds) >= window.seconds - _SLACK
     return max(values[0].values) if covered else None
@@ -97,14 +94,13 @@ def _highest_under_load(gpu: GpuCase, window: SampleWindow, now: float | None) -
 
 def generation(gpu: GpuCase) -> Finding | None:
     """Return a warning if a busy GPU runs its link below its PCIe generation. Idle GPUs lower it by design."""
+    busy = gpu.facts.threshold(BUSY_SHARE)
     now, max_generation = gpu.now.pcie_link_generation, gpu.now.pcie_link_generation_max
-    if gpu.facts.limit(BUSY_SHARE) is None:
-        return OFF
     if not now or not max_generation:
         return None
     if now >= max_generation:
         return PASSED
-    highest = _highest_under_load(gpu, GENERATION, now)
+    highest = _highest_under_load(gpu, GENERATION, busy)
     if highest is None:
         return None if gpu.has_verdict("pcie_generation_degraded") else PASSED
     if highest >= max_generation:

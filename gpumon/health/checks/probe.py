@@ -94,7 +94,9 @@ def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
     `repaired`: time of the repair in seconds since the epoch. False if no later run is scheduled, or
     if runs are postponed.
     """
-    return last.ended < repaired and last.probe in facts.probe.next_runs and not _is_postponed(facts, last.probe)
+    newest = facts.probe.last(last.probe)
+    postponed = newest is not None and newest.outcome == "skipped" and newest.reason in LASTING_SKIPS
+    return last.ended < repaired and last.probe in facts.probe.next_runs and not postponed
 
 
 def _slow_finding(last: ProbeResult, whose: str) -> Finding:
@@ -156,11 +158,6 @@ def wrong_data(gpu: GpuCase, probe: Probe) -> Finding | None:
         return result
     reason = f"This GPU sent wrong data in the {probe.title} without an error: silent data corruption."
     return fail(reason, Action.REPLACE, at=result.ended, wrong_elements=float(result.wrong_elements or 0))
-
-
-def _is_postponed(facts: Facts, probe: str) -> bool:
-    last = facts.probe.last(probe)
-    return last is not None and last.outcome == "skipped" and last.reason in LASTING_SKIPS
 
 
 FAULTS_OF_ANY_RUN: tuple[str, ...] = (

@@ -1,16 +1,16 @@
-"""CHECKS: runs of each scheduled probe that fail, hang or are missing."""
+"""CHECKS: runs of each scheduled probe that fail, hang or are missing, and fixed limits of the all-reduce."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import takewhile
 
 from gpumon.health.check_row import MINUTE, Check, Latch, any_device
-from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, runs_of
+from gpumon.health.checks.probe import CAUSES_OF_SLOW_RUNS, FAULTS_OF_ANY_RUN, LASTING_SKIPS, explains_slow_run, runs_of
 from gpumon.health.facts import Facts
-from gpumon.health.policy import COUNT, Limit
-from gpumon.health.run_conditions import RepairSinceRun, is_free, repairs_since_run
+from gpumon.health.policy import COUNT, Limit, Range
+from gpumon.health.run_conditions import is_free, repairs_since_run
 from gpumon.health.verdict import (
     FAIL,
     NODE,
@@ -22,10 +22,12 @@ from gpumon.health.verdict import (
     unknown,
     warn,
 )
+from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
-from gpumon.probe.core.probes import SCHEDULED, Probe
-from gpumon.probe.core.result import DECISIVE, ProbeResult
+from gpumon.probe.core.probe_metrics import METRICS, ProbeMetrics
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES, SCHEDULED, Probe
+from gpumon.probe.core.result import DECISIVE
 
 FAILURES = Limit(
     "allreduce_failures",
@@ -35,6 +37,27 @@ FAILURES = Limit(
 )
 PERIODS = 2
 """Maximum time without a run on a free node, as a number of intervals between scheduled runs."""
+_ABOVE_ZERO = Range(0, open_below=True)
+LATENCY = Limit(
+    "max_allreduce_nccl_latency_seconds",
+    0.002,
+    "Maximum median latency of the smallest all-reduce on GPUs.",
+    _ABOVE_ZERO,
+)
+NCCL_BUSBW = Limit(
+    "min_allreduce_nccl_busbw_bytes_per_second",
+    None,
+    "Minimum bus bandwidth of the all-reduce on GPUs.",
+    _ABOVE_ZERO,
+)
+GLOO_BUSBW = Limit(
+    "min_allreduce_gloo_busbw_bytes_per_second",
+    None,
+    "Minimum bus bandwidth of the all-reduce on CPUs.",
+    _ABOVE_ZERO,
+)
+BUSBW = {"nccl": NCCL_BUSBW, "gloo": GLOO_BUSBW}
+_SMALLEST = str(min(PROBES[ALL_REDUCE].gpu.sizes))
 
 
 def repeated_failures(facts: Facts, probe: Probe) -> Finding | None:
@@ -50,7 +73,11 @@ def repeated_failures(facts: Facts, probe: Probe) -> Finding | None:
     if newest.outcome in DECISIVE:
         return PASSED
     since = facts.cleared.get((f"{probe.name}_failing", NODE), 0.0)
-    count = sum(1 for _ in takewhile(lambda run: _is_failure(run, since), reversed(ran)))
+    failed = (
+        run.outcome in {"failed", "timeout"} and run.reason != "unkillable" and run.ended > since
+        for run in reversed(ran)
+    )
+    count = sum(takewhile(bool, failed))
     if count < limit:
         return None
     setup = newest.reason in {"setup", *SETUP_STAGES}
@@ -60,11 +87,6 @@ def repeated_failures(facts: Facts, probe: Probe) -> Finding | None:
     if setup or newest.backend != "nccl":
         return warn(reason, Action.FIX if setup else Action.INSPECT, failures=float(count), stage=newest.reason)
     return fail(reason, Action.INSPECT, failures=float(count), stage=newest.reason)
-
-
-def _is_failure(result: ProbeResult, since: float) -> bool:
-    failed = result.outcome in {"failed", "timeout"} and result.reason != "unkillable"
-    return failed and result.ended > since
 
 
 def unkillable_processes(facts: Facts) -> Finding:
@@ -97,7 +119,8 @@ def missing_runs(facts: Facts, probe: Probe) -> Finding | None:
     if silent > PERIODS * interval:
         reason = f"No {probe.title} has run for {silent / 3600:.0f} h, although the node was free."
         return unknown(f"{reason}{_last_skip(facts, probe)}", Action.FIX, silent_seconds=silent)
-    repaired = next(_repairs(facts, probe), None)
+    complete = [run for run in runs_of(facts, probe) if run.outcome in DECISIVE]
+    repaired = next(repairs_since_run(complete, facts.gpus, facts.transitions, facts.instant), None)
     if repaired is not None:
         words = f"No {probe.title} has run since {repaired.words}: `gpumon probe {probe.name}` runs one."
         return unknown(words, Action.NONE)
@@ -124,16 +147,6 @@ def _last_skip(facts: Facts, probe: Probe) -> str:
     if last is None or last.outcome != "skipped":
         return ""
     return f" The last run was skipped ({last.reason}). {last.hint}".rstrip()
-
-
-def _repairs(facts: Facts, probe: Probe) -> Iterator[RepairSinceRun]:
-    """Yield the repairs of GPUs since the last complete run that used them."""
-    return repairs_since_run(
-        [run for run in runs_of(facts, probe) if run.outcome in DECISIVE],
-        facts.gpus,
-        facts.transitions,
-        facts.instant,
-    )
 
 
 def _checks(probe: Probe) -> tuple[Check, ...]:
@@ -181,3 +194,92 @@ UNKILLABLE = Check(
 )
 """The check for processes of any probe."""
 CHECKS: tuple[Check, ...] = (UNKILLABLE, *(check for probe in SCHEDULED for check in _checks(probe)))
+
+
+def latency_high(facts: Facts) -> Finding | None:
+    """Return a warning if the last run's median latency at the smallest size is too high, else PASSED.
+
+    Return None if there is no result.
+    """
+    limit = facts.threshold(LATENCY)
+    medians = {
+        algorithm: seconds
+        for (backend, algorithm, size, percentile), seconds in _rows(_all_reduce(facts).latency_seconds)
+        if (backend, size, percentile) == ("nccl", _SMALLEST, "p50")
+    }
+    if not medians:
+        return None
+    algorithm = max(medians, key=medians.__getitem__)
+    seconds = medians[algorithm]
+    if seconds <= limit:
+        return PASSED
+    reason = (
+        f"Half of the {algorithm} all-reduces of {_SMALLEST} bytes took longer than {seconds * 1e3:.1f} ms; "
+        f"the limit is {limit * 1e3:.1f} ms."
+    )
+    return warn(reason, Action.INSPECT, latency_seconds=seconds, algorithm=algorithm)
+
+
+def bandwidth_low(facts: Facts) -> Finding | None:
+    """Return a warning if an algorithm's best bus bandwidth in the last run is below the backend's limit, else PASSED.
+
+    Return None if there is no result.
+    """
+    limits = dict(zip(BUSBW, facts.any_threshold(*BUSBW.values()), strict=True))
+    best: dict[tuple[str, ...], float] = {}
+    for (backend, algorithm, _), busbw in _rows(_all_reduce(facts).value):
+        best[backend, algorithm] = max(busbw, best.get((backend, algorithm), 0.0))
+    if not best:
+        return None
+    for (backend, algorithm), busbw in best.items():
+        limit = limits[backend]
+        if limit is not None and busbw < limit:
+            reason = (
+                f"The {algorithm} all-reduce ({backend}) reached {busbw / 1e9:.3g} GB/s of bus bandwidth at its best "
+                f"size; the limit is {limit / 1e9:.3g} GB/s."
+            )
+            return warn(reason, Action.INSPECT, busbw_bytes_per_second=busbw, algorithm=algorithm, backend=backend)
+    return PASSED
+
+
+def _all_reduce(facts: Facts) -> ProbeMetrics:
+    return facts.probe.metrics.get(ALL_REDUCE) or METRICS[ALL_REDUCE]()
+
+
+def _rows(metric: Mapping[str, float] | None) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Yield (values of the labels, value) for each series of a metric."""
+    return ((tuple(key.split(KEY_SEPARATOR)), value) for key, value in (metric or {}).items())
+
+
+_FOLLOWS = CAUSES_OF_SLOW_RUNS | any_device("gpu_allreduce_slow") | {"allreduce_slow": "node"}
+
+LIMIT_CHECKS: tuple[Check, ...] = (
+    Check(
+        name="allreduce_bandwidth_low",
+        levels=(WARN,),
+        help="The all-reduce is slower than the configured limit.",
+        steps="""\
+1. Fix other faults of the node (links, clocks, PCIe), then run `gpumon probe allreduce` on the free node.
+2. `NCCL_DEBUG=INFO` shows which transport NCCL chose; `nvidia-smi topo -m` what it could have chosen.
+3. Still slow: drain the node, leave out one GPU at a time to find the one that slows the others down.
+""",
+        node=bandwidth_low,
+        limits=(NCCL_BUSBW, GLOO_BUSBW),
+        inhibited_by=_FOLLOWS,
+        inhibited_if=explains_slow_run,
+    ),
+    Check(
+        name="allreduce_latency_high",
+        levels=(WARN,),
+        help="Small all-reduces take too long.",
+        steps="""\
+1. Fix other faults of the node (links, clocks, PCIe), then run `gpumon probe allreduce` on the free node.
+2. Check the CPUs: a power-saving governor, deep idle states, a process that keeps all of them busy.
+3. `NCCL_DEBUG=INFO` shows which transport NCCL chose: sockets in place of NVLink or PCIe are this slow.
+""",
+        node=latency_high,
+        limits=(LATENCY,),
+        inhibited_by=_FOLLOWS,
+        inhibited_if=explains_slow_run,
+    ),
+)
