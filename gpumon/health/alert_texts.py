@@ -13,7 +13,7 @@ from functools import cache
 from gpumon import DEFAULT_PORT
 from gpumon.health.check_row import MINUTE, Check, Paging, first_step
 from gpumon.health.policy import BOOT_GRACE
-from gpumon.health.table import AREA_OF, SUBJECTS
+from gpumon.health.table import SUBJECTS, Subject
 from gpumon.health.verdict import UNKNOWN, Level
 
 WARNING = "Warning"
@@ -223,11 +223,11 @@ def text_of(check: str, level: Level) -> AlertText | None:
 
 @cache
 def _by_key() -> Mapping[tuple[str, Level], AlertText]:
-    checks = ((subject.heading, check) for subject in SUBJECTS for check in subject.checks)
+    checks = ((subject, check) for subject in SUBJECTS for check in subject.checks)
     return {(check.name, level): text for subject, check in checks for level, text in _of_check(check, subject)}
 
 
-def _of_check(check: Check, subject: str) -> Iterator[tuple[Level, AlertText]]:
+def _of_check(check: Check, subject: Subject) -> Iterator[tuple[Level, AlertText]]:
     ranked = sorted(check.severities, reverse=True)
     fault = check.help.rstrip(".")
     device = "GPU {gpu}: " if check.gpu is not None else "{device}/{port}: " if check.port is not None else ""
@@ -238,11 +238,11 @@ def _of_check(check: Check, subject: str) -> Iterator[tuple[Level, AlertText]]:
                 name=name,
                 severity=severity,
                 page=check.paging(level),
-                area=AREA_OF[check.name],
+                area=subject.area,
                 summary=f"{device}{fault}.",
                 description=f"{fault}: check {{check}} {_VERBS[severity]}. `gpumon status` on the node shows why.",
                 steps=check.steps,
-                subject=subject,
+                subject=subject.heading,
                 check=check,
                 level=level,
             ),

@@ -59,17 +59,12 @@ class XidCause:
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """Rule of a latched check: its verdict stays after the fault has ended, until a condition below clears it.
-
-    An operator can clear the verdict too.
-    """
+    """Rule of a latched check: its verdict stays until a condition below, or an operator, clears it."""
 
     quiet: float | None = None
     """Observed seconds without the fault after which the verdict is cleared. None: quiet time does not clear it."""
     repair: bool = True
-    """Whether a GPU reset or a reboot, followed by a healthy period, clears the verdict. False if no device is at
-    fault.
-    """
+    """Whether a reset or reboot, followed by a healthy period, clears the verdict. False if no device is at fault."""
 
 
 def same(*checks: str) -> dict[str, Where]:
@@ -152,9 +147,7 @@ class Check:
     steps: str
     """Runbook: what an operator does, as a numbered list in Markdown."""
     gpu: Callable[[GpuCase], Finding | None] | None = None
-    """Function that evaluates one GPU. It returns PASSED or another finding. It returns None if the check cannot be
-    evaluated: then the verdict stays.
-    """
+    """Function that evaluates one GPU. It returns None if the check cannot be evaluated: then the verdict stays."""
     port: Callable[[PortCase], Finding | None] | None = None
     """Function that evaluates one InfiniBand or RoCE port and returns the same as `gpu`."""
     node: Callable[[Facts], Finding | None] | None = None
@@ -167,9 +160,7 @@ class Check:
     grace: bool = False
     """Whether the check is skipped for Policy.boot_grace after a boot, while links train and daemons start."""
     inhibited_by: Mapping[str, Where | XidCause] = field(default_factory=dict)
-    """Checks whose verdicts inhibit this check's verdict, each with the device of the inhibiting verdict. These checks
-    are earlier in the table.
-    """
+    """Checks, earlier in the table, whose verdicts inhibit this check's, each with the inhibiting device."""
     inhibited_if: Callable[[Verdict, Verdict, bool], bool] | None = None
     """Function that returns whether a cause inhibits. Arguments: this check's verdict, the verdict of the cause, and
     whether both overlap in time. None: a cause that overlaps in time inhibits; for a latched verdict
@@ -188,9 +179,7 @@ class Check:
     acceptable: bool = False
     """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: Paging = Paging.DAY
-    """NIGHT: a failure pages at any hour; else it is a ticket. A warning is a ticket; with NEVER it is neither, and has
-    severity info.
-    """
+    """When a failure pages. A warning is a ticket; with NEVER it is not, and has severity info."""
 
     @property
     def alert(self) -> str:

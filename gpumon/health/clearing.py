@@ -12,9 +12,7 @@ from gpumon.model.gpu_state import GpuState
 
 PROOF_AFTER_RESET = 60.0
 PROOF_AFTER_REBOOT = 600.0
-"""Seconds for which the check must pass after a reset (PROOF_AFTER_RESET) or a reboot (PROOF_AFTER_REBOOT) before
-the reset or reboot counts as a successful repair.
-"""
+"""Seconds for which the check must pass after a reset, or a reboot, that counts as a successful repair."""
 SETTLING = 300.0
 """Seconds after a repair in which the fault may still be active, because links train and services start."""
 
@@ -65,10 +63,7 @@ def last_reset_at(verdict: Verdict, facts: Facts) -> float | None:
 
 
 def _repair(verdict: Verdict, facts: Facts, settling: float) -> Clearance | None:
-    """Return the repair made since the fault was last active, or up to `settling` seconds before.
-
-    A reset does not count if it was made before the verdict was raised.
-    """
+    """Return the repair, after the verdict was raised, since `settling` seconds before its fault was last active."""
     last, raised = verdict.last_active, verdict.raised
     if last.boot_id != facts.boot_id or (raised.boot_id != facts.boot_id and last.at < settling):
         return Clearance.REBOOT

@@ -102,9 +102,7 @@ class Facts:
     transitions: tuple[VerdictTransition, ...] = ()
     """Transitions of verdicts, newest last."""
     cleared: Mapping[Key, float] = field(default_factory=dict)
-    """Time at which the verdict of each key was last cleared, in seconds since the epoch on the current wall clock.
-    Events before that time no longer count for that check and device.
-    """
+    """Time (current wall clock) at which the verdict of each key was last cleared. Earlier events no longer count."""
     counted_from: float = 0.0
     """Time in seconds since the epoch before which samples do not count, in any window."""
 
@@ -188,11 +186,7 @@ class Facts:
     def series(
         self, window: SampleWindow, device: str = NODE, *, since: float | None = None
     ) -> tuple[WindowSeries, ...]:
-        """Return every series of the window's metric on this device, limited to the window.
-
-        `since`: seconds since the epoch before which samples do not count, if that is later than the start of the
-        window.
-        """
+        """Return every series of the window on this device. `since`: wall time, if later than its start."""
         seconds = min(window.seconds, max(0.0, self.now.wall - max(since or 0.0, self.counted_from)))
         if seconds < window.seconds:
             return by_device(self.history.series(window.metric, seconds, self.now.at)).get(device, ())
@@ -279,11 +273,7 @@ class GpuCase(_DeviceCase):
         return self.state.gpu
 
     def events(self, check: str) -> Iterator[ErrorEvent]:
-        """Yield the GPU's error events (Xids) since this check's verdict on it was last cleared, newest last.
-
-        Events during a release of the GPU are left out, because a reset logs errors. Events during maintenance are
-        included.
-        """
+        """Yield the GPU's Xids since this check's verdict on it was last cleared, except those during its release."""
         cleared = self.time_cleared(check) or 0.0
         for event in self.facts.errors.get(self.device, ()):
             if event.last.wall > cleared and not self.facts.planned_work.in_release(event, self.state.bus_id):

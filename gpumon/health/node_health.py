@@ -8,18 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpumon.health.check_row import DAY, Paging
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import (
-    FAIL,
-    NODE,
-    OK,
-    UNKNOWN,
-    WARN,
-    Key,
-    Level,
-    Verdict,
-    VerdictChange,
-    VerdictTransition,
-)
+from gpumon.health.verdict import FAIL, NODE, OK, UNKNOWN, WARN, Key, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Now
 
 MAX_TRANSITIONS = 500
@@ -94,11 +83,7 @@ class Health:
         return {transition.verdict.key: transition.verdict.reason for transition in self.history}
 
     def with_code(self, verdict: Verdict) -> Verdict:
-        """Return this verdict if it has an error code, else the first verdict with a code that it inhibits.
-
-        Only verdicts on the same device count. The verdict `gpu_lost` has no code, but inhibits the verdict on the Xid
-        that the driver logged. If no inhibited verdict has a code, return this one.
-        """
+        """Return the verdict if it has an error code, else the first one on its device with a code that it inhibits."""
         own = (verdict, *(each for each in self.consequences(verdict) if each.device == verdict.device))
         return next((each for each in own if each.code), verdict)
 
@@ -150,8 +135,7 @@ def restore_health(
 ) -> Health:
     """Return the health with the verdicts and transitions of the store added.
 
-    A verdict that was raised since the start of the agent replaces the stored verdict of the same key, but the time
-    at which it was raised is taken from the stored one.
+    A verdict raised since the start replaces the stored one of its key, but keeps the time at which that was raised.
     """
     restored = {verdict.key: verdict for verdict in verdicts}
     for key, verdict in health.open.items():
@@ -274,8 +258,7 @@ def _counts(transition: VerdictTransition) -> bool:
 def ends_with_cause(verdict: Verdict) -> bool:
     """Return whether this verdict is cleared together with its cause, because it would not be raised again now.
 
-    This holds if its check has no latch, and either the check's sample windows restart when the cause is cleared
-    (Check.ends_with_cause) or the fault is not active.
+    Its check has no latch, and its fault is not active or its windows restart with the cause (Check.ends_with_cause).
     """
     check = BY_NAME.get(verdict.check)
     return check is not None and check.latch is None and (check.ends_with_cause or verdict.ok_seconds > 0)
@@ -309,9 +292,7 @@ class ClearResult:
 def requested_clearance(request: ClearRequest, health: Health, here: Collection[str]) -> ClearResult:
     """Return the verdicts that the request clears, and those that it names but cannot clear.
 
-    A verdict that a cleared verdict inhibits is cleared too, if it can be cleared or ends with its cause
-    (`ends_with_cause`): otherwise it would page for a fault that was just cleared. `here`: uuids of the GPUs in the
-    inventory.
+    A verdict that a cleared one inhibits is cleared too if possible, or it would page. `here`: uuids of the GPUs.
     """
     if not health.evaluated:
         return ClearResult(error="The health checks have not been evaluated yet.")

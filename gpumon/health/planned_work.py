@@ -48,10 +48,9 @@ class PlannedWork:
         return self.in_release(event, bus_id) or self.in_maintenance(event)
 
     def was_in_maintenance(self, transition: VerdictTransition) -> bool:
-        """Return True if the verdict was raised in maintenance, and either last active or cleared in maintenance.
+        """Return whether the verdict was raised in maintenance, and last active or cleared in it.
 
-        `transition`: the one that cleared it. Being last active in maintenance is enough, because the healthy period
-        before the clearance may end after the maintenance.
+        `transition`: the one that cleared it. The healthy period before it may end after the maintenance.
         """
         verdict = transition.verdict
         if verdict.episode not in self._maintenance_episodes:

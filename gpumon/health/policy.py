@@ -52,10 +52,7 @@ class Limit(NamedTuple):
     @property
     def default_text(self) -> str:
         """Return the default as the shortest decimal that reads back as the same number, or "unset"."""
-        value = self.default
-        if value is None:
-            return "unset"
-        return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+        return "unset" if self.default is None else f"{self.default:.15g}"
 
 
 def invalid_thresholds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from gpumon.model.gpu import Gpu
@@ -106,9 +106,7 @@ PRODUCTS = (
 )
 
 COHERENT = r"NVIDIA (GH|GB)\d+.*"
-"""Regular expression for GPUs that share their memory with a Grace CPU. The kernel may give this memory to any
-process.
-"""
+"""Regular expression for GPUs that share their memory with a Grace CPU: the kernel may give it to any process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,9 +222,7 @@ class Expectation:
     count: int = 0
     basis: Basis = Basis.LEARNED
     may: int | None = None
-    """Number of GPUs, higher than `count`, that the physical host may have; None if no source has a higher number. How
-    many of them this guest or container was given is unknown.
-    """
+    """Higher number of GPUs of the physical host, of which this guest or container may have been given `count`."""
     may_basis: Basis = Basis.BUS
     place: str = HOST
     """Where the agent runs: host, guest, container or sandbox."""
@@ -244,22 +240,21 @@ def expectation(
     place: str,
     unlisted: tuple[str, ...] = (),
 ) -> Expectation:
-    """Return the expected number of GPUs, chosen from the numbers of several sources. None: the source has no number.
+    """Return the expected number of GPUs, chosen from the numbers of several sources; None: no number.
 
-    `configured`: number in the configuration, which takes precedence. `accepted`: whether an operator accepted
-    `learned`, the highest number that was ever present; it is then chosen. `product`: number on hosts with this
-    product. `on_bus`: number on the PCI bus. Else, on a host, the highest of `learned`, `product` and `on_bus` is
-    chosen. In a guest or container `learned` is chosen, and a higher number becomes `may`: it may be that of the
-    physical host, which gives the guest or container fewer GPUs. `place`, `unlisted`: attributes of the result.
+    A number that an operator configured or accepted comes first, then the highest of `learned` (ever present),
+    `product` (usual on other hosts) and `on_bus`. A guest or container may have been given fewer GPUs than that: then
+    `learned` is expected, and the higher number is `may`.
     """
+    chosen = Expectation(count=learned, place=place, unlisted=unlisted)
     if configured is not None:
-        return Expectation(count=configured, basis=Basis.CONFIGURED, place=place, unlisted=unlisted)
+        return replace(chosen, count=configured, basis=Basis.CONFIGURED)
     if accepted:
-        return Expectation(count=learned, basis=Basis.ACCEPTED, place=place, unlisted=unlisted)
+        return replace(chosen, basis=Basis.ACCEPTED)
     more = [(count, basis) for count, basis in ((product or 0, Basis.PRODUCT), (on_bus, Basis.BUS)) if count > learned]
     if not more:
-        return Expectation(count=learned, place=place, unlisted=unlisted)
+        return chosen
     count, basis = max(more, key=lambda pair: pair[0])
     if place == HOST:
-        return Expectation(count=count, basis=basis, place=place, unlisted=unlisted)
-    return Expectation(count=learned, may=count, may_basis=basis, place=place, unlisted=unlisted)
+        return replace(chosen, count=count, basis=basis)
+    return replace(chosen, may=count, may_basis=basis)

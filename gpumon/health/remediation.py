@@ -19,16 +19,13 @@ COVERED = {
     Clearance.REBOOT: frozenset({Action.RESTART, Action.RESET, Action.REBOOT}),
     Clearance.RESET: frozenset({Action.RESTART, Action.RESET}),
 }
-"""Verdict actions that each repair includes: a reboot includes a reset. No repair includes an inspection or a
-replacement.
-"""
+"""Verdict actions that each repair includes. No repair includes an inspection or a replacement."""
 
 
 def escalated_action(action: Action, key: Key, facts: Facts) -> Action:
     """Return the next action for verdict `key`: `action`, or a stronger one, up to INSPECT, if repairs did not help.
 
-    It is stronger than each repair that was tried (`_tried_repairs`), and not weaker than the action that the open
-    verdict has. `action` is returned as it is if it is not in ESCALATION.
+    It is stronger than each repair that was tried, and not weaker than the action that the open verdict has.
     """
     if action not in ESCALATION:
         return action

@@ -23,8 +23,7 @@ def free_since(facts: Facts) -> float | None:
 def is_free(facts: Facts) -> bool:
     """Return whether no GPU has a fault, is released or in use, and no hold or maintenance is in force.
 
-    A run of the probe does not count as use. Nor does a process list that cannot be read: then the check
-    `allreduce_stale` reports that runs are skipped.
+    A run of the probe does not count as use, nor does a process list that cannot be read (see `allreduce_stale`).
     """
     reserved = facts.maintenance is not None or facts.held
     own = facts.probe.own_load(facts.now.at)

@@ -68,7 +68,6 @@ SUBJECTS = (
     Subject("The agent", "agent", "agent", agent.CHECKS),
 )
 SUBJECT_OF: Mapping[str, str] = {check.name: subject.name for subject in SUBJECTS for check in subject.checks}
-AREA_OF: Mapping[str, str] = {check.name: subject.area for subject in SUBJECTS for check in subject.checks}
 CHECKS = tuple(check for subject in SUBJECTS for check in subject.checks)
 BY_NAME: Mapping[str, Check] = {check.name: check for check in CHECKS}
 LIMITS: Mapping[str, Limit] = {limit.name: limit for check in CHECKS for limit in check.limits}

@@ -151,15 +151,14 @@ class Verdict(NamedTuple):
     """Time at which the fault was last active."""
     evidence: Evidence = NO_EVIDENCE
     ok_seconds: float = 0.0
-    """Observed seconds since the fault was last active or, if a repair can clear the verdict, since a later reset or
-    reboot. Time in which the agent was stopped or the device was not read does not count.
+    """Observed seconds since the fault was last active or, if a repair clears the verdict, since a later repair.
+
+    Time in which the agent was stopped or the device was not read does not count.
     """
     reset_at: float | None = None
     """Boot clock time of the last GPU reset in this boot, detected by restarted counters; None if there is none."""
     active: bool = True
-    """Whether the fault is active now. False if it has ended or was an event (Finding.at), or if the check cannot be
-    evaluated. Not stored.
-    """
+    """Whether the fault is active now: not ended, no event (Finding.at), and the check can be evaluated. Not stored."""
     inhibited_by: Key | None = None
     """Key of the verdict that explains this one; None for a primary verdict."""
 

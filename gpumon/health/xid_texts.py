@@ -147,9 +147,7 @@ class Recovery(NamedTuple):
     hint: str = ""
     """Additional information for the operator."""
     of_node: bool = False
-    """Whether the driver requests the action on all GPUs of the node, though no GPU is at fault. Then one check of the
-    node reports it, and an Xid 154 that reports it is information.
-    """
+    """Whether the driver requests it on all GPUs, though none is at fault: then a check of the node reports it."""
 
 
 DRAIN = "stop the jobs that use this GPU's links"
@@ -213,9 +211,7 @@ class Scope(StrEnum):
 
 
 LINK_DOWN = frozenset({20034, 22012})
-"""SXids for a link to a GPU or switch that went down (LTSSM fault up, Minion link NA). The line contains "Fatal" even
-if a reset of the GPU took the link down.
-"""
+"""SXids for a link that went down; with "Fatal" in the line even if a reset of the GPU took the link down."""
 _ALWAYS_FATAL = frozenset(
     {10003, 12020, 22003, 22011, *range(23001, 23018)}  # fatal to the whole fabric, by the guide
     | {10006, 10007, 10008, 10009}  # the switch is too hot and off, or its firmware does not work

@@ -20,7 +20,7 @@ from gpumon.fleet.rule_file import render
 from gpumon.health.alert_texts import CHECK_UNKNOWN, PAGING, WARNING, alert_names
 from gpumon.health.check_row import Check, Paging, alert_name, split_action
 from gpumon.health.checks.gpu import FAULTS
-from gpumon.health.table import AREA_OF, BY_NAME, CHECKS
+from gpumon.health.table import BY_NAME, CHECKS, SUBJECTS
 from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
 from gpumon.model.reading import Labels
 from scripts.docs.alerts_page import alerts_page
@@ -362,6 +362,7 @@ def test_every_check_has_a_rule_for_each_severity() -> None:
     """The rule reads the check's verdict, has its name in CamelCase and its runbook section."""
     entries = yaml.safe_load(render(RULES.values()))["groups"][1]["rules"]
     written = {entry["alert"]: entry for entry in entries if "alert" in entry}
+    areas = {row.name: subject.area for subject in SUBJECTS for row in subject.checks}
     wrong = []
     for row in CHECKS:
         for name, (level, severity) in zip(alert_names(row), sorted(row.severities, reverse=True), strict=True):
@@ -369,7 +370,7 @@ def test_every_check_has_a_rule_for_each_severity() -> None:
             good = (
                 name.removesuffix(WARNING) == alert_name(row.name)
                 and entry["expr"].startswith(f'{LAST_VERDICT}{{check="{row.name}"}} == {level:d}')
-                and entry["labels"] == {"severity": severity, "page": row.paging(level), "class": AREA_OF[row.name]}
+                and entry["labels"] == {"severity": severity, "page": row.paging(level), "class": areas[row.name]}
                 and entry["annotations"]["runbook_url"].endswith(f"/runbooks/{alert_name(row.name)}")
                 and ("unless" in entry["expr"]) == (severity in PAGING)
             )

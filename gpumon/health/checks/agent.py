@@ -8,18 +8,7 @@ from gpumon.health.check_row import HOUR, MINUTE, Check, Latch, Paging, any_devi
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, SHARE, Limit
 from gpumon.health.sample_windows import SampleWindow
-from gpumon.health.verdict import (
-    HISTORY_UNREAD,
-    LOST_TO,
-    NODE,
-    PASSED,
-    WARN,
-    Action,
-    Finding,
-    clear,
-    unknown,
-    warn,
-)
+from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, PASSED, WARN, Action, Finding, clear, unknown, warn
 from gpumon.model.error_event import OVERRUN
 
 ERRORS = SampleWindow("gpumon_poll_errors_total", 5 * MINUTE)

@@ -29,9 +29,7 @@ BUSY_SHARE = Limit("straggler_utilization_ratio", 0.8, "Minimum utilization at w
 FEWEST = 3
 """Minimum number of busy GPUs of the same product for a comparison."""
 _HEAVIER = 0.25
-"""Difference between a GPU's share of time at the power limit and its neighbours' median, above which the GPU counts as
-running heavier work than they do.
-"""
+"""Share of time at the power limit above the neighbours' median, from which a GPU counts as running heavier work."""
 _HARDWARE = ("hw_slowdown", "hw_thermal")
 _WORDS = {
     "sw_power_cap": "power limit",

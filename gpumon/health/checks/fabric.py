@@ -30,18 +30,12 @@ _CHECKS = {
     "fabric_manager_connected": "the fabric manager has no connection to it",
 }
 _LIMITED = frozenset({"degraded_bandwidth", "route_recovery", "access_timeout_recovery"})
-"""Keys of _CHECKS for conditions under which jobs still run: limited capacity, or a recovery in progress (nvml.h,
-k8s-test-infra).
-"""
+"""Keys of _CHECKS for conditions under which jobs still run (nvml.h, k8s-test-infra)."""
 _C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
-    """Return a failure if the fabric manager is stopped and a GPU needs it.
-
-    Its unit may be installed where no GPU needs it: in a rack it runs on the switch trays, and for a guest without
-    NVSwitches on the guest's host.
-    """
+    """Return a failure if the fabric manager is stopped and a GPU needs it: in a rack it runs on the switch trays."""
     if _runs_on_the_host(facts):
         return PASSED
     if not _are_services_expected(facts):
@@ -82,10 +76,7 @@ def registration(gpu: GpuCase) -> Finding | None:
 
 
 def _incomplete_finding(state: float, facts: Facts) -> Finding:
-    """Return a failure if all GPUs are unregistered or the fabric manager is stopped, else a warning.
-
-    On a host that gives GPUs to guests (FABRIC_MODE=1), a GPU is not registered until it is in an active partition.
-    """
+    """Return the finding of an incomplete registration. With FABRIC_MODE=1 it waits for an active partition."""
     reason = f"Its registration with the NVLink fabric {STATES.get(int(state), f'has state {state:.0f}')}"
     states = [None if other.fabric is None else other.fabric.state for other in facts.gpus]
     none_completes = all(other in STATES for other in states if other != 0)  # 0: without a fabric; None: not read

@@ -136,11 +136,7 @@ def _message(facts: Facts, kind: str, code: int, bus_ids: tuple[str, ...]) -> st
 
 
 def _may_be_withheld(gpu: GpuCase) -> bool:
-    """Return whether this container may have been restarted without this GPU, which is still on the host's bus.
-
-    Then the agent cannot decide whether the GPU failed. False if the GPU went missing while the agent ran, or if fewer
-    GPUs are visible than an operator configured or accepted.
-    """
+    """Return whether this container may have been restarted without this GPU, which is still on the host's bus."""
     facts, expected = gpu.facts, gpu.facts.expectation
     if expected.place != CONTAINER or not gpu.state.restored or gpu.state.bus_id not in (facts.bus or {}):
         return False
@@ -150,8 +146,7 @@ def _may_be_withheld(gpu: GpuCase) -> bool:
 def count(facts: Facts) -> Finding | None:
     """Return a failure if the driver reports fewer GPUs than expected or, in a sandbox, more than can be opened.
 
-    Unknown if this guest or container may have been given fewer GPUs. GPUs with the fault `missing` do not count as
-    lacking, because each has its own verdict.
+    Unknown if this guest or container may have been given fewer GPUs. Missing GPUs have verdicts of their own.
     """
     expected, visible = facts.expectation, facts.node.gpus_visible
     if visible is None or any(state.released for state in facts.gpus):

@@ -67,10 +67,7 @@ def driver_fatal(port: PortCase) -> Finding | None:
 
 
 def port_down(port: PortCase) -> Finding | None:
-    """Return a failure for a port that is down and should be up.
-
-    A port that was never up or used counts as not cabled. EFA adapters do not report the state.
-    """
+    """Return a failure for a port that is down and was up or used before. EFA adapters do not report the state."""
     up = port.port.link.port_up
     expected = None if port.record is None else port.record.expected
     if expected is False:
@@ -96,10 +93,7 @@ def flapping_port(port: PortCase) -> Finding | None:
 
 
 def _times_down(port: PortCase, window: SampleWindow) -> float:
-    """Return how often the port went down in the window, except in maintenance.
-
-    Its counter stops at its maximum and counts during boot; the changes of state are those that the agent observed.
-    """
+    """Return how often the port went down, except in maintenance. Its counter stops at a maximum: changes count too."""
     facts = port.facts
     begin = max(facts.policy.boot_grace, facts.now.at - window.seconds)
     maintenances = facts.planned_work.maintenance_times

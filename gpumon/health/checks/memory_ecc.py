@@ -52,8 +52,7 @@ def uncorrectable(gpu: GpuCase) -> Finding | None:
 def _was_reset(verdict: Verdict, gpu: GpuCase) -> bool:
     """Return whether the counters of the verdict's errors are 0 again probably because of a GPU reset.
 
-    An operator can also clear the counters. Return False if the agent has run since the errors and can read the energy
-    counter, because it would have detected a reset by that counter (GpuState.reset_at).
+    An operator can clear them too. An agent that has run since would have detected a reset by the energy counter.
     """
     now = gpu.facts.now
     watched = gpu.now.energy_joules_total is not None and now.uptime >= now.at - verdict.last_active.at

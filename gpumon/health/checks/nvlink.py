@@ -28,9 +28,7 @@ SPEED = Limit(
 )
 
 _TRAINING_BEFORE, _TRAINING_AFTER = MINUTE, 3 * MINUTE
-"""Times in seconds, before and after the detection of a GPU reset, within which the GPU's links may be down or in
-training.
-"""
+"""Seconds before and after the detection of a GPU reset in which its links may be down or in training."""
 
 _LOST: Mapping[str, Where | XidCause] = {
     "gpu_lost": "peer",

@@ -47,18 +47,16 @@ CRC_RATE = Limit(
 )
 BIT_ERRORS = Limit("max_nvlink_bit_error_ratio", 1e-12, "Maximum bit error ratio of an NVLink.", SHARE)
 REPEATED = frozenset({"replay", "recovery"})
-"""Kinds of errors, on GPUs up to Hopper, after which packets are sent again. CRC errors are not included, because the
-check `nvlink_crc_high` evaluates their rate.
-"""
+"""Kinds of errors, up to Hopper, after which packets are sent again. `nvlink_crc_high` evaluates CRC errors."""
 BROKEN = frozenset(
     {
         *("malformed_packet", "buffer_overrun", "receive", "receive_general", "local_link_integrity"),
         *("effective", "symbol", "receive_remote"),
     }
 )
-"""Kinds of errors, on Blackwell and later GPUs, that damaged packets. The errors `effective` and `symbol` could
-not be fixed by forward error correction, and `receive_remote` is a packet that the sender or a switch marked as bad:
-DCGM fails a link for a single error of one of these three kinds. Packets that this end discards are not included.
+"""Kinds of errors, from Blackwell on, that damaged packets. Packets that this end discards are not included.
+
+DCGM fails a link for one error `effective`, `symbol` (forward error correction did not fix it) or `receive_remote`.
 """
 
 

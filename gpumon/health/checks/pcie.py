@@ -81,10 +81,7 @@ def _usual_lanes(gpu: GpuCase) -> float | None:
 
 
 def _highest_under_load(gpu: GpuCase, window: SampleWindow, busy: float) -> float | None:
-    """Return the highest value in the window; None if the GPU was not busy, or if samples are missing.
-
-    A link without load may lower its speed and its width.
-    """
+    """Return the highest value in the window; None if the GPU was not busy: a link without load may slow down."""
     values, load = gpu.series(window), gpu.series(BUSY) or gpu.series(SM_BUSY)
     if not load or not values or load[0].mean < busy:
         return None
@@ -122,10 +119,7 @@ def replays(gpu: GpuCase) -> Finding | None:
 
 
 def errors(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the GPU counted a fatal PCIe error, a warning for non-fatal ones.
-
-    A single non-fatal one suffices if the kernel reported a PCIe error of the GPU in the same hour.
-    """
+    """Return a failure for fatal PCIe errors, a warning for several non-fatal ones or one that the kernel confirms."""
     if gpu.now.pcie_errors_total is None:
         return None
     growths = gpu.growth(ERRORS, since=gpu.time_cleared("pcie_errors"))

@@ -36,10 +36,7 @@ _TOLERANCE = 0.99
 
 
 def brake(gpu: GpuCase) -> Finding | None:
-    """Return a failure if the power brake was active for most of the last two minutes, a warning if often, or PASSED.
-
-    Short brakes are transients of the load (NVIDIA/NVSentinel#1666).
-    """
+    """Return a failure if the power brake was active mostly, a warning if often. Short brakes are transients."""
     share, often, mostly = _braked_share(gpu), gpu.facts.limit(BRAKED_OFTEN), gpu.facts.limit(BRAKED_MOSTLY)
     if share is None:
         return None
@@ -53,10 +50,7 @@ def brake(gpu: GpuCase) -> Finding | None:
 
 
 def _braked_share(gpu: GpuCase) -> float | None:
-    """Return the share of two minutes in which the power brake was active; None if it cannot be read now.
-
-    The counter is exact. The bit, of which a sample is stored each STEP seconds, decides if the counter did not count.
-    """
+    """Return the share of two minutes in which the power brake was active; None if it cannot be read now."""
     now = (gpu.now.clock_event_seconds_total, gpu.now.clock_event_active)
     if all((reasons or {}).get("hw_power_brake") is None for reasons in now):
         return None

@@ -7,17 +7,7 @@ from functools import partial
 
 from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, same
 from gpumon.health.facts import Facts, GpuCase
-from gpumon.health.verdict import (
-    NODE,
-    PASSED,
-    WARN,
-    Action,
-    Finding,
-    Verdict,
-    clear,
-    fail,
-    warn,
-)
+from gpumon.health.verdict import NODE, PASSED, WARN, Action, Finding, Verdict, clear, fail, warn
 from gpumon.probe.core.probes import ALL_REDUCE, SCHEDULED, Probe
 from gpumon.probe.core.result import DECISIVE, LIMIT, ProbeResult
 from gpumon.probe.core.wording import in_words
@@ -58,10 +48,9 @@ def _blamed_gpu(result: ProbeResult) -> str | None:
 
 
 def _node_result(facts: Facts, probe: Probe, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the last complete run if it has this outcome and blames no single GPU; else PASSED or None.
+    """Return the last complete run if it has this outcome and blames no single GPU; else PASSED.
 
-    None if there is no run, if it ended before this boot and a later run is due (`_needs_proof`), or if it has another
-    outcome and used only some of the GPUs.
+    None if it is missing or needs proof (`_needs_proof`), or if it has another outcome and used only some of the GPUs.
     """
     last = _last_measurement(facts, probe)
     if last is None or _needs_proof(last, facts.wall(0.0), facts):
@@ -74,10 +63,9 @@ def _node_result(facts: Facts, probe: Probe, check: str, outcome: str) -> ProbeR
 
 
 def _gpu_result(gpu: GpuCase, probe: Probe, check: str, outcome: str) -> ProbeResult | Finding | None:
-    """Return the last complete run if it has this outcome and blames this GPU; else PASSED or None.
+    """Return the last complete run if it has this outcome and blames this GPU; else PASSED.
 
-    None if there is no run, if it did not use this GPU, or if it ended before the GPU's reset, or before this boot, and
-    a later run is due (`_needs_proof`).
+    None if it is missing, needs proof (`_needs_proof`), or did not use this GPU.
     """
     last = _last_measurement(gpu.facts, probe)
     if last is None or gpu.device not in last.conditions.gpus:
@@ -89,11 +77,7 @@ def _gpu_result(gpu: GpuCase, probe: Probe, check: str, outcome: str) -> ProbeRe
 
 
 def _needs_proof(last: ProbeResult, repaired: float, facts: Facts) -> bool:
-    """Return whether the run `last` ended before a repair, and a later run will show whether the repair helped.
-
-    `repaired`: time of the repair in seconds since the epoch. False if no later run is scheduled, or
-    if runs are postponed.
-    """
+    """Return whether the run ended before a repair, and a later run is due that will show whether it helped."""
     newest = facts.probe.last(last.probe)
     postponed = newest is not None and newest.outcome == "skipped" and newest.reason in LASTING_SKIPS
     return last.ended < repaired and last.probe in facts.probe.next_runs and not postponed
@@ -121,10 +105,7 @@ def _slow_finding(last: ProbeResult, whose: str) -> Finding:
 
 
 def slow_run(facts: Facts, probe: Probe) -> Finding | None:
-    """Return a warning if the last complete run was degraded and blames no single GPU.
-
-    The next complete run on all GPUs that does not have this result clears the warning.
-    """
+    """Return a warning if the last complete run was degraded and blames no single GPU. The next one clears it."""
     result = _node_result(facts, probe, f"{probe.name}_slow", "degraded")
     if isinstance(result, ProbeResult):
         return PASSED if result.reason == LIMIT else _slow_finding(result, f"The {probe.title}")

@@ -11,17 +11,7 @@ from gpumon.health.checks.probe import CAUSES_OF_SLOW_RUNS, FAULTS_OF_ANY_RUN, L
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit, Range
 from gpumon.health.run_conditions import is_free, repairs_since_run
-from gpumon.health.verdict import (
-    FAIL,
-    NODE,
-    PASSED,
-    WARN,
-    Action,
-    Finding,
-    fail,
-    unknown,
-    warn,
-)
+from gpumon.health.verdict import FAIL, NODE, PASSED, WARN, Action, Finding, fail, unknown, warn
 from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
@@ -61,10 +51,7 @@ _SMALLEST = str(min(PROBES[ALL_REDUCE].gpu.sizes))
 
 
 def repeated_failures(facts: Facts, probe: Probe) -> Finding | None:
-    """Return a failure or a warning after several failed runs in a row; a single failure may be transient.
-
-    It is a warning if the last run failed before its first operation, or if its backend is not NCCL.
-    """
+    """Return a finding after several failed runs in a row: a failure if NCCL failed in an operation, else a warning."""
     limit = facts.threshold(FAILURES)
     ran = runs_of(facts, probe)
     if not ran:
@@ -90,10 +77,7 @@ def repeated_failures(facts: Facts, probe: Probe) -> Finding | None:
 
 
 def unkillable_processes(facts: Facts) -> Finding:
-    """Return a failure if SIGKILL does not end a rank (process) of the probe.
-
-    The node needs a reboot: the next process on the GPU of that rank hangs as well.
-    """
+    """Return a failure if SIGKILL does not end a rank (process) of a probe: the next process on its GPU hangs too."""
     pids = facts.probe.unkillable
     if not pids:
         return PASSED
@@ -103,10 +87,9 @@ def unkillable_processes(facts: Facts) -> Finding:
 
 
 def missing_runs(facts: Facts, probe: Probe) -> Finding | None:
-    """Return unknown if no run has ended for PERIODS intervals although the node was free, else PASSED.
+    """Return unknown if no run has ended for PERIODS intervals on a free node, or since a GPU was repaired.
 
-    Also return unknown if no run has ended since a GPU was repaired. Skipped runs do not count; the finding states why
-    the last run was skipped. Return None while a run is in progress.
+    Skipped runs do not count. Return None while a run is in progress.
     """
     interval = facts.probe_intervals.get(probe.name)
     if interval is None or probe.name not in facts.probe.next_runs or _is_decided(facts, probe) or not is_free(facts):
@@ -130,8 +113,7 @@ def missing_runs(facts: Facts, probe: Probe) -> Finding | None:
 def _is_decided(facts: Facts, probe: Probe) -> bool:
     """Return whether the last run was skipped because configuration, hardware or the scheduler prevents runs.
 
-    Holds, releases and maintenance are not included, because the node is not free then. A failure of the
-    gate command, which asks the scheduler, is no decision.
+    A failure of the gate command, which asks the scheduler, is no decision.
     """
     last = facts.probe.last(probe.name)
     if last is None or last.outcome != "skipped":
@@ -197,10 +179,7 @@ CHECKS: tuple[Check, ...] = (UNKILLABLE, *(check for probe in SCHEDULED for chec
 
 
 def latency_high(facts: Facts) -> Finding | None:
-    """Return a warning if the last run's median latency at the smallest size is too high, else PASSED.
-
-    Return None if there is no result.
-    """
+    """Return a warning if the last run's median latency at the smallest size is too high; None without a result."""
     limit = facts.threshold(LATENCY)
     medians = {
         algorithm: seconds
@@ -221,10 +200,7 @@ def latency_high(facts: Facts) -> Finding | None:
 
 
 def bandwidth_low(facts: Facts) -> Finding | None:
-    """Return a warning if an algorithm's best bus bandwidth in the last run is below the backend's limit, else PASSED.
-
-    Return None if there is no result.
-    """
+    """Return a warning if an algorithm's best bus bandwidth is below the backend's limit; None without a result."""
     limits = dict(zip(BUSBW, facts.any_threshold(*BUSBW.values()), strict=True))
     best: dict[tuple[str, ...], float] = {}
     for (backend, algorithm, _), busbw in _rows(_all_reduce(facts).value):

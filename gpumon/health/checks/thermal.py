@@ -45,8 +45,7 @@ def core_hot(gpu: GpuCase) -> Finding | None:
 def margin_low(gpu: GpuCase) -> Finding | None:
     """Return a finding on the thermal margin, or on the core temperature if the driver reports no margin.
 
-    A margin that is too small is a failure if the hardware slows the GPU down, else a warning. Some boards report a
-    margin of 0 or less while they are cool: then the margin is ignored. On a warmer board such a margin is only a
+    Some boards report a margin of 0 or less while they are cool: it is then ignored, and on a warmer board only a
     warning unless another reading confirms the heat.
     """
     margin, limit = gpu.now.thermal_margin_celsius, gpu.facts.limit(MARGIN)

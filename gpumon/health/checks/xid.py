@@ -38,9 +38,7 @@ RECURRING = Limit(
 )
 
 _TIMEOUT, _ADVISES_ON_TIMEOUT = 109, 570
-"""_TIMEOUT: Xid of a context switch timeout. _ADVISES_ON_TIMEOUT: first driver that reports an Xid 154 after it if a
-GPU reset is needed.
-"""
+"""Xid of a context switch timeout, and first driver that reports an Xid 154 after it if a reset is needed."""
 _ORDER = list(ACTIONS)
 
 MEMORY = frozenset({48, 63, 64, 92, 94, 95, 140, 154, 156, 157, 160, 161, 168, 171, 172, 177})
@@ -102,10 +100,7 @@ def age(event: ErrorEvent, facts: Facts) -> float:
 
 
 def worst(events: Sequence[ExplainedXid]) -> ExplainedXid:
-    """Return the Xid with the most severe action, the newest if there are several.
-
-    A recovery action (Xid 154) is returned only if no other Xid has an action as severe.
-    """
+    """Return the Xid with the most severe action, then the newest; an Xid 154 only if no other has such an action."""
     return max(events, key=lambda xid: (_ORDER.index(xid.action), xid.code != RECOVERY_ACTION, xid.event.last.wall))
 
 

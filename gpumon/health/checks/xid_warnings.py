@@ -60,10 +60,7 @@ def repeated_xid(gpu: GpuCase) -> Finding | None:
 
 
 def _occurrences(events: list[ErrorEvent]) -> tuple[int, str]:
-    """Return how many of these events of one Xid count, and where on the GPU they occurred, as text.
-
-    Only those Xids 13 count that are in the unit (GPC, TPC) with most of them: software errors occur in many units.
-    """
+    """Return how many of these events count, and where they occurred: of Xid 13 only those of one unit (GPC, TPC)."""
     if not events or events[0].code != _EXCEPTION:
         return len(events), ""
     units = [set(_UNIT.findall(" ".join(event.all_texts))) for event in events]
@@ -171,8 +168,7 @@ def storm(gpu: GpuCase) -> Finding | None:
 def unplaced_xid(facts: Facts) -> Finding | None:
     """Return a finding on an Xid from a PCI address where a GPU of this host should be, but no GPU answers.
 
-    PASSED in a container or sandbox: it reads the host's kernel log and PCI bus, but may have been given only some of
-    the GPUs. None if the PCI bus has not been read.
+    PASSED in a container or sandbox, which may have been given only some of the GPUs of the kernel log and PCI bus.
     """
     if facts.bus is None:
         return None
