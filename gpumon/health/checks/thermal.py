@@ -53,7 +53,10 @@ def margin_low(gpu: GpuCase) -> Finding | None:
         return _without_margin(gpu)
     if (margin > 0) if limit is None else (margin >= limit):
         return PASSED
-    if _is_slowed_by_hardware(gpu, margin):
+    slowdown = gpu.facts.limit(SLOWDOWN)
+    offset = gpu.now.thermal_margin_slowdown_celsius if slowdown is None else slowdown
+    below = offset is not None and margin < offset
+    if _is_reduced(gpu, "hw_thermal") or (below and _is_confirmed_hot(gpu)):
         reason = f"{_distance_to_limit(gpu, margin)}: the hardware slows it down."
         return fail(reason, Action.INSPECT, thermal_margin_celsius=margin)
     if limit is None:
@@ -80,13 +83,6 @@ def _small_margin(gpu: GpuCase, margin: float) -> str:
         return f"{_distance_to_limit(gpu, margin)}: it is being slowed down."
     unconfirmed = "neither a clocks event reason nor its core temperature confirms that"
     return f"{_distance_to_limit(gpu, margin)} by its thermal margin; {unconfirmed}."
-
-
-def _is_slowed_by_hardware(gpu: GpuCase, margin: float) -> bool:
-    limit = gpu.facts.limit(SLOWDOWN)
-    offset = gpu.now.thermal_margin_slowdown_celsius if limit is None else limit
-    below = offset is not None and margin < offset
-    return _is_reduced(gpu, "hw_thermal") or (below and _is_confirmed_hot(gpu))
 
 
 def _is_confirmed_hot(gpu: GpuCase) -> bool:

@@ -26,13 +26,14 @@ def of_node(facts: Facts) -> Finding | None:
     words = [f"{OF_NODE[name]} is {version}; {expected[name]} is expected." for name, version in wrong.items()]
     for name, groups in _ties(facts):
         wrong[name] = ", ".join(groups)
-        words.append(_tie_text(name, groups))
+        has = (f"{version} on GPU{'s' * (',' in gpus)} {gpus}" for version, gpus in groups.items())
+        words.append(f"The {OF_GPU[name]} is {' and '.join(has)}, without a majority.")
     if wrong:
         return warn(" ".join(words), Action.FIX, **wrong)
     return PASSED if reported or not expected else None
 
 
-def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
+def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield (firmware, GPU indexes by version) for each firmware without a configured version or a majority."""
     for name in OF_GPU:
         products: dict[str | None, dict[str, list[int]]] = {}
@@ -42,15 +43,7 @@ def _ties(facts: Facts) -> Iterator[tuple[str, Mapping[str, list[int]]]]:
                 products.setdefault(state.gpu.name, {}).setdefault(version, []).append(state.index)
         for groups in products.values():
             if len(groups) > 1 and 2 * max(map(len, groups.values())) <= sum(map(len, groups.values())):
-                yield name, groups
-
-
-def _tie_text(name: str, groups: Mapping[str, list[int]]) -> str:
-    has = (
-        f"{version} on GPU{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
-        for version, indices in groups.items()
-    )
-    return f"The {OF_GPU[name]} is {' and '.join(has)}, without a majority."
+                yield name, {version: ", ".join(map(str, indices)) for version, indices in groups.items()}
 
 
 def of_gpu(gpu: GpuCase) -> Finding | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpumon.health import xids
@@ -112,6 +112,13 @@ def evidence(events: Sequence[ExplainedXid]) -> dict[str, Any]:
     return {"xid": code, "name": means.name} | ({"also": ", ".join(map(str, also))} if also else {}) | own_action
 
 
+def finding(make: Callable[..., Finding], events: Sequence[ExplainedXid]) -> Finding:
+    """Return the finding, made by `fail` or `warn`, on these Xids. The worst of them decides the action."""
+    values, first = evidence(events), worst(events)
+    also = f" Also Xid {values['also']}." if "also" in values else ""
+    return make(first.words + also, first.action, at=max(xid.event.last.wall for xid in events), **values)
+
+
 def codes(verdict: Verdict) -> set[int]:
     """Return the Xids in the evidence of a verdict."""
     also = str(verdict.evidence.get("also", "")).split(", ")
@@ -128,11 +135,6 @@ def is_superseded(gpu: GpuCase, check: str, events: Iterable[ExplainedXid]) -> b
         xid.code for xid in events if xid.code == RECOVERY_ACTION or (here and xid.event.first.at <= verdict.raised.at)
     }
     return codes(verdict) <= read
-
-
-def reason(events: Sequence[ExplainedXid]) -> str:
-    also = evidence(events).get("also")
-    return f"{worst(events).words}{f' Also Xid {also}.' if also else ''}"
 
 
 def sxid_events(facts: Facts, check: str, affected: Scope) -> list[ErrorEvent]:
@@ -183,8 +185,7 @@ def critical_xid(gpu: GpuCase) -> Finding | None:
     criticals = [xid for xid in events if xid.critical or xid.code in unadvised]
     if not criticals:
         return clear() if is_superseded(gpu, "gpu_xid_critical", events) else PASSED
-    at = max(xid.event.last.wall for xid in criticals)
-    return fail(reason(criticals), worst(criticals).action, at=at, **evidence(criticals))
+    return finding(fail, criticals)
 
 
 def explains_xids(verdict: Verdict, cause: Verdict, together: bool) -> bool:  # noqa: FBT001 - see Check.inhibited_if

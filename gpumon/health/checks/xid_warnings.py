@@ -17,9 +17,8 @@ from gpumon.health.checks.xid import (
     codes,
     evidence,
     explained_xids,
+    finding,
     is_superseded,
-    reason,
-    worst,
     xids_outside_maintenance,
 )
 from gpumon.health.facts import Facts, GpuCase
@@ -82,25 +81,19 @@ def _is_on_other_gpu(code: int, gpu: GpuCase) -> bool:
 
 def application_error(facts: Facts) -> Finding | None:
     """Return a warning if one application Xid occurred on several GPUs within 24 hours: software is at fault."""
-    by_code: dict[int, dict[str, float]] = {}
+    cleared, by_code = facts.cleared.get(("xid_app_everywhere", NODE), 0.0), dict[int, dict[str, float]]()
     for state in facts.gpus:
-        for event in _application_events(facts, state.uuid):
-            by_code.setdefault(event.code, {})[state.uuid] = event.last.wall
+        for event in facts.errors.get(state.uuid, ()):
+            recent = event.last.wall > cleared and age(event, facts) <= DAY
+            warns = recent and facts.catalogue.explain(event).severity is Severity.WARNING
+            if warns and facts.catalogue.xid(event.code).kind is Class.APPLICATION:
+                by_code.setdefault(event.code, {})[state.uuid] = event.last.wall
     spread = {code: gpus for code, gpus in by_code.items() if len(gpus) > 1}
     if not spread:
         return PASSED
     code = max(spread, key=lambda code: max(spread[code].values()))
     words = f"Xid {code} occurred on {len(spread[code])} GPUs within 24 hours: an application failed, not a GPU."
     return warn(words, Action.RESTART, at=max(spread[code].values()), xid=code, gpus=len(spread[code]))
-
-
-def _application_events(facts: Facts, uuid: str) -> Iterator[ErrorEvent]:
-    cleared = facts.cleared.get(("xid_app_everywhere", NODE), 0.0)
-    for event in facts.errors.get(uuid, ()):
-        if event.last.wall > cleared and age(event, facts) <= DAY:
-            warns = facts.catalogue.explain(event).severity is Severity.WARNING
-            if warns and facts.catalogue.xid(event.code).kind is Class.APPLICATION:
-                yield event
 
 
 STORM = Limit("max_xid_messages_per_minute", 100, "Maximum rate of log messages of one Xid a minute.", COUNT)
@@ -118,12 +111,12 @@ def warning(gpu: GpuCase) -> Finding | None:
     if not warnings:
         cancelled = any(xid.event.cancelled_wall is not None for xid in recent)
         return clear() if cancelled or is_superseded(gpu, "gpu_xid", recent) else PASSED
-    at = max(xid.event.last.wall for xid in warnings)
     contained = sum(xid.code == _CONTAINED and not gpu.facts.planned_work.in_maintenance(xid.event) for xid in warnings)
     if contained > 1:
         words = f"Xid {_CONTAINED}, a contained memory error, occurred {contained} times within 24 hours."
+        at = max(xid.event.last.wall for xid in warnings)
         return fail(words, Action.RESET, at=at, xid=_CONTAINED, events=contained)
-    return warn(reason(warnings), worst(warnings).action, at=at, **evidence(warnings))
+    return finding(warn, warnings)
 
 
 def _warns(xid: ExplainedXid, catalogue: Catalogue) -> bool:
