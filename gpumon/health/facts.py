@@ -106,11 +106,11 @@ class Facts:
     counted_from: float = 0.0
     """Time in seconds since the epoch before which samples do not count, in any window."""
 
-    @cached_property
+    @property
     def gpu_cases(self) -> tuple[GpuCase, ...]:
         return tuple(GpuCase(state, self) for state in self.gpus)
 
-    @cached_property
+    @property
     def port_cases(self) -> tuple[PortCase, ...]:
         return tuple(PortCase(port, self) for port in self.ports)
 
