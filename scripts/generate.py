@@ -11,8 +11,7 @@ from pathlib import Path
 from benchmarks.truth.page import page_of
 from benchmarks.truth.work import MEASURED, ResultStore
 from dashboards.generate import dashboards
-from gpumon.fleet.alert_rules import rules
-from gpumon.fleet.rule_file import render
+from gpumon.fleet.alert_rules import render, rules
 from scripts.docs import dcgm_page, doctor_page, health_page, probe_page, simulation_page, xid_page
 from scripts.docs.alerts_page import alerts_page
 from scripts.docs.configuration_page import reference, sample

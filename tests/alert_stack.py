@@ -13,8 +13,7 @@ from typing import Any
 from agents import eventually, free_port
 from servers import HttpRequest, alertmanager, http_server, prometheus, query, write_yaml
 
-from gpumon.fleet.alert_rules import rules
-from gpumon.fleet.rule_file import render
+from gpumon.fleet.alert_rules import render, rules
 
 MAX_FOR_SECONDS = 3.0
 """Maximum `for` of a rule here, so that GpumonDown does not take three minutes."""

@@ -15,8 +15,8 @@ from agents import AgentProcess, eventually, free_port, running
 from servers import alertmanager, http_inbox, prometheus, query, write_yaml
 
 from gpumon.clock import boot_clock
+from gpumon.fleet.alert_rules import DAILY_SECONDS
 from gpumon.fleet.recording_rules import BUSBW, FAILED
-from gpumon.fleet.rule_file import DAILY_SECONDS
 
 ROOT = Path(__file__).parents[1]
 HOUR = 3600

@@ -1,26 +1,197 @@
-"""`gpumon fleet`: list the bad nodes of a fleet, the worst first, with reason and action."""
+"""`gpumon fleet`: list the bad nodes of a fleet, the worst first, with reason and action.
+
+The problems, who works on them, and which nodes are drained come from Prometheus, the agents and Slurm.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
 
-from gpumon import DEFAULT_PORT
-from gpumon.cli.client import Client
+from gpumon import DEFAULT_PORT, JOB
+from gpumon.cli.client import Client, ClientError
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import url
 from gpumon.cli.live_view import add_watch_flag, in_color, watch
+from gpumon.cli.readiness.bounded_child import run_bounded
 from gpumon.cli.readiness.host_facts import count
-from gpumon.fleet.host_list import ALL, read_hosts
-from gpumon.fleet.sd import ADDRESS, with_port
-from gpumon.fleet.sources import NO_ANSWER, SECONDS, FleetState, from_agents, from_prometheus, slurm_drains
+from gpumon.fleet.recording_rules import LAST_INFO, LAST_SEEN, LAST_VERDICT, VERDICT
+from gpumon.fleet.sd import ADDRESS, ALL, read_hosts, with_port
+from gpumon.health.verdict import Level
+from gpumon.model.durations import from_rfc3339
 from gpumon.outputs.formatting import ABSENT, columns, duration
 from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
+
+SECONDS, AT_ONCE, MAX_ALERTMANAGERS = 10.0, 32, 8
+"""Maximum seconds for one request, number of agents that are queried at the same time, and number of Alertmanagers."""
+NO_ANSWER = "no answer"  # instead of a level
+MAX_TIME = 1e11  # in seconds: the year 5138
+WORDS = tuple(level.word for level in Level if level is not Level.OK)
+"""The levels that a problem has."""
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Exceptions that an invalid address, or a response of another program, raises."""
+KEY = ("instance", "check", "uuid", "device", "port")  # labels that identify a verdict, and its alert
+Key = tuple[str, ...]
+_SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
+
+
+class FleetProblem(NamedTuple):
+    """A problem of a node: a verdict on the node or on `device` (a GPU or a port), or an agent that does not answer.
+
+    `since`: Unix time in seconds. `owner`: who started a silence or maintenance that covers the problem, and why; empty
+    if there is none, None if that is unknown.
+    """
+
+    node: str
+    device: str
+    level: str
+    reason: str
+    action: str = ""
+    since: float | None = None
+    owner: str | None = None
+
+
+class FleetState(NamedTuple):
+    """The nodes of a fleet and their problems. `drains`: reason of each drained node, by node; None if unknown."""
+
+    nodes: Sequence[str]
+    problems: Sequence[FleetProblem]
+    drains: Mapping[str, str] | None = None
+
+
+def from_agents(agents: Mapping[str, Client]) -> FleetState:
+    """Return the state of a fleet as its agents report it. `agents`: a client for each agent, by name of its node."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        by_node = pool.map(_agent_problems, agents, agents.values())
+        return FleetState(list(agents), [problem for problems in by_node for problem in problems])
+
+
+def _agent_problems(node: str, agent: Client) -> list[FleetProblem]:
+    try:
+        return list(_problems(node, agent.get("/api/v1/health", ("verdicts", "maintenance"))))
+    except (ClientError, *MALFORMED) as error:  # also for an invalid name or port, or an agent of another version
+        return [FleetProblem(node, "", NO_ANSWER, f"{error}" if isinstance(error, ClientError) else repr(error))]
+
+
+def _problems(node: str, health: Any) -> Iterator[FleetProblem]:
+    window = health["maintenance"]
+    owner = f"maintenance by {window['by']}: {window['reason']}" if window else ""
+    for verdict in health["verdicts"]:
+        device = f"GPU {verdict['gpu']}" if verdict["gpu"] is not None else verdict["device"] or ""
+        since = from_rfc3339(verdict["since"]).timestamp()
+        texts = device, verdict["level"], verdict["reason"], verdict["action"]
+        if texts[1] not in WORDS or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"a verdict of another version: {texts}")
+        yield FleetProblem(node, *texts, since, owner)
+
+
+def from_prometheus(client: Client, prefix: str) -> FleetState:
+    """Return the state of a fleet, with verdicts from a Prometheus and silences from its Alertmanagers.
+
+    `prefix`: path in the URL of Prometheus. The last verdicts of an agent that cannot be scraped are available only if
+    Prometheus evaluates the rules in alert_rules/gpumon.yml. Raise ClientError if Prometheus does not answer.
+    """
+
+    def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
+        result = _json(client, f"{prefix}/api/v1/query?{urlencode({'query': query})}", "data", "result")
+        try:
+            pairs = [({**each["metric"]}, float(each["value"][1])) for each in result]
+            return [({name: str(text) for name, text in labels.items()}, value) for labels, value in pairs]
+        except MALFORMED as error:
+            raise ClientError(f"the answer to the query {query} is not that of a Prometheus: {error!r}") from error
+
+    up = {_key(labels)[0]: value for labels, value in ask(f'up{{job="{JOB}"}}')}
+    if not up:
+        raise ClientError(f"Prometheus has no target with the job {JOB!r}: docs/fleet.md shows how to scrape agents")
+    last_seen = {_key(labels)[0]: _time(value) for labels, value in ask(LAST_SEEN)}
+    why = "Prometheus cannot scrape its agent: its last verdicts are listed."
+    problems = [
+        FleetProblem(node, "", NO_ANSWER, why, since=last_seen.get(node)) for node, value in up.items() if value != 1
+    ]
+    newest = sorted(ask(f"{LAST_INFO} or timestamp({VERDICT}_info)"), key=lambda sample: sample[1])
+    texts = {_key(labels): labels for labels, _ in newest}
+    since = {_key(labels): _time(value) for labels, value in ask(f"min by ({', '.join(KEY)}) (ALERTS_FOR_STATE)")}
+    owners = _silences(client, prefix)
+    for labels, level in ask(f"{LAST_VERDICT} > 0 or {VERDICT}"):
+        key, gpu, port = _key(labels), labels.get("gpu"), labels.get("port")
+        device = f"GPU {gpu}" if gpu else f"{labels.get('device', '')}/{port}" if port else ""
+        reason, action = (texts.get(key, {}).get(name, "") for name in ("reason", "action"))
+        owner = None if owners is None else owners.get(key, "")
+        word = next((each.word for each in Level if each == level), Level.UNKNOWN.word)  # also for NaN
+        if word in WORDS:
+            problems.append(FleetProblem(key[0], device, word, reason or key[1], action, since.get(key), owner))
+    unschedulable = ask("kube_node_spec_unschedulable")
+    drains = {labels.get("node", ""): "cordoned" for labels, value in unschedulable if value}
+    return FleetState(sorted(up), problems, drains if unschedulable else None)
+
+
+def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
+    """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers.
+
+    `prefix`: path in the URL of Prometheus.
+    """
+    owners: dict[Key, str] | None = None
+    try:
+        alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
+        addresses = [urlsplit(each["url"]) for each in alertmanagers[:MAX_ALERTMANAGERS]]
+    except (ClientError, *MALFORMED):  # Mimir and Thanos do not have this path
+        return None
+    for address in addresses:
+        client = Client(f"{address.scheme}://{address.netloc}", timeout=SECONDS / len(addresses))
+        path = address.path.rpartition("/")[0]
+        try:
+            names = {
+                each["id"]: f"{each['createdBy']}: {each['comment']}" for each in _json(client, f"{path}/silences")
+            }
+            owners = owners or {}
+            for alert in _json(client, f"{path}/alerts?active=false&inhibited=false&silenced=true"):
+                owners[_key(alert["labels"])] = "; ".join(
+                    names.get(each, each) for each in alert["status"]["silencedBy"]
+                )
+        except (ClientError, *MALFORMED):  # this host may not reach the address that Prometheus uses
+            continue
+    return owners
+
+
+def _json(client: Client, path: str, *members: str) -> Any:
+    """Return the JSON value of a response or, with `members`, the value at this path of member names in it.
+
+    Raise ClientError if there is no response or it lacks this value.
+    """
+    answer = client.fetch(path)
+    try:
+        return reduce(getitem, members, json.loads(answer.body if answer.status < 300 else ""))
+    except MALFORMED as error:
+        start = answer.body[:200].decode(errors="replace").strip()
+        what = f"the answer to GET {path.partition('?')[0]} is not that of a Prometheus"
+        raise ClientError(f"{what}: {answer.status} {start}") from error
+
+
+def _time(value: float) -> float | None:
+    """Return a Unix time; None if the value, such as NaN, is none."""
+    return value if 0 <= value < MAX_TIME else None
+
+
+def _key(labels: Mapping[str, str]) -> Key:
+    return tuple(labels.get(name, "") for name in KEY)
+
+
+def slurm_drains() -> Mapping[str, str] | None:
+    """Return, by node, why Slurm drains it. Return None if this host has no scontrol or Slurm does not answer."""
+    output = run_bounded(["scontrol", "--oneliner", "show", "node"], SECONDS)
+    matches = (_SLURM_NODE.match(line) for line in output.text.splitlines())
+    return None if output.error else {each["node"]: each["reason"] or "drained" for each in matches if each}
+
 
 LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
 """Color of each level of a problem. The worst level is first."""

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 
 from gpumon.cli.command_parser import CommandParser, duration
-from gpumon.fleet.alert_rules import STALE_SECONDS, rules
+from gpumon.fleet.alert_rules import KINDS, STALE_SECONDS, render, rules
 from gpumon.fleet.recording_rules import KEEP_SECONDS
-from gpumon.fleet.rule_file import KINDS, render
 
 
 def add(parser: CommandParser) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from gpumon.fleet.outages import MANY, MANY_SHARE, TOO_MANY, UNLESS_MUTED
-from gpumon.fleet.recording_rules import KEEP_SECONDS
-from gpumon.fleet.rule_file import MAX_INSTANCES
+from gpumon.fleet.alert_rules import MAX_INSTANCES
+from gpumon.fleet.recording_rules import KEEP_SECONDS, MANY, MANY_SHARE, TOO_MANY, UNLESS_MUTED
 from gpumon.health.alert_texts import CHECK_UNKNOWN, DOWN_SECONDS, SINGLE_SECONDS, alert_texts
 from gpumon.health.check_row import Paging
 from gpumon.health.table import BY_NAME

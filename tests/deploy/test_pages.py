@@ -14,8 +14,7 @@ from gpumon_sim.command import parser as simulator_parser
 
 from gpumon import DEFAULT_PORT
 from gpumon.cli.main import COMMANDS, command_parser
-from gpumon.fleet.outages import OUTAGE_RULES
-from gpumon.fleet.recording_rules import DAILY_RULES, RECORDING_RULES
+from gpumon.fleet.recording_rules import DAILY_RULES, OUTAGE_RULES, RECORDING_RULES
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.metric_catalogue import catalogue
 

@@ -17,7 +17,7 @@ from servers import alertmanager, http_server, write_yaml
 
 from benchmarks.pages.stack import ALERTMANAGER, Notified, routes, webhook
 from gpumon.fleet.alert_rules import rules
-from gpumon.fleet.outages import JOIN_SECONDS
+from gpumon.fleet.recording_rules import JOIN_SECONDS
 from gpumon.health.check_row import MINUTE
 from gpumon.services.delivery import DeliveryError, post
 

@@ -14,7 +14,7 @@ import pytest
 from agents import AgentProcess, eventually
 from slurm_cluster import SlurmCluster
 
-from gpumon.fleet.sources import slurm_drains
+from gpumon.fleet.fleet import slurm_drains
 
 pytestmark = pytest.mark.slow
 

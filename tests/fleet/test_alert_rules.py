@@ -14,9 +14,8 @@ from each_case import each_case
 from promtool_run import Series, Values, check, group, pack_groups
 from recorded_scrape import TARGET, recorded_samples
 
-from gpumon.fleet.alert_rules import AlertRule, rules
+from gpumon.fleet.alert_rules import AlertRule, render, rules
 from gpumon.fleet.recording_rules import LAST_SEEN, LAST_VERDICT, MAINTENANCE_END, VERDICT
-from gpumon.fleet.rule_file import render
 from gpumon.health.alert_texts import CHECK_UNKNOWN, PAGING, WARNING, alert_names
 from gpumon.health.check_row import Check, Paging, alert_name, split_action
 from gpumon.health.checks.gpu import FAULTS

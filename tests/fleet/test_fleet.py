@@ -18,7 +18,7 @@ from servers import HttpRequest, http_server
 
 from gpumon.cli.live_view import ENTER
 from gpumon.cli.main import main
-from gpumon.fleet.sources import MALFORMED, _problems
+from gpumon.fleet.fleet import MALFORMED, _problems
 
 FLEET = (sys.executable, "-m", "gpumon", "fleet")
 

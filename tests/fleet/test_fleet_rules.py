@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from promtool_run import Series, check, group, selector
 
-from gpumon.fleet.alert_rules import rules
+from gpumon.fleet.alert_rules import render, rules
 from gpumon.fleet.recording_rules import FAILED, MEDIAN, RATIO, ratio_at_best_size
-from gpumon.fleet.rule_file import render
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from each_case import each_case
 
 from gpumon.cli.command_parser import UserError
 from gpumon.cli.main import main
-from gpumon.fleet.host_list import expand
+from gpumon.fleet.sd import expand
 
 EXPRESSIONS = [
     ("gpu[001-003,040]", "gpu001 gpu002 gpu003 gpu040"),
