@@ -73,35 +73,27 @@ def kernel_log_path(configuration: Configuration) -> Path | None:
 
 
 def reducer_settings(configuration: Configuration) -> ReducerSettings:
-    """Return the settings of `state.reduce`, which applies messages to the Report. They change only at a reload."""
+    """Return the settings of `state.reduce`. A simulated node has no boot grace unless it is configured."""
+    health = configuration.health
+    graceless = configuration.simulate.profile and configuration.origin(GRACE) == "default"
     return ReducerSettings(
         interval=configuration.poll.interval_seconds,
         expected=configuration.gpus.expected_count,
         probe_intervals={name: each.max_interval for name, each in timetables(configuration).items()},
         probe_gated=bool(configuration.probe.scheduler_gate),
         catalogue=xid_catalogue(configuration),
-        policy=check_policy(configuration),
+        policy=Policy(
+            thresholds=health.thresholds,
+            disabled=frozenset(health.disabled_checks),
+            boot_grace=0.0 if graceless else health.boot_grace_seconds,
+            versions=health.versions,
+        ),
         ports=PortPatterns(exclude=configuration.links.exclude, fabric=configuration.links.fabric),
     )
 
 
-def check_policy(configuration: Configuration) -> Policy:
-    """Return the operator's settings of the checks. A simulated node has no boot grace unless it is configured."""
-    health = configuration.health
-    grace = 0.0 if configuration.simulate.profile and configuration.origin(GRACE) == "default" else None
-    return Policy(
-        thresholds=health.thresholds,
-        disabled=frozenset(health.disabled_checks),
-        boot_grace=health.boot_grace_seconds if grace is None else grace,
-        versions=health.versions,
-    )
-
-
 def sampler_orders(configuration: Configuration, epoch: float) -> SamplerOrders:
-    """Return the configuration (orders) with which a sampler child process is started.
-
-    `epoch`: boot clock, in seconds, at which the scenario of a simulated node began.
-    """
+    """Return the orders of a sampler child. `epoch`: boot clock in seconds at which a simulated scenario began."""
     return SamplerOrders(
         interval=configuration.poll.interval_seconds,
         exclude=configuration.gpus.exclude,
@@ -116,10 +108,7 @@ def sampler_orders(configuration: Configuration, epoch: float) -> SamplerOrders:
 
 
 def host_orders(configuration: Configuration, epoch: float) -> HostOrders:
-    """Return the configuration (orders) with which the host child process is started.
-
-    `epoch`: boot clock, in seconds, at which the scenario of a simulated node began.
-    """
+    """Return the orders of the host child. `epoch` is that of `sampler_orders`."""
     return HostOrders(
         exclude=configuration.links.exclude,
         fabric=configuration.links.fabric,
@@ -144,7 +133,6 @@ def _simulation(configuration: Configuration, epoch: float) -> Simulation | None
 
 
 def probe_settings(configuration: Configuration) -> ProbeSettings:
-    """Return the settings of probe runs."""
     probe, simulated = configuration.probe, configuration.simulate.profile is not None
     return ProbeSettings(
         python=str(probe.python or sys.executable),
@@ -181,18 +169,13 @@ def timetables(configuration: Configuration) -> Mapping[str, Timetable]:
     schedules = {name: parse_schedule(text) for name, text in texts.items() if text != NEVER}
     if ALL_REDUCE not in section.schedules and section.interval_seconds is not None:
         schedules[ALL_REDUCE] = Timetable(interval=section.interval_seconds)
-    return {
-        name: replace(
+    for name, schedule in schedules.items():
+        probe = PROBES[name]
+        jitter, delay = section.jitter_seconds, section.initial_delay_seconds
+        default_delay = probe.initial_delay_simulated if simulated else probe.initial_delay
+        schedules[name] = replace(
             schedule,
-            jitter=min(schedule.max_interval, _or_default(section.jitter_seconds, probe.jitter)),
-            initial_delay=_or_default(
-                section.initial_delay_seconds, probe.initial_delay_simulated if simulated else probe.initial_delay
-            ),
+            jitter=min(schedule.max_interval, probe.jitter if jitter is None else jitter),
+            initial_delay=default_delay if delay is None else delay,
         )
-        for name, schedule in schedules.items()
-        for probe in (PROBES[name],)
-    }
-
-
-def _or_default(configured: float | None, otherwise: float) -> float:
-    return otherwise if configured is None else configured
+    return schedules

@@ -17,11 +17,7 @@ HEALTH_FILE_VERSION = 1
 
 
 def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
-    """Return the state directory: $STATE_DIRECTORY, else /var/lib/gpumon, else `gpumon` in the user's state directory.
-
-    `root`: whether the agent runs as root, which uses /var/lib/gpumon. The user's state directory is $XDG_STATE_HOME or
-    ~/.local/state.
-    """
+    """Return $STATE_DIRECTORY, else /var/lib/gpumon for root, else `gpumon` in $XDG_STATE_HOME or ~/.local/state."""
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
         return given
@@ -33,12 +29,10 @@ def state_directory(environ: Mapping[str, str], *, root: bool) -> str:
 
 def unit_runtime_directory(environ: Mapping[str, str]) -> str | None:
     """Return $RUNTIME_DIRECTORY, which systemd sets for a unit; None for an agent that systemd did not start."""
-    given = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    return given or None
+    return environ.get("RUNTIME_DIRECTORY", "").partition(":")[0] or None
 
 
 def health_file_beside(store: StrPath) -> str:
-    """Return the path at which an agent that systemd did not start writes its health file: beside its store."""
     return f"{os.fspath(store)}.{HEALTH_FILE}"
 
 
@@ -51,22 +45,18 @@ def default_health_file(store: StrPath, environ: Mapping[str, str]) -> str:
 def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
     """Return the default path of the unix socket of an agent with this store; web.socket overrides it."""
     runtime = unit_runtime_directory(environ)
-    return f"{runtime}/{SOCKET}" if runtime else _socket_beside(store)
+    return f"{runtime}/{SOCKET}" if runtime else f"{os.fspath(store)}.sock"
 
 
 def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool) -> str:
-    """Return the path of the unix socket of a running agent: the systemd unit's socket, else the one beside the store.
+    """Return the path of the unix socket of a running agent: the unit's, else the one beside the store.
 
-    If the path of the store is `configured`, the socket beside the store has precedence. If neither socket exists,
-    return the path of the socket with precedence.
+    If the path of the store is `configured`, the socket beside the store has precedence.
     """
     unit = f"{unit_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
-    paths = (_socket_beside(store), unit) if configured else (unit, _socket_beside(store))
+    beside = f"{os.fspath(store)}.sock"
+    paths = (beside, unit) if configured else (unit, beside)
     return next(filter(os.path.exists, paths), paths[0])
-
-
-def _socket_beside(store: StrPath) -> str:
-    return f"{os.fspath(store)}.sock"
 
 
 def find_health_file(file: StrPath | None, store: StrPath | None, environ: Mapping[str, str]) -> str:

@@ -34,10 +34,7 @@ DEFAULT_FILE = Path("/etc/gpumon/gpumon.yml")
 
 
 def configuration_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the configuration file, from `flag` (--config.file) or the variable GPUMON_CONFIG__FILE.
-
-    If neither is set, return /etc/gpumon/gpumon.yml if it exists, else None.
-    """
+    """Return the path from `flag` (--config.file) or GPUMON_CONFIG__FILE, else DEFAULT_FILE if it exists, else None."""
     named = flag or environ.get(CONFIG_FILE_VARIABLE)
     if named:
         return Path(named)
@@ -59,32 +56,27 @@ def load(
     """
     sources = ConfigurationSources()
     state = default_paths.state_directory(environ, root=os.geteuid() == 0)
-    sources.add_default("store", "path", f"{state}/{default_paths.STORE}")
-    sources.add_default("web", "token_file", f"{state}/{default_paths.TOKEN}")
+    sources.put("store", "path", f"{state}/{default_paths.STORE}", "default")
+    sources.put("web", "token_file", f"{state}/{default_paths.TOKEN}", "default")
     if path is not None:
         sources.add_file(path)
     sources.add_environment(environ)
     sources.add_flags(flags)
     check_names(sources, profiles)
-    configuration = _validate(sources)
+    try:
+        configuration = Configuration.model_validate(sources.values)
+    except ValidationError as error:
+        problems = [_problem(details, sources) for details in error.errors(include_url=False)]
+        raise ConfigurationError([*sources.problems, *problems]) from error
+    if sources.problems:
+        raise ConfigurationError(sources.problems)
+    configuration = configuration.with_origins({".".join(key): origin for key, origin in sources.origins.items()})
     if configuration.xids.file is None:
         return configuration
     rows, problems = xid_file.read(configuration.xids.file)
     if problems:
         raise ConfigurationError(problems)
     return configuration.with_xid_rows(rows)
-
-
-def _validate(sources: ConfigurationSources) -> Configuration:
-    problems = list(sources.problems)
-    try:
-        configuration = Configuration.model_validate(sources.values)
-    except ValidationError as error:
-        problems += [_problem(details, sources) for details in error.errors(include_url=False)]
-        raise ConfigurationError(problems) from error
-    if problems:
-        raise ConfigurationError(problems)
-    return configuration.with_origins({".".join(key): origin for key, origin in sources.origins.items()})
 
 
 def _problem(error: ErrorDetails, sources: ConfigurationSources) -> ConfigurationProblem:
@@ -98,28 +90,19 @@ def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Configuratio
     wrong = describe_error(error)
     if error["type"] == NEEDS:
         return ConfigurationProblem(origin, name, wrong, error["ctx"]["remedy"])
-    return ConfigurationProblem(
-        origin, name, f"{wrong}, not {redact(name, error['input'])!r}"[:300], _example(name, origin)
-    )
-
-
-def _example(name: str, origin: str) -> str:
-    """Return an example of a valid value in the syntax of `origin`: flag, environment variable or file."""
     row = settings()[".".join(name.split(".")[:2])]
-    value = yaml_file.flow(row.example)
-    if origin == row.flag:
-        return f"for example {row.flag}={value}"
-    return f"for example {row.variable}={value}" if origin == row.variable else f"for example {row.key}: {value}"
+    place = f"{origin}=" if origin in {row.flag, row.variable} else f"{row.key}: "
+    remedy = f"for example {place}{yaml_file.flow(row.example)}"
+    return ConfigurationProblem(origin, name, f"{wrong}, not {redact(name, error['input'])!r}"[:300], remedy)
 
 
 THRESHOLDS = ("health", "thresholds")
 
 
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
-    """Add a problem to `sources` for each unknown name of a check, threshold, version or profile.
+    """Add a problem to `sources` for each unknown name, and for each threshold that is out of range.
 
-    Also add one for each threshold that is out of range. `profiles` returns the names of all simulated profiles. If it
-    is None, the profile is not checked.
+    `profiles` is that of `load`.
     """
     _check_keys(sources, THRESHOLDS, LIMITS)
     _check_ranges(sources)
@@ -145,8 +128,7 @@ def _check_name(sources: ConfigurationSources, key: Key, name: object, valid: Co
 
 
 def _check_ranges(sources: ConfigurationSources) -> None:
-    """Add a problem to `sources` for each threshold out of range. The model reports those that are not numbers."""
-    entries = sources.get(*THRESHOLDS)
+    entries = sources.get(*THRESHOLDS)  # the model reports those that are not numbers
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}
     for name, should in invalid_thresholds(numbers, LIMITS):
@@ -175,22 +157,23 @@ class ConfigurationSources:
         self.problems: list[ConfigurationProblem] = []
         """Problems of all sources. They are collected so that one error reports all of them."""
 
-    def add_default(self, section: str, key: str, value: Any) -> None:
-        """Add a default that depends on the host."""
-        self._put(section, key, value, "default")
-
     def add_file(self, path: Path) -> None:
-        """Add the values of a YAML file. Add a problem for each mistake in it, or if it cannot be read or parsed."""
+        """Add the values of a YAML file, and a problem for each mistake in it."""
         parsed, problems = yaml_file.read(path, CONFIG_FILE.name)
         self.problems += problems
-        self._add_parsed(parsed, path)
+        origins = {key: f"{path}:{line}" for key, line in parsed.lines.items()}
+        for section, values in self._mapping(parsed.values, (), origins).items():
+            self.values.setdefault(section, {})
+            if section in sections():
+                for name, value in self._mapping(values, (section,), origins).items():
+                    self.put(section, name, value, origins[section, name])
+        self.origins |= origins
 
     def add_environment(self, environ: Mapping[str, str]) -> None:
         """Add the settings in environment variables GPUMON_SECTION__KEY.
 
-        Other variables that begin with GPUMON_ are ignored, because Kubernetes sets GPUMON_PORT for a service named
-        gpumon. If such a variable is named like a setting, but with one underscore instead of two, add a problem.
-        Variables with an empty value are ignored too.
+        Empty and other variables are ignored, because Kubernetes sets GPUMON_PORT for a service named gpumon. Add a
+        problem for one that is named like a setting, but with one underscore instead of two.
         """
         misspelt = {row.variable.replace("__", "_"): row.variable for row in settings().values()}
         for variable, text in sorted(environ.items()):
@@ -203,7 +186,7 @@ class ConfigurationSources:
                 self.report(variable, (), "is not a setting", f"use {misspelt[variable]}")
 
     def add_flags(self, flags: Mapping[str, str | None]) -> None:
-        """Add the flags of the command line. The value of a flag that is not given is None."""
+        """Add the flags of the command line."""
         for flag in FLAGS:
             text = flags.get(flag.name)
             if flag.setting is not None and text is not None:
@@ -211,7 +194,6 @@ class ConfigurationSources:
                 self._put_text(section, key, text, flag.name)
 
     def get(self, section: str, key: str) -> Any:
-        """Return the merged value of a setting; None if no source sets it."""
         return self.values.get(section, {}).get(key)
 
     def origin(self, key: Key) -> str:
@@ -224,13 +206,12 @@ class ConfigurationSources:
         return next(itertools.chain(holding, held), "")
 
     def report(self, origin: str, key: Key, wrong: str, remedy: str) -> None:
-        """Add a problem. `load` raises one error with all problems."""
         self.problems.append(ConfigurationProblem(origin, ".".join(key), wrong, remedy))
 
-    def _put(self, section: str, key: str, value: Any, origin: str) -> None:
-        if (section, key) in self.origins:
-            for overridden in [other for other in self.origins if other[:2] == (section, key)]:
-                del self.origins[overridden]
+    def put(self, section: str, key: str, value: Any, origin: str) -> None:
+        """Set a value, and forget the origins of an overridden one."""
+        for overridden in [other for other in self.origins if other[:2] == (section, key)]:
+            del self.origins[overridden]
         self.values.setdefault(section, {})[key] = value
         self.origins[section, key] = origin
 
@@ -243,16 +224,7 @@ class ConfigurationSources:
         except YamlError as error:
             self.report(origin, (), error.wrong, "write [one, two] or {name: value}")
         else:
-            self._put(section, key, value, origin)
-
-    def _add_parsed(self, parsed: yaml_file.Parsed, path: Path) -> None:
-        origins = {key: f"{path}:{line}" for key, line in parsed.lines.items()}
-        for section, values in self._mapping(parsed.values, (), origins).items():
-            self.values.setdefault(section, {})
-            if section in sections():
-                for name, value in self._mapping(values, (section,), origins).items():
-                    self._put(section, name, value, origins[section, name])
-        self.origins |= origins
+            self.put(section, key, value, origin)
 
     def _mapping(self, values: Any, key: Key, origins: Mapping[Key, str]) -> dict[str, Any]:
         if isinstance(values, dict):

@@ -361,7 +361,7 @@ class Configuration(ConfigurationSection):
     _xid_rows: Mapping[int, Xid] = PrivateAttr(default_factory=dict)
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:
-        """Return a copy of the configuration with these origins (file and line, variable or flag), by setting."""
+        """Return a copy with these origins, by setting."""
         copy = self.model_copy()
         copy._origins = dict(origins)  # noqa: SLF001 - its own
         return copy
@@ -372,7 +372,7 @@ class Configuration(ConfigurationSection):
         return self._xid_rows
 
     def with_xid_rows(self, rows: Mapping[int, Xid]) -> Self:
-        """Return a copy of the configuration with these Xid rows from xids.file, by code."""
+        """Return a copy with these rows from xids.file, by code."""
         copy = self.model_copy()
         copy._xid_rows = dict(rows)  # noqa: SLF001 - its own
         return copy

@@ -49,10 +49,9 @@ _LONG_LINE = re.compile(rf"^(.{{{MAX_LINE}}}).+", re.MULTILINE)
 
 
 def redact(name: str, value: Any) -> Any:
-    """Return the value of a setting with secrets replaced by REDACTED.
+    """Return the value of a setting with secrets replaced by REDACTED, as its name or `redact_text` shows them.
 
-    `name` is the name of the setting or, inside a mapping, the key of an entry. A value is secret if its name indicates
-    that. The secrets that redact_text finds in a value, and the path of webhook_url, are replaced too.
+    `name` is the name of the setting or, inside a mapping, the key of an entry.
     """
     last = re.sub(r"(\.\d+)+$", "", name).rpartition(".")[2]
     if last.endswith("_file") and isinstance(value, Mapping | list | tuple):  # perhaps the secret instead of its file

@@ -37,9 +37,7 @@ def setting(
 ) -> Any:
     """Return the pydantic field that declares a setting.
 
-    `meaning` describes the setting in the documentation. With `restart`, a change takes effect only at a restart, not
-    at a reload. `limits`: the arguments gt, ge and le of pydantic's Field. The other parameters are those of SettingRow
-    (settings_table.py).
+    The parameters are the attributes of SettingRow (settings_table.py). `limits`: gt, ge and le of pydantic's Field.
     """
     row = {"flag": flag, "default_in_words": default_in_words, "example": example, "restart": restart}
     return Field(default, description=meaning, json_schema_extra=row, **limits)  # type: ignore[call-overload]
@@ -83,10 +81,7 @@ def check_gpu(value: object) -> object:
 
 
 def check_argument(text: str) -> str:
-    """Return the text unchanged if it can be an argument or an environment variable of a process.
-
-    Raise ValueError if it contains a zero byte or a lone surrogate.
-    """
+    """Return a text that can be an argument or environment variable of a process; raise ValueError for another."""
     if "\0" in text:
         raise ValueError("must not contain a zero byte")
     try:
@@ -97,7 +92,7 @@ def check_argument(text: str) -> str:
 
 
 def check_command(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words of a command unchanged. Raise ValueError if the first word, the program, is empty."""
+    """Return the words of a command; raise ValueError if the first word, the program, is empty."""
     if words and not words[0]:
         raise ValueError("must begin with a program")
     return words

@@ -28,7 +28,8 @@ def read(path: Path) -> tuple[Mapping[int, Xid], list[ConfigurationProblem]]:
     """Return the rows of the file by Xid code, and the problems of the file. If there is a problem, return no rows."""
     parsed, problems = yaml_file.read(path, "xids.file")
     problems += _problems(parsed, path)
-    return ({} if problems else dict(_rows(parsed.values))), problems
+    rows = {} if problems else parsed.values or {}
+    return {int(code): _xid(int(code), row) for code, row in rows.items()}, problems
 
 
 def _problems(parsed: Parsed, path: Path) -> Iterator[ConfigurationProblem]:
@@ -63,9 +64,7 @@ def _problem(key: str, value: Any) -> tuple[str, str] | None:
     return None
 
 
-def _rows(values: Mapping[str, Mapping[str, str]] | None) -> Iterator[tuple[int, Xid]]:
-    for code, row in (values or {}).items():
-        number = int(code)
-        written = {KEYS[key]: _CHOICES[key](text) if key in _CHOICES else text.strip() for key, text in row.items()}
-        shipped = XIDS.get(number) or unknown(number)
-        yield number, dataclasses.replace(shipped, ordered=frozenset(written), **written)  # type: ignore[arg-type]
+def _xid(code: int, row: Mapping[str, str]) -> Xid:
+    written = {KEYS[key]: _CHOICES[key](text) if key in _CHOICES else text.strip() for key, text in row.items()}
+    shipped = XIDS.get(code) or unknown(code)
+    return dataclasses.replace(shipped, ordered=frozenset(written), **written)  # type: ignore[arg-type]

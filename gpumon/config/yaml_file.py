@@ -51,15 +51,37 @@ class YamlError(ValueError):
         self.wrong = wrong
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parsed:
     """The values of a parsed YAML text, with the line number of each value."""
 
-    values: Any
+    values: Any = None
     lines: dict[Key, int] = field(default_factory=dict)
     """First line of each value, by its path."""
-    repeated: tuple[tuple[Key, int], ...] = ()
+    repeated: list[tuple[Key, int]] = field(default_factory=list)
     """Path and line of each repetition of a key. The first occurrence of the key is used."""
+
+    def read(self, node: yaml.Node, key: Key = ()) -> Any:
+        """Return the value of a node, and add the lines of the values in it."""
+        self.lines.setdefault(key, _line(node))
+        if isinstance(node, yaml.MappingNode):
+            return {key[-1]: self.read(child, key) for key, child in self._pairs(node, key)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(child, (*key, str(n))) for n, child in enumerate(node.value)]
+        return _scalar(node)
+
+    def _pairs(self, node: yaml.MappingNode, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
+        keys: set[str] = set()
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise YamlError(_line(key_node), "a key must be a scalar")
+            below = (*key, key_node.value)
+            if key_node.value in keys:
+                self.repeated.append((below, _line(key_node)))
+                continue
+            keys.add(key_node.value)
+            self.lines[below] = _line(key_node)
+            yield below, value_node
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -79,11 +101,12 @@ for _name, _pattern in _WORDS.items():
 def parse(text: str) -> Parsed:
     """Parse a YAML text. Raise YamlError if it is invalid or not supported."""
     loader: _PlainLoader | None = None
+    parsed = Parsed()
     try:
         loader = _PlainLoader(text)
         node = loader.get_single_node()
-        parsed = _Reader()
-        values = None if node is None else parsed.value(node, ())
+        if node is not None:
+            parsed.values = parsed.read(node)
     except YamlError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -96,25 +119,22 @@ def parse(text: str) -> Parsed:
         deep = isinstance(error, RecursionError)
         wrong = "too many nested brackets" if deep else "a character does not exist or is not allowed"
         raise YamlError(loader.line + 1 if loader else None, f"is not YAML: {wrong}") from error
-    return Parsed(values, parsed.lines, tuple(parsed.repeated))
+    return parsed
 
 
 def read(path: Path, setting: str) -> tuple[Parsed, list[ConfigurationProblem]]:
-    """Return the parsed file and its problems. If the file cannot be read or parsed, the values are None.
-
-    `setting` is the name of the setting with the path of the file, for the text of a remedy.
-    """
+    """Return the parsed file and its problems. `setting`: name of the setting with the path, for a remedy."""
     try:
         parsed = parse(trusted_file.read_text(path))
     except OSError as error:
         wrong, remedy = f"cannot be read ({error.strerror})", f"correct {setting}"
-        return Parsed(None), [ConfigurationProblem(str(path), "", wrong, remedy)]
+        return Parsed(), [ConfigurationProblem(str(path), "", wrong, remedy)]
     except UnicodeDecodeError as error:
         wrong = f"is not UTF-8 at byte {error.start}"
-        return Parsed(None), [ConfigurationProblem(str(path), "", wrong, "save it as UTF-8")]
+        return Parsed(), [ConfigurationProblem(str(path), "", wrong, "save it as UTF-8")]
     except YamlError as error:
         origin = f"{path}:{error.line}" if error.line else str(path)
-        return Parsed(None), [ConfigurationProblem(origin, "", error.wrong, "correct the line")]
+        return Parsed(), [ConfigurationProblem(origin, "", error.wrong, "correct the line")]
     return parsed, [
         ConfigurationProblem(
             f"{path}:{line}", ".".join(key), f"is already set in line {parsed.lines[key]}", "delete one of them"
@@ -128,33 +148,6 @@ def flow(value: Any) -> str:
     plain = str(value) if isinstance(value, PurePath) else list(value) if isinstance(value, tuple) else value
     dumped = yaml.safe_dump([plain], default_flow_style=True, width=1 << 30, allow_unicode=True)
     return dumped.strip().removeprefix("[").removesuffix("]")
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self.lines: dict[Key, int] = {}
-        self.repeated: list[tuple[Key, int]] = []
-
-    def value(self, node: yaml.Node, key: Key) -> Any:
-        self.lines.setdefault(key, _line(node))
-        if isinstance(node, yaml.MappingNode):
-            return {key[-1]: self.value(child, key) for key, child in self._pairs(node, key)}
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(child, (*key, str(n))) for n, child in enumerate(node.value)]
-        return _scalar(node)
-
-    def _pairs(self, node: yaml.MappingNode, key: Key) -> Iterator[tuple[Key, yaml.Node]]:
-        keys: set[str] = set()
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise YamlError(_line(key_node), "a key must be a scalar")
-            below = (*key, key_node.value)
-            if key_node.value in keys:
-                self.repeated.append((below, _line(key_node)))
-                continue
-            keys.add(key_node.value)
-            self.lines[below] = _line(key_node)
-            yield below, value_node
 
 
 def _line(part: yaml.Node | yaml.Event) -> int:
