@@ -19,8 +19,7 @@ from gpumon.config.configuration_error import ConfigurationError
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import changes, merge_reloaded
 from gpumon.model.request import AuditEntry
-from gpumon.runner.containment import end_orphans, end_remains
-from gpumon.runner.host_memory import sweep
+from gpumon.runner.containment import end_orphans, end_remains, sweep
 from gpumon.state.messages import AgentStatus, Tick
 from gpumon.state.monitor import BEAT_SECONDS
 from gpumon.supervisor.child_process import clear_ambient

@@ -104,6 +104,8 @@ def sample(state: GpuState, at: float) -> GpuSample:
     """Return the last readings of a GPU as a sample. `at`: wall time of the poll in seconds since the epoch."""
     gpu = state.gpu
     received, sent = gpu.nvlink_receive_bytes_total, gpu.nvlink_transmit_bytes_total
+    replays = {} if gpu.pcie_replays_total is None else {"replay": gpu.pcie_replays_total}
+    pcie_errors = gpu.pcie_errors_total or {}
     return GpuSample(
         index=state.index,
         uuid=state.uuid,
@@ -125,7 +127,7 @@ def sample(state: GpuState, at: float) -> GpuSample:
         pcie_generation_max=gpu.pcie_link_generation_max,
         pcie_width=gpu.pcie_link_width,
         pcie_width_max=gpu.pcie_link_width_max,
-        pcie_errors=dict(_pcie_errors(state)),
+        pcie_errors=replays | {kind: count for kind, count in pcie_errors.items() if kind in _PCIE_ERRORS},
     )
 
 
@@ -152,12 +154,3 @@ def _link_errors(state: GpuState) -> Iterator[tuple[str, float]]:
                 yield f"{number} had {kind.replace('_', ' ')} errors", count
         for result, count in (link.recoveries_total or {}).items():
             yield f"{number} was retrained ({result})", count
-
-
-def _pcie_errors(state: GpuState) -> Iterator[tuple[str, float]]:
-    gpu = state.gpu
-    if gpu.pcie_replays_total is not None:
-        yield "replay", gpu.pcie_replays_total
-    for kind in _PCIE_ERRORS:
-        if kind in (gpu.pcie_errors_total or {}):
-            yield kind, (gpu.pcie_errors_total or {})[kind]

@@ -1,4 +1,4 @@
-"""Finds and kills all processes that ranks start, even processes in other sessions and those of earlier agents.
+"""Finds and kills all processes that ranks start, also of earlier agents, and deletes the shared memory they leave.
 
 If a cgroup is delegated to the agent, the ranks of a pass get a cgroup of their own. Otherwise the agent becomes their
 subreaper: a process that loses its parent becomes a child of the agent. In both cases each rank also has its own
@@ -9,11 +9,12 @@ environment variable, so that the next agent can kill those that remain.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -29,10 +30,7 @@ PROC = Path("/proc")
 
 
 def process_names(pids: Iterable[int]) -> tuple[str, ...]:
-    """Return the names and pids of the two processes with the lowest pids, each as a text such as `Xorg, pid 812`.
-
-    A process that cannot be read in this PID namespace is left out.
-    """
+    """Return the names and pids of the two processes with the lowest pids, such as `Xorg, pid 812`, if readable."""
     names = list[str]()
     for pid in islice(sorted(pids), 2):
         with contextlib.suppress(OSError):
@@ -67,17 +65,14 @@ def end_orphans() -> threading.Thread:
 
 
 def _end_orphans() -> None:
-    for process in _orphans():
+    for process in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or its pid belongs to another user now
-            if _kill_orphan(process):
+            if process.stat().st_uid == os.geteuid() and _is_orphan(process) and _kill_orphan(process):
                 log.warning("killed a process of an earlier agent", extra={"pid": int(process.name)})
 
 
 def _kill_orphan(process: Path) -> bool:
-    """Kill the process if it is still an orphan. Return whether it was one.
-
-    Raise OSError if the process has ended or belongs to another user.
-    """
+    """Kill the process if it is still an orphan. Return whether it was one."""
     descriptor = os.pidfd_open(int(process.name))
     try:
         orphan = _is_orphan(process)  # the pid cannot be reused while the descriptor is open
@@ -88,16 +83,11 @@ def _kill_orphan(process: Path) -> bool:
         os.close(descriptor)
 
 
-def _orphans() -> Iterator[Path]:
-    for process in PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if process.stat().st_uid == os.geteuid() and _is_orphan(process):
-                yield process
-
-
 def _is_orphan(process: Path) -> bool:
     """Return whether a process is marked and its agent has ended; False for a process of another PID namespace."""
-    agent, dash, start = _variable(process, AGENT).partition("-")
+    name = f"{AGENT}=".encode()
+    marks = [word for word in _read_bytes(process / "environ").split(b"\0") if word.startswith(name)]
+    agent, dash, start = b"".join(marks[:1]).removeprefix(name).decode(errors="replace").partition("-")
     return bool(dash) and not _is_alive(agent, start) and _shares_namespace(process, "pid")
 
 
@@ -111,12 +101,6 @@ def _is_alive(agent: str, start: str) -> bool:
         with contextlib.suppress(OSError):  # a process of another user is no agent of ours
             return not _shares_namespace(PROC / agent, "time")
     return current == start
-
-
-def _variable(process: Path, variable: str) -> str:
-    words = _read_bytes(process / "environ").split(b"\0")
-    name = f"{variable}=".encode()
-    return next((word.removeprefix(name).decode(errors="replace") for word in words if word.startswith(name)), "")
 
 
 def start_time(process: Path) -> str:
@@ -157,7 +141,17 @@ def make_containment(root: Path = Path("/")) -> Containment:
 
     This function also kills what is left of earlier agents' ranks (`end_remains`).
     """
-    return _make_cgroup(root) or SubreaperContainment()
+    end_remains(root)
+    parent = _delegated_cgroup(root)
+    if parent is None:
+        return SubreaperContainment()
+    path = parent / f"{PREFIX}{own_mark()}"
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        log.warning("cannot make a cgroup for the ranks", extra={"path": str(path), "error": str(error)})
+        return SubreaperContainment()
+    return CgroupContainment(path)
 
 
 def end_remains(root: Path = Path("/")) -> None:
@@ -214,10 +208,7 @@ class SubreaperContainment:
         return {pid for pid in processes - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
 
     def _is_inherited(self, pid: int) -> bool:
-        """Return whether the agent inherited this child from a rank, because the child lost its own parent.
-
-        Such a child has another session than the agent, and was started since the pass began.
-        """
+        """Return whether this child has another session than the agent, and was started since the pass began."""
         fields = stat(pid)
         return len(fields) > _START and int(fields[_SESSION]) != os.getsid(0) and int(fields[_START]) >= self._since
 
@@ -238,7 +229,7 @@ class CgroupContainment:
             log.warning("cannot add a rank to its cgroup", extra={"pid": pid, "error": str(error)})
 
     def pids(self) -> frozenset[int]:
-        pids = frozenset(map(int, _read(self._path / "cgroup.procs").split()))
+        pids = frozenset(map(int, read_text(self._path / "cgroup.procs").split()))
         return pids - {0}  # a process of another pid namespace; signaling pid 0 would signal this process
 
     def kill(self) -> None:
@@ -257,38 +248,17 @@ Containment = CgroupContainment | SubreaperContainment
 """Finds and kills the processes that the ranks of one pass start."""
 
 
-def _make_cgroup(root: Path) -> CgroupContainment | None:
-    end_remains(root)
-    parent = _delegated_cgroup(root)
-    if parent is None:
-        return None
-    path = parent / f"{PREFIX}{own_mark()}"
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        log.warning("cannot make a cgroup for the ranks", extra={"path": str(path), "error": str(error)})
-        return None
-    return CgroupContainment(path)
-
-
 def _delegated_cgroup(root: Path) -> Path | None:
-    own = _own_cgroup(root)
-    return own if own is not None and _may_use(own) else None
-
-
-def _own_cgroup(root: Path) -> Path | None:
-    lines = _read(root / "proc/self/cgroup").splitlines()
+    """Return the agent's cgroup if it may create cgroups there. If it runs as root, systemd must have delegated it."""
+    lines = read_text(root / "proc/self/cgroup").splitlines()
     place = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
     if place is None:
         return None
     folders = (root / mount / place for mount in MOUNTS)
-    return next((folder for folder in folders if str(os.getpid()) in _read(folder / "cgroup.procs").split()), None)
-
-
-def _may_use(folder: Path) -> bool:
-    """Return whether the agent may create cgroups here. If it runs as root, systemd must have delegated the folder."""
-    writable = all(os.access(path, os.W_OK, effective_ids=True) for path in (folder, folder / "cgroup.procs"))
-    return writable and (os.geteuid() != 0 or any(_attribute(folder, name) == b"1" for name in DELEGATED))
+    own = next((folder for folder in folders if str(os.getpid()) in read_text(folder / "cgroup.procs").split()), None)
+    if own is None or not all(os.access(path, os.W_OK, effective_ids=True) for path in (own, own / "cgroup.procs")):
+        return None
+    return own if os.geteuid() != 0 or any(_attribute(own, name) == b"1" for name in DELEGATED) else None
 
 
 def _attribute(folder: Path, name: str) -> bytes:
@@ -310,8 +280,53 @@ def _reap(pids: Iterable[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    return _read_bytes(path).decode()
+
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where NCCL makes it, whatever its settings
+NCCL_PREFIX = "nccl-"
+"""Prefix of the names of NCCL's files. Gloo creates no files, and torch creates some only if processes share tensors.
+"""
+
+
+def sweep(folder: Path = SHARED_MEMORY, *, since: float | None = None) -> tuple[str, ...]:
+    """Delete NCCL's files that belong to this user and that no process has open. Return their names.
+
+    `since`: delete only files changed after this time, in seconds since the epoch. If it is None, files of any age are
+    deleted, but root deletes none, because files of root may belong to other programs.
+    """
+    if since is None and os.geteuid() == 0:
+        return ()
+    deleted = []
+    with contextlib.suppress(OSError):  # no such folder
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                ours = entry.is_file(follow_symlinks=False) and status.st_uid == os.geteuid()
+                recent = status.st_ctime >= (since or 0.0)
+                if ours and recent and entry.name.startswith(NCCL_PREFIX) and _delete_unused(Path(entry.path)):
+                    deleted.append(entry.name)
+    return tuple(deleted)
+
+
+def _delete_unused(path: Path) -> bool:
+    """Delete a file unless another process has it open or mapped. Return whether it was deleted.
+
+    The kernel grants a write lease only on an unused file, and counts processes of other containers too. If a process
+    opens the file meanwhile, that process waits, and this process gets a signal, which it ignores.
+    """
     try:
-        return path.read_text()
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return False
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # sent when a process opens the file; ignored
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        path.unlink()
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

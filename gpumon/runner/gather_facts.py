@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpumon.health.products import is_coherent, is_utilization_latched, memory_in_use
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.snapshot import ProcessReadings, SchedulerReadings
 from gpumon.model.time_window import WindowKind, hold_hint, in_force
 from gpumon.probe.core.preflight import GpuUse, PreflightFacts
-from gpumon.runner import host_memory
-from gpumon.runner.containment import process_names
+from gpumon.runner.containment import process_names, read_text
 from gpumon.state.report import Report
 
 
@@ -61,17 +61,48 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
     On GPUs this is the minimum over the GPUs in `used` (UUIDs). On the CPU it is the memory available on the host.
     """
     if not report.gpus or report.simulated is not None:
-        return host_memory.available_bytes()
+        return available_bytes()
     free = [state.gpu.memory_free_bytes for state in report.gpus if state.uuid in used]
     return min((size for size in free if size is not None), default=None) if None not in free else None
 
 
-def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simulated: bool) -> GpuUse:
-    """Return the use of one GPU.
+def available_bytes(root: Path = Path("/")) -> float | None:
+    """Return the available bytes of memory: the minimum over the host and the agent's cgroups; None if unknown."""
+    return min((*_free_on_host(root), *_free_in_cgroups(root)), default=None)
 
-    `foreign`: number of processes on the GPU that are not the agent's. `at`: now, on the boot clock. `own`: whether the
-    probe may cause the GPU's current load; utilization and traffic are then None. `simulated`: whether the node is
-    simulated; names of processes are then left out.
+
+def _free_on_host(root: Path) -> Iterator[float]:
+    for line in read_text(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            yield float(rest.split()[0]) * 1024
+
+
+def _free_in_cgroups(root: Path) -> Iterator[float]:
+    """Yield the free bytes of each cgroup (v2) with a memory limit: the agent's own cgroup and those above it."""
+    folders = root / "sys/fs/cgroup"
+    for line in read_text(root / "proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            own = folders / line.removeprefix("0::").lstrip("/")
+            for folder in (own, *own.parents):
+                yield from _free_in_cgroup(folder)
+                if folder == folders:
+                    return
+
+
+def _free_in_cgroup(folder: Path) -> Iterator[float]:
+    limit, used = read_text(folder / "memory.max").strip(), read_text(folder / "memory.current").strip()
+    values = dict(line.split(" ", 1) for line in read_text(folder / "memory.stat").splitlines() if " " in line)
+    cached = values.get("inactive_file", "").strip()  # counted as used, but reclaimed first
+    reclaimable = float(cached) if cached.isdigit() else 0.0
+    if limit.isdigit() and used.isdigit():
+        yield max(0.0, float(limit) - max(0.0, float(used) - reclaimable))
+
+
+def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simulated: bool) -> GpuUse:
+    """Return the use of one GPU. `foreign`: number of processes on the GPU that are not the agent's.
+
+    `own`: whether the probe may cause the GPU's current load; utilization and traffic are then None.
     """
     gpu = state.gpu
     return GpuUse(
@@ -102,13 +133,11 @@ def foreign_processes(
     """
     listed = {pid for state in gpus for pid in state.pids or ()}
     by_pid = contained is False or bool(listed & own.pids)
-    return {
-        state.uuid: float(len(set(state.pids) - own.pids))
-        if by_pid and state.pids is not None
-        else _without_ranks(state.gpu.processes, ours=state.uuid in own.gpus)
-        for state in gpus
-    }
-
-
-def _without_ranks(processes: float | None, *, ours: bool) -> float | None:
-    return None if processes is None else max(0.0, processes - ours)
+    foreign: dict[str, float | None] = {}
+    for state in gpus:
+        processes = state.gpu.processes
+        if by_pid and state.pids is not None:
+            foreign[state.uuid] = float(len(set(state.pids) - own.pids))
+        else:
+            foreign[state.uuid] = None if processes is None else max(0.0, processes - (state.uuid in own.gpus))
+    return foreign

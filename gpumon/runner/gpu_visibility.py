@@ -159,13 +159,13 @@ class GpuVisibility:
         poll()
 
     def _relax_later(self) -> None:
+        def relax() -> None:
+            if not self._in_run:
+                self._set_closely(closely=False)
+
         if self._relaxing is not None:
             self._relaxing.cancel()
-        self._relaxing = self._loop.call_after(CLOSE_SECONDS, self._relax)
-
-    def _relax(self) -> None:
-        if not self._in_run:
-            self._set_closely(closely=False)
+        self._relaxing = self._loop.call_after(CLOSE_SECONDS, relax)
 
 
 class UnobservedTime:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from gpumon.clock import boot_clock
@@ -61,13 +62,14 @@ class RankProcess:
         self._on_frame = on_frame
         self._frames = 0
         frames, result = os.pipe2(os.O_CLOEXEC)
+        take_long_frame = partial(self._take_frame, b"a line that is too long")
         command = ChildCommand(
             name=f"rank {number}",
             arguments=(*_SHIM, str(os.getpid()), str(result), *plan.command),
             orders=plan.orders(number, parent=os.getpid(), result=result, rendezvous=rendezvous),
             environment={**plan.environment, **environment()},
             descriptors=(result, rendezvous),
-            outputs={frames: LineSplitter(FRAME_LIMIT, self._take_frame, self._take_long_frame).feed},
+            outputs={frames: LineSplitter(FRAME_LIMIT, self._take_frame, take_long_frame).feed},
             on_started=on_started,
             on_output=self._take_output,
             on_error_output=self._take_output,
@@ -87,9 +89,6 @@ class RankProcess:
     def _take_output(self, printed: bytes) -> None:
         tail = LOG_LIMIT // self._plan.ranks
         self.account = replace(self.account, output=(self.account.output + printed)[-tail:])
-
-    def _take_long_frame(self) -> None:
-        self._take_frame(b"a line that is too long")
 
     def _take_frame(self, line: bytes) -> None:
         self._frames += 1

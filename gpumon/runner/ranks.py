@@ -16,8 +16,7 @@ from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Plan, Step, encode
 from gpumon.probe.core.preflight import Skip
-from gpumon.runner.containment import make_containment
-from gpumon.runner.host_memory import sweep
+from gpumon.runner.containment import make_containment, sweep
 from gpumon.runner.rank_process import KilledRanks, RankProcess
 from gpumon.supervisor import child_process
 from gpumon.supervisor.loop import Loop
@@ -44,11 +43,7 @@ Course = Callable[[Pass], Step | None]
 
 
 class Ranks:
-    """Runs the rank processes of one pass at a time. All callbacks are called in the loop's thread.
-
-    `on_end` is called once for each pass, at the latest after the sum of the plan's deadline, TERM_PATIENCE, twice
-    KILL_PATIENCE and a reaping interval.
-    """
+    """Runs the rank processes of one pass at a time. All callbacks are called in the loop's thread."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -58,7 +53,7 @@ class Ranks:
 
     @property
     def running(self) -> bool:
-        """Return whether a set of ranks (a pass) is in progress."""
+        """Return whether a pass is in progress."""
         return self._current is not None
 
     @property
@@ -90,9 +85,9 @@ class Ranks:
     ) -> None:
         """Begin a pass. Raise RuntimeError while another pass is in progress.
 
-        `course`: function that returns the next step of the pass. `within`: seconds left until the plan's deadline;
-        None for the whole deadline. `on_progress` gets the progress of the rank that is furthest behind, and `on_end`
-        the ended pass.
+        `within`: seconds until the deadline; None for that of the plan. `on_progress` gets the progress of the slowest
+        rank. `on_end` gets the ended pass, once, at the latest after the sum of the deadline,
+        TERM_PATIENCE, twice KILL_PATIENCE and a reaping interval.
         """
         if self._current is not None:
             raise RuntimeError("a pass is in progress")
@@ -206,19 +201,12 @@ class _CurrentPass:
             self._on_progress(behind)
 
     def _take_failure(self, rank: RankProcess) -> None:
-        """Stop all ranks LAST_WORDS seconds after the first failure of a rank.
+        """Stop all ranks LAST_WORDS seconds after the first failure, because they cannot continue and may not end.
 
-        Without the failed rank the others cannot continue and may not end by themselves.
+        The result blames the rank that failed first, but rather the first that died without an error message.
         """
         if self._blamed is None:
             self._timers.append(self._loop.call_after(LAST_WORDS, self._stop))
-        self._blame(rank)
-
-    def _blame(self, rank: RankProcess) -> None:
-        """Remember the rank that failed first, for the result.
-
-        The first rank that died without an error message takes precedence over ranks that reported an error.
-        """
         if self._stopping or rank.settled:
             return
         if self._blamed is None or (self._blamed.account.error and not rank.account.error):
@@ -281,7 +269,16 @@ class _CurrentPass:
             self._stuck |= others
             self._ending = replace(self._ending, abandoned=(*self._ending.abandoned, *sorted(others)))
         self._release_containment(others)
-        self._conclude()
+        for timer in self._timers:
+            timer.cancel()
+        swept = sweep(since=self._begun_wall)
+        if swept:
+            log.info("deleted shared memory of ranks", extra={"files": ", ".join(swept)})
+        if self._stopping:
+            log.info("stopped the ranks", extra={"statuses": [rank.account.status for rank in self.ranks]})
+        failed = None if self._blamed is None else self._blamed.account.rank
+        duration = boot_clock() - self._begun
+        self._on_end(self._current_pass(replace(self._ending, duration=duration, first_failed=failed)))
 
     def _release_containment(self, others: frozenset[int]) -> None:
         """Remove the containment if no process is in it. Otherwise try again after a reaping interval.
@@ -294,18 +291,3 @@ class _CurrentPass:
             self._loop.call_after(child_process.REAP_INTERVAL, lambda: self._release_containment(others))
         else:
             self._containment.remove()
-
-    def _conclude(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        swept = sweep(since=self._begun_wall)
-        if swept:
-            log.info("deleted shared memory of ranks", extra={"files": ", ".join(swept)})
-        if self._stopping:
-            log.info("stopped the ranks", extra={"statuses": [rank.account.status for rank in self.ranks]})
-        ending = replace(
-            self._ending,
-            duration=boot_clock() - self._begun,
-            first_failed=None if self._blamed is None else self._blamed.account.rank,
-        )
-        self._on_end(self._current_pass(ending))

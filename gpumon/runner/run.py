@@ -48,10 +48,6 @@ class Prepared(NamedTuple):
     judge: Judge
 
 
-def _depart_at_once(_gpus: tuple[str, ...], _pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
-    on_departed("")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """Callbacks through which a run uses the GPUs, the scheduler gate and the Report. The loop's thread calls them."""
@@ -62,7 +58,9 @@ class Surroundings:
     """Function that starts the scheduler gate, given a callback for its answer. It returns None if there is no gate."""
     observed: Callable[[], Observations] = lambda: NO_OBSERVATIONS
     """Function that returns the readings of the run's GPUs, from just before the run's start until now."""
-    await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = _depart_at_once
+    await_departure: Callable[[tuple[str, ...], frozenset[int], Callable[[str], None]], None] = (
+        lambda _gpus, _pids, on_departed: on_departed("")
+    )
     on_progress: Callable[[Progress], None] = lambda _: None
     on_result: Callable[[ProbeResult], None]
     """Callback that receives the result of the run. It is called exactly once."""

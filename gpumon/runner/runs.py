@@ -18,8 +18,7 @@ from gpumon.probe.core.preflight import Skip, may_run, usable_gpus
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
 from gpumon.probe.core.result import ProbeRequest, ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
-from gpumon.runner.containment import is_other_agent_alive, own_mark
-from gpumon.runner.host_memory import sweep
+from gpumon.runner.containment import is_other_agent_alive, own_mark, sweep
 from gpumon.runner.probe_host import REQUEST, ProbeHost
 from gpumon.runner.run import Prepared, ProbeRun, Surroundings
 from gpumon.runner.scheduler_gate import OnAnswer, Question
@@ -127,10 +126,7 @@ class ProbeRuns:
             self._store(result)
 
     def apply(self, settings: ProbeSettings) -> None:
-        """Use these settings for runs that begin later.
-
-        A run whose ranks have started keeps its settings, except those of the scheduler gate.
-        """
+        """Use these settings for runs that begin later. A run in progress takes those of the scheduler gate only."""
         self.host.settings = settings
 
     def stop(self) -> None:
@@ -141,11 +137,7 @@ class ProbeRuns:
             self.host.current.abort(_STOPPED)
 
     def give_way(self) -> None:
-        """Kill the run in progress if it must end.
-
-        It must end when another process uses its GPUs (on a simulated node also when they have load), when a release, a
-        maintenance or a hold begins, or when the processes on its GPUs were not read recently.
-        """
+        """Kill the run in progress if it must end (`preflight.interruption`)."""
         skip = self.host.interruption()
         if self.host.current is not None and skip is not None:
             self.host.current.abort(skip)
@@ -164,8 +156,12 @@ class ProbeRuns:
     def _answer(self, probe: Probe) -> ProbeRequest:
         if self.stopping:
             return ProbeRequest(id="", accepted=False, reason=_STOPPING.reason, hint=_STOPPING.hint)
-        if self.host.current is not None:
-            return _join(self.host.current, probe)
+        current = self.host.current
+        if current is not None and current.probe.name == probe.name:
+            return ProbeRequest(id=current.run.id, accepted=False)
+        if current is not None:
+            hint = f"Run {current.run.id} of {current.probe.name} is in progress. Try again when it has ended."
+            return ProbeRequest(id="", accepted=False, reason="busy", hint=hint)
         run, skip = self.begin(probe, REQUEST)
         return ProbeRequest(
             id=run.id, accepted=skip is None, reason=skip.reason if skip else "", hint=skip.hint if skip else ""
@@ -229,10 +225,3 @@ class ProbeRuns:
         log.log(level, "probe ended", extra={name: value for name, value in fields.items() if value})
         self._store(result)
         self._record.end()
-
-
-def _join(current: ProbeRun, probe: Probe) -> ProbeRequest:
-    if probe.name == current.probe.name:
-        return ProbeRequest(id=current.run.id, accepted=False)
-    hint = f"Run {current.run.id} of {current.probe.name} is in progress. Try again when it has ended."
-    return ProbeRequest(id="", accepted=False, reason="busy", hint=hint)

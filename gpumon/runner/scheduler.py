@@ -27,11 +27,7 @@ from gpumon.supervisor.loop import Loop, Timer
 
 log = logging.getLogger("gpumon.probe")
 
-_TROUBLES = {
-    EVENT_JOB_MISSED: "missed",
-    EVENT_JOB_ERROR: "error",
-    EVENT_JOB_MAX_INSTANCES: "overrun",
-}
+_TROUBLES = {EVENT_JOB_MISSED: "missed", EVENT_JOB_ERROR: "error", EVENT_JOB_MAX_INSTANCES: "overrun"}
 
 
 class Schedule:
@@ -46,11 +42,7 @@ class Schedule:
         self._scheduler: Any = None
 
     def start(self) -> None:
-        """Start the scheduler.
-
-        A run that is late, for example because the host was suspended or its wall clock was stepped forward, takes
-        place once, as soon as possible.
-        """
+        """Start the scheduler. A run that is late, as after a suspend, takes place once, as soon as possible."""
         late_rather_than_never = {"coalesce": True, "misfire_grace_time": None, "max_instances": 1}
         self._scheduler = BackgroundScheduler(job_defaults=late_rather_than_never)
         self._scheduler.add_listener(_log_trouble, sum(_TROUBLES))
@@ -113,41 +105,32 @@ SCHEDULER_PATIENCE = 30.0
 """Max seconds that a due run waits for the detection of the host's scheduler."""
 
 
-class ProbeScheduler:
+class ProbeScheduler(Schedule):
     """Begins probe runs by schedule. Use from the loop's thread."""
 
     def __init__(self, loop: Loop, runs: ProbeRuns, timetables: Mapping[str, Timetable]) -> None:
+        super().__init__(self.run_due, timetables)
         self._loop = loop
         self._runs = runs
-        self._schedule = Schedule(self.run_due, timetables)
         self._waiting: dict[str, Timer] = {}
         self._due_at: dict[str, float] = {}
         """Time on the boot clock at which the waiting run was due, by name of the probe."""
-
-    def start(self) -> None:
-        self._schedule.start()
-
-    def stop(self) -> None:
-        self._schedule.stop()
-
-    def apply(self, timetables: Mapping[str, Timetable]) -> None:
-        """Replace the schedules of the probes whose timetable has changed."""
-        self._schedule.apply(timetables)
-
-    def next_runs(self) -> Mapping[str, float]:
-        """Return the wall time of the next run in seconds since the epoch, by name of the probe."""
-        return self._schedule.next_runs()
 
     def tick(self) -> None:
         """Bring the next run of each scheduled probe forward after a repair."""
         for probe in self.next_runs():
             if self.is_due_early(probe):
                 log.info("GPUs were repaired; the next probe run begins now", extra={"probe": probe})
-                self._schedule.bring_forward(probe)
+                self.bring_forward(probe)
 
     def run_due(self, probe: str) -> None:
         """Begin the scheduled run of a probe as soon as it may begin. Callable from any thread."""
-        self._loop.post(lambda: self._begin_waiting(probe))
+
+        def begin() -> None:
+            self._due_at[probe] = boot_clock()
+            self._begin_or_wait(probe)
+
+        self._loop.post(begin)
 
     def is_due_early(self, probe: str) -> bool:
         """Return whether the next run of a probe should begin now because a GPU was repaired."""
@@ -155,10 +138,6 @@ class ProbeScheduler:
         if runs.running or runs.stopping:
             return False
         return is_due_early(probe, runs.host.latest(), self._facts(probe), wall=time.time(), at=boot_clock())
-
-    def _begin_waiting(self, probe: str) -> None:
-        self._due_at[probe] = boot_clock()
-        self._begin_or_wait(probe)
 
     def _begin_or_wait(self, probe: str) -> None:
         """Begin the due run, or try later if another probe runs, or if GPUs were not read or are not idle long enough.
@@ -195,7 +174,8 @@ def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
 
     `waited`: seconds since the run was due.
     """
-    if not _is_informed(report, facts, waited):
+    determined = facts.simulated or facts.gated or facts.schedulers is not None
+    if not _is_read(report) or not (determined or waited > SCHEDULER_PATIENCE):
         return START_INTERVAL
     skip = may_run(facts)
     if skip is None or skip.wait is None or waited > facts.min_idle_seconds + SCHEDULER_PATIENCE:
@@ -206,42 +186,20 @@ def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
 def is_due_early(probe: str, report: Report, facts: PreflightFacts, *, wall: float, at: float) -> bool:
     """Return whether a GPU was repaired since the last run of a probe and nothing prevents a run now.
 
-    Return False for REPAIR_INTERVAL after the start of a skipped or partial run. `wall`: now, in seconds since the
-    epoch. `at`: now, in seconds on the boot clock.
+    `wall`: now, in seconds since the epoch. `at`: now, in seconds on the boot clock.
     """
     last = report.probe.last(probe)
     attempted = last is not None and (last.outcome == "skipped" or not last.is_whole)
     if last is not None and attempted and 0 <= wall - last.started < REPAIR_INTERVAL:
         return False
-    return _is_repaired(probe, report, facts, wall, at) and pause(report, facts, 0.0) is None and may_run(facts) is None
-
-
-def _is_informed(report: Report, facts: PreflightFacts, waited: float) -> bool:
-    """Return True if waiting for GPUs and store is over (`_is_read`), and the host's job schedulers are determined.
-
-    The last condition is dropped after SCHEDULER_PATIENCE, or if no job scheduler matters for the run. `waited`:
-    seconds since the run was due.
-    """
-    determined = facts.simulated or facts.gated or facts.schedulers is not None
-    return _is_read(report) and (determined or waited > SCHEDULER_PATIENCE)
+    runs = [run for run in report.probe.ran if run.probe == probe]
+    repairs = repairs_since_run(runs, report.gpus, report.health.history, Instant(report.boot_id, at, wall))
+    repaired = any(not is_partial(facts) or repair.uuid in usable_gpus(facts) for repair in repairs)
+    return repaired and pause(report, facts, 0.0) is None and may_run(facts) is None
 
 
 def _is_read(report: Report) -> bool:
-    """Return whether waiting for the GPUs and the store is over.
-
-    The first poll must have ended or the driver be down, and the store must have been read or be unreadable.
-    """
+    """Return whether the first poll has ended or the driver is down, and the store was read or is unreadable."""
     status = report.inventory.status
     polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
     return polled and (report.agent.restored or report.node.store_up == 0)
-
-
-def _is_repaired(probe: str, report: Report, facts: PreflightFacts, wall: float, at: float) -> bool:
-    runs = [run for run in report.probe.ran if run.probe == probe]
-    repairs = repairs_since_run(
-        runs,
-        report.gpus,
-        report.health.history,
-        Instant(report.boot_id, at, wall),
-    )
-    return any(not is_partial(facts) or repair.uuid in usable_gpus(facts) for repair in repairs)

@@ -37,9 +37,9 @@ class Question:
         command: Sequence[str],
         seconds: float,
         environment: Mapping[str, str],
-        on_answer: Callable[[Skip | None], None],
+        on_answer: OnAnswer,
     ) -> None:
-        self._on_answer: Callable[[Skip | None], None] | None = on_answer
+        self._on_answer: OnAnswer | None = on_answer
         self._name = command[0]
         self._seconds = seconds
         self._output = b""
@@ -59,28 +59,10 @@ class Question:
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> ChildProcess | None:
         """Start the command below a new subreaper process, and return that process; None if it cannot be started."""
         trouble, writer = os.pipe2(os.O_CLOEXEC)
-        try:
-            return ChildProcess(self._loop, self._command(command, environment, trouble, writer))
-        except OSError as error:
-            self._trouble = (error.strerror or str(error)).encode()
-            os.close(trouble)
-            return None
-        finally:
-            os.close(writer)
-
-    def _command(
-        self, command: Sequence[str], environment: Mapping[str, str], trouble: int, writer: int
-    ) -> ChildCommand:
-        return ChildCommand(
+        program = (*PYTHON, "-m", "gpumon.supervisor.subreaper", str(os.getpid()), str(writer), *command)
+        child = ChildCommand(
             name="scheduler gate",
-            arguments=(
-                *PYTHON,
-                "-m",
-                "gpumon.supervisor.subreaper",
-                str(os.getpid()),
-                str(writer),
-                *command,
-            ),
+            arguments=program,
             environment={**os.environ, **environment, **marked_environment()},
             descriptors=(writer,),
             outputs={trouble: self._take_trouble},
@@ -88,6 +70,14 @@ class Question:
             on_error_output=self._take_output,
             on_exit=self._on_exit,
         )
+        try:
+            return ChildProcess(self._loop, child)
+        except OSError as error:
+            self._trouble = (error.strerror or str(error)).encode()
+            os.close(trouble)
+            return None
+        finally:
+            os.close(writer)
 
     def _take_trouble(self, why: bytes) -> None:
         self._trouble += why

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpumon.runner.host_memory import available_bytes
+from gpumon.runner.gather_facts import available_bytes
 
 KIB = 1024
 

@@ -25,7 +25,7 @@ from gpumon.probe.core.frames import SETUP_STAGES, Progress
 from gpumon.probe.core.plan import Plan, Run
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.result import ProbeResult
-from gpumon.runner.host_memory import sweep
+from gpumon.runner.containment import sweep
 from gpumon.runner.probe_host import read_nccl_conf
 from gpumon.runner.ranks import Ranks
 from gpumon.supervisor.loop import Loop

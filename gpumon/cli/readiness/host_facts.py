@@ -34,7 +34,7 @@ from gpumon.health.verdict import Level
 from gpumon.model.orders import HostOrders
 from gpumon.outputs import terminal
 from gpumon.outputs.responses.base import Document
-from gpumon.runner.host_memory import FOLDER
+from gpumon.runner.containment import SHARED_MEMORY
 from gpumon.store.store import examine
 from gpumon.store.store_error import StoreError
 
@@ -176,7 +176,7 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
         unit=unit.properties,
         listeners=unit.listeners,
         kernel_log=log.up,
-        shared_memory=os.statvfs(FOLDER) if FOLDER.is_dir() else None,
+        shared_memory=os.statvfs(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None,
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         cgroup2=Path("/sys/fs/cgroup/cgroup.controllers").exists(),
         clock_error=_clock_error(),
