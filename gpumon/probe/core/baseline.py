@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from gpumon.model.durations import utc
@@ -78,7 +78,8 @@ class Judge:
         The caller passes only measurements that `saturating_measurements` returns. `ranks`: number of ranks.
         `versions`: versions of NCCL, CUDA and torch, by name.
         """
-        alike = list(self._comparable_runs(ranks, versions))
+        own = (self.probe, self.backend, self._key(ranks, versions))
+        alike = [run for run in self.history if (run.probe, run.backend, _key(run)) == own]
         earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
         past = [each.value for each in earlier]
         median = statistics.median(past) if len(past) >= ENOUGH_RUNS else None
@@ -100,10 +101,9 @@ class Judge:
         return replace(comparison, below_reference=self._missed_reference(comparison))
 
     def changed_conditions(self, ranks: int, versions: Mapping[str, str]) -> str:
-        """Return a phrase on the conditions that have changed since earlier runs; "" if no run had other conditions.
+        """Return a phrase on the conditions that have changed since the newest ok run with others; "" if there is none.
 
-        The phrase explains why this run has no median to compare with. It compares this run with the newest ok run that
-        had other conditions. For a run on all GPUs, partial runs are ignored.
+        For a run on all GPUs, partial runs are ignored.
         """
         now = self._key(ranks, versions)
         own = [run for run in self.history if (run.probe, run.backend) == (self.probe, self.backend)]
@@ -115,13 +115,6 @@ class Judge:
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         now, then = _with_indexes(now, self.conditions), _with_indexes(then, other.conditions)
         return ", ".join(_change(name, then.get(name), now.get(name)) for name in changed)
-
-    def _comparable_runs(self, ranks: int, versions: Mapping[str, str]) -> Iterator[ProbeResult]:
-        """Yield the earlier ok runs of this probe on the same backend and under the same conditions, oldest first."""
-        here = self._key(ranks, versions)
-        for result in self.history:
-            if (result.probe, result.backend) == (self.probe, self.backend) and _key(result) == here:
-                yield result
 
     def _key(self, ranks: int, versions: Mapping[str, str]) -> Mapping[str, object]:
         return _conditions(self.conditions, ranks, versions, self.settings)
@@ -146,11 +139,7 @@ class Judge:
         return pick(medians, key=lambda dated: dated[0], default=(None, ""))
 
     def _missed_reference(self, comparison: Comparison) -> str:
-        """Return which reference value shows that a measurement is worse than it should be; "" if none does.
-
-        "baseline" is the median of this host's earlier runs, "drift" its best median, and "expected" the published
-        figure.
-        """
+        """Return `below_reference` of a comparison."""
         for name, usual in (("baseline", comparison.baseline), ("drift", comparison.best)):
             if usual is not None and comparison.spread is not None:
                 distance = self.floors.spreads * comparison.spread

@@ -55,7 +55,7 @@ def conclude(
         probe=last.plan.probe.name,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        hint=_hint(verdict, last.plan, _algorithm_hint(verdict, compared, judge), location, observations),
+        hint=_hint(verdict, last.plan, compared, judge, location=location, observations=observations),
         trigger=run.trigger,
         started=run.started,
         duration_seconds=duration,
@@ -79,24 +79,23 @@ def _location(passes: Sequence[Pass], observations: Observations) -> Location | 
     return next((location for location in locations if location.ranks), locations[0] if locations else None)
 
 
-def _algorithm_hint(verdict: _Verdict, compared: Sequence[Comparison], judge: Judge) -> str:
-    """Return a sentence on the cause that a comparison of NCCL's default and ring shows, such as lost NVLink SHARP.
-
-    Return "" if it shows no cause, or if the outcome is neither ok nor degraded.
-    """
-    if verdict.outcome not in SUCCESSES:
-        return ""
-    return compare_algorithms(compared) or missing_gain(compared, judge.gain)
-
-
 def _hint(
-    verdict: _Verdict, plan: Plan, algorithm_hint: str, location: Location | None, observations: Observations
+    verdict: _Verdict,
+    plan: Plan,
+    compared: Sequence[Comparison],
+    judge: Judge,
+    *,
+    location: Location | None,
+    observations: Observations,
 ) -> str:
     if verdict.outcome in BROKEN:
         return " ".join((verdict.hint, *finding_sentences(observations)))
+    algorithms = ""
+    if verdict.outcome in SUCCESSES:
+        algorithms = compare_algorithms(compared) or missing_gain(compared, judge.gain)
     where = location.message if location is not None else ""
     left_out = _unmeasured_sizes(plan) if verdict.outcome in DECISIVE else ""
-    return " ".join(filter(None, (verdict.hint, algorithm_hint, where, left_out, verdict.remedy)))
+    return " ".join(filter(None, (verdict.hint, algorithms, where, left_out, verdict.remedy)))
 
 
 def _unmeasured_sizes(plan: Plan) -> str:
@@ -129,10 +128,7 @@ def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> 
 
 
 def skipped_result(probe: Probe, run: Run, skip: Skip, *, simulated: bool = False) -> ProbeResult:
-    """Return a result with the outcome skipped, for a run that made no pass or whose agent was killed.
-
-    `skip` has the reason and the hint of the result.
-    """
+    """Return a result with the outcome skipped, for a run that made no pass or whose agent was killed."""
     return ProbeResult(
         id=run.id,
         probe=probe.name,
@@ -154,31 +150,23 @@ def _judge_wrong(run_pass: Pass, _ending: Ending) -> _Verdict | None:
     return _Verdict(outcome="wrong", hint=hint, remedy="Take the node out of service and run again.")
 
 
-def _judge_unkillable(run_pass: Pass, ending: Ending) -> _Verdict | None:
-    if not ending.abandoned:
-        return None
-    pids = ", ".join(map(str, ending.abandoned))
-    stages = {account.progress.stage for account in run_pass.accounts if account.pid in ending.abandoned}
-    files = file_system_hint(run_pass, next(iter(stages))) if len(stages) == 1 else ""
-    where = f"at a file. {files} If it remains, drain" if files else "in the driver. Drain"
-    hint = f"SIGKILL does not end pid {pids}: it is blocked in the kernel, most likely {where} and reboot the node."
+def _judge_ending(run_pass: Pass, ending: Ending) -> _Verdict | None:
+    if ending.abandoned:
+        pids = ", ".join(map(str, ending.abandoned))
+        stages = {account.progress.stage for account in run_pass.accounts if account.pid in ending.abandoned}
+        files = file_system_hint(run_pass, next(iter(stages))) if len(stages) == 1 else ""
+        where = f"at a file. {files} If it remains, drain" if files else "in the driver. Drain"
+        hint = f"SIGKILL does not end pid {pids}: it is blocked in the kernel, most likely {where} and reboot the node."
+        if ending.aborted is not None:
+            hint = f"{hint} The run was ended ({ending.aborted.reason}): {ending.aborted.hint}"
+        return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
     if ending.aborted is not None:
-        hint = f"{hint} The run was ended ({ending.aborted.reason}): {ending.aborted.hint}"
-    return _Verdict(outcome="timeout", reason="unkillable", hint=hint)
-
-
-def _judge_aborted(_run_pass: Pass, ending: Ending) -> _Verdict | None:
-    if ending.aborted is None:
-        return None
-    return _Verdict(outcome="skipped", reason=ending.aborted.reason, hint=ending.aborted.hint)
-
-
-def _judge_not_started(_run_pass: Pass, ending: Ending) -> _Verdict | None:
-    if not ending.not_started:
-        return None
-    advice = remedy(ending.not_started) or "Check that the agent's own Python still exists, and restart the agent."
-    hint = f"The ranks could not be started: {ending.not_started}. {advice}"
-    return _Verdict(outcome="failed", reason="setup", hint=hint)
+        return _Verdict(outcome="skipped", reason=ending.aborted.reason, hint=ending.aborted.hint)
+    if ending.not_started:
+        advice = remedy(ending.not_started) or "Check that the agent's own Python still exists, and restart the agent."
+        hint = f"The ranks could not be started: {ending.not_started}. {advice}"
+        return _Verdict(outcome="failed", reason="setup", hint=hint)
+    return None
 
 
 def _judge_no_torch(run_pass: Pass, _ending: Ending) -> _Verdict | None:
@@ -219,18 +207,8 @@ def _judge_failed(run_pass: Pass, ending: Ending) -> _Verdict | None:
     return _Verdict(outcome="failed", reason="setup" if cause.progress.stage in SETUP_STAGES else "ranks", hint=hint)
 
 
-_JUDGES = (
-    _judge_wrong,
-    _judge_unkillable,
-    _judge_aborted,
-    _judge_not_started,
-    _judge_no_torch,
-    _judge_late,
-    _judge_failed,
-)
-"""Functions that judge one pass. Each returns the outcome, reason and hint as a `_Verdict`, or None if the pass does
-not have the outcome that the function checks for. They are called in this order, and the first `_Verdict` is used.
-"""
+_JUDGES = (_judge_wrong, _judge_ending, _judge_no_torch, _judge_late, _judge_failed)
+"""Functions that judge one pass, in the order of their precedence. Each returns None if it finds no fault."""
 
 
 def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
@@ -255,15 +233,22 @@ def _missing_median(passes: Sequence[Pass], judge: Judge) -> str:
 
 
 def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
-    """Return the outcome degraded if a value is worse than a reference; None if none is.
-
-    The hint names one size: in the first pass with such values, the last size whose value is worse.
-    """
-    for run_pass in passes:
-        low = comparisons(run_pass, judge, low=True)
-        if low:
-            return _degraded_verdict(low[-1])
-    return _below_limit(passes, judge)
+    """Judge the values. The hint names one size: in the first pass with low values, the last size that is low."""
+    low = next(filter(None, (comparisons(run_pass, judge, low=True) for run_pass in passes)), ())
+    if not low:
+        return _below_limit(passes, judge)
+    comparison = low[-1]
+    value, unit, usual = comparison.value, comparison.unit, comparison.usual or comparison.value
+    whose = {
+        "baseline": "this host's own median",
+        "drift": f"this host's best median, in runs up to {comparison.best_date}; it has fallen slowly since",
+        "expected": comparison.source,
+    }[comparison.below_reference]
+    hint = (
+        f"{comparison.operation} ({comparison.algorithm}) of {comparison.size} {comparison.size_unit} measured "
+        f"{in_words(value, unit, '.2f')} twice: {value / usual:.0%} of {in_words(usual, unit, '.2f')} ({whose})."
+    )
+    return _Verdict(outcome="degraded", reason=comparison.below_reference, hint=hint)
 
 
 def _below_limit(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
@@ -280,20 +265,6 @@ def _below_limit(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
             )
             return _Verdict(outcome="degraded", reason=LIMIT, hint=hint)
     return None
-
-
-def _degraded_verdict(comparison: Comparison) -> _Verdict:
-    value, unit, usual = comparison.value, comparison.unit, comparison.usual or comparison.value
-    whose = {
-        "baseline": "this host's own median",
-        "drift": f"this host's best median, in runs up to {comparison.best_date}; it has fallen slowly since",
-        "expected": comparison.source,
-    }[comparison.below_reference]
-    hint = (
-        f"{comparison.operation} ({comparison.algorithm}) of {comparison.size} {comparison.size_unit} measured "
-        f"{in_words(value, unit, '.2f')} twice: {value / usual:.0%} of {in_words(usual, unit, '.2f')} ({whose})."
-    )
-    return _Verdict(outcome="degraded", reason=comparison.below_reference, hint=hint)
 
 
 def _is_complete(run_pass: Pass) -> bool:
@@ -317,7 +288,7 @@ def _log(passes: Sequence[Pass]) -> str:
 
 
 def _printable_text(output: bytes) -> str:
-    """Return the output of a rank as text, without control characters other than newline and tab."""
+    """Return the output of a rank without control characters other than newline and tab."""
     return "".join(
         character for character in output.decode(errors="replace") if character.isprintable() or character in "\n\t"
     )

@@ -125,23 +125,16 @@ def add_samples(observations: Observations, samples: Sequence[GpuSample]) -> Obs
             gpu = GpuObservations(first=sample, last=sample, samples_taken=0)
         elif sample.at == gpu.last.at:
             continue
-        after[sample.uuid] = _add_sample(gpu, sample)
+        after[sample.uuid] = replace(
+            gpu,
+            last=sample,
+            samples_taken=gpu.samples_taken + 1,
+            held_down={**gpu.held_down, **{reason: gpu.held_down.get(reason, 0) + 1 for reason in sample.held_down}},
+            sm_clock=_highest_value(gpu.sm_clock, sample.sm_clock),
+            each_link_bytes=gpu.each_link_bytes or sample.each_link_bytes,
+            pcie_generation=_highest_value(gpu.pcie_generation, sample.pcie_generation),
+        )
     return after
-
-
-def _add_sample(observations: GpuObservations, sample: GpuSample) -> GpuObservations:
-    return replace(
-        observations,
-        last=sample,
-        samples_taken=observations.samples_taken + 1,
-        held_down={
-            **observations.held_down,
-            **{reason: observations.held_down.get(reason, 0) + 1 for reason in sample.held_down},
-        },
-        sm_clock=_highest_value(observations.sm_clock, sample.sm_clock),
-        each_link_bytes=observations.each_link_bytes or sample.each_link_bytes,
-        pcie_generation=_highest_value(observations.pcie_generation, sample.pcie_generation),
-    )
 
 
 def _highest_value(*values: float | None) -> float | None:
@@ -176,12 +169,9 @@ def name(uuid: str, observations: Observations) -> str:
     return f"GPU {observations[uuid].last.index} ({uuid})" if uuid in observations else f"GPU {uuid}"
 
 
-def _fault_findings(gpu: GpuObservations, _others: Sequence[GpuObservations]) -> Iterator[str]:
+def _error_findings(gpu: GpuObservations, _others: Sequence[GpuObservations]) -> Iterator[str]:
     if gpu.last.fault:
         yield f"it does not answer ({gpu.last.fault})"
-
-
-def _error_findings(gpu: GpuObservations, _others: Sequence[GpuObservations]) -> Iterator[str]:
     for xid, count in sorted(gpu.increase(lambda sample: sample.xids).items(), key=lambda item: int(item[0])):
         yield f"Xid {xid} occurred {_times(count)}"
     before, after = gpu.first.ecc_errors, gpu.last.ecc_errors
@@ -193,22 +183,19 @@ def _times(count: float) -> str:
     return "once" if count == 1 else f"{count:.0f} times"
 
 
-def _clock_limit_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
+def _clock_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
     for reason, words in HELD_DOWN.items():
         ordinary = len(others) < OTHERS or sum(_was_held(other, reason) for other in others) * 2 >= len(others)
         if _was_held(gpu, reason) and (reason in ALWAYS_ODD or not ordinary):
             yield f"its clocks were held down by {words}"
+    usual = _usual_value([other.sm_clock for other in others])
+    if usual is not None and gpu.sm_clock is not None and gpu.sm_clock < LESS * usual:
+        yield f"its SM clock reached {gpu.sm_clock / 1e9:.2f} GHz, that of the others {usual / 1e9:.2f}"
 
 
 def _was_held(gpu: GpuObservations, reason: str) -> bool:
     seconds = gpu.increase(lambda sample: sample.held_seconds).get(reason, 0.0)
     return seconds >= MIN_SECONDS or bool(gpu.held_down.get(reason))
-
-
-def _clock_speed_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
-    usual = _usual_value([other.sm_clock for other in others])
-    if usual is not None and gpu.sm_clock is not None and gpu.sm_clock < LESS * usual:
-        yield f"its SM clock reached {gpu.sm_clock / 1e9:.2f} GHz, that of the others {usual / 1e9:.2f}"
 
 
 def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
@@ -222,10 +209,7 @@ def _link_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
         yield f"an NVLink of it runs at {speed / 1e9:.1f} GB/s, those of the others at {usual / 1e9:.1f}"
     for check in sorted(gpu.last.fabric):
         yield f"its fabric reports {check.replace('_', ' ')}"
-
-
-def _traffic_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> Iterator[str]:
-    """Yield a finding if a GPU moved clearly fewer NVLink bytes than the others: in collectives all move the same."""
+    # in collectives all GPUs move the same
     moved, usual = _link_bytes_moved(gpu), _usual_value([_link_bytes_moved(other) for other in others])
     if moved is not None and usual is not None and usual > MIN_BYTES and moved < LESS * usual:
         yield f"it moved {moved / 1e9:.1f} GB over its NVLinks, the others {usual / 1e9:.1f}"
@@ -252,15 +236,12 @@ def _pcie_findings(gpu: GpuObservations, others: Sequence[GpuObservations]) -> I
     if width and lanes and width < lanes:
         yield f"its PCIe link has {width:.0f} of {lanes:.0f} lanes"
     generation, full = gpu.pcie_generation, gpu.last.pcie_generation_max
-    if generation and full and generation < full and any(_is_at_full_generation(other) for other in others):
+    at_full = [other for other in others if other.pcie_generation == other.last.pcie_generation_max is not None]
+    if generation and full and generation < full and at_full:
         yield f"its PCIe link ran at generation {generation:.0f} of {full:.0f}"
     for kind, count in sorted(gpu.increase(lambda sample: sample.pcie_errors).items()):
         if kind != "replay" or count >= MIN_REPLAYS:
             yield f"its PCIe link counted {kind.replace('_', ' ')} errors, {_times(count)}"
-
-
-def _is_at_full_generation(gpu: GpuObservations) -> bool:
-    return gpu.pcie_generation is not None and gpu.pcie_generation == gpu.last.pcie_generation_max
 
 
 def _usual_value(values: Sequence[float | None]) -> float | None:
@@ -268,16 +249,7 @@ def _usual_value(values: Sequence[float | None]) -> float | None:
     return statistics.median(read_values) if len(read_values) >= OTHERS else None
 
 
-_FINDERS = (
-    _fault_findings,
-    _error_findings,
-    _clock_limit_findings,
-    _clock_speed_findings,
-    _link_findings,
-    _traffic_findings,
-    _uneven_link_findings,
-    _pcie_findings,
-)
+_FINDERS = (_error_findings, _clock_findings, _link_findings, _uneven_link_findings, _pcie_findings)
 """Functions that yield findings about one GPU as phrases, the most specific ones first. The first finding is used as
 the cause of a fault.
 """
@@ -302,20 +274,14 @@ def missing_access(observations: Observations) -> dict[Ends, str]:
         for ends in combinations(observations, 2)
         if (access := observations[ends[0]].last.peer_access.get(ends[1]))
     }
-    complete = access_by_pair if _is_whole(observations) else {}
+    # if GPUs are not observed, the others do not show which peer access the board provides
+    whole = all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
+    complete = access_by_pair if whole else {}
     return {
         ends: words
         for ends, access in access_by_pair.items()
         if (words := _words(observations, ends, access, complete))
     }
-
-
-def _is_whole(observations: Observations) -> bool:
-    """Return whether the observed GPUs include every GPU for which NVML reports peer access.
-
-    If some are missing, the others do not show which peer access the board provides.
-    """
-    return all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
 
 
 def _words(
@@ -331,11 +297,9 @@ def _words(
 
 
 def _is_usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:
-    """Return whether the board normally provides this peer access capability, so that pairs without it are faulty.
+    """Return whether at least half of all pairs have this capability, and some GPUs lack it in more pairs than others.
 
-    Return True if at least half of all pairs have the capability, and some GPUs lack it in more pairs than other GPUs
-    do. If every GPU lacks it in the same number of pairs, return False: either no pair lacks it, or the board is built
-    so, as a cube mesh is.
+    If every GPU lacks it in the same number of pairs, the board is built so, as a cube mesh is.
     """
     statuses = {ends: access[name] for ends, access in complete.items() if name in access}
     have = sum(status == OK for status in statuses.values())

@@ -61,26 +61,34 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
     `observations`: readings of the GPUs during the run. They may show the cause, or the GPU to blame if the exchanges
     of the pairs do not show it.
     """
-    measured, names = pairs(run_pass), _Names(run_pass, observations)
+    measured, gpus = pairs(run_pass), run_pass.plan.gpus
+    names = [name(uuid, observations) for uuid in gpus] or [f"rank {rank}" for rank in range(run_pass.plan.ranks)]
     blame = _blame(run_pass, measured, names, observations)
     if blame is None:
         return None
-    lacks = missing_access({uuid: observations[uuid] for uuid in run_pass.plan.gpus if uuid in observations})
+    lacks = missing_access({uuid: observations[uuid] for uuid in gpus if uuid in observations})
     blame = _with_access(run_pass, blame, lacks, names) or _with_cause(run_pass, blame, findings(observations), names)
+    unreachable = [pair.ranks for pair in measured if pair.direct is False and any(each.direct for each in measured)]
     return Location(
         message=f"{blame.sentence}.",
         ranks=blame.ranks,
-        gpus=tuple(run_pass.plan.gpus[rank] for rank in blame.ranks) if run_pass.plan.gpus else (),
+        gpus=tuple(gpus[rank] for rank in blame.ranks) if gpus else (),
         pairs=tuple(replace(pair, peer_access=_peer_access(run_pass, pair, observations)) for pair in measured),
         evidence=(
             *finding_sentences(observations),
-            *_access_sentences(lacks, names),
-            *_unreachable_sentences(measured, names),
+            *(
+                f"{name(a, observations)} and {name(b, observations)} {words}, by NVML."
+                for (a, b), words in lacks.items()
+            ),
+            *(
+                f"{names[a]} and {names[b]} cannot access each other's memory, as other pairs can."
+                for a, b in unreachable
+            ),
         ),
     )
 
 
-def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: _Names) -> _Blame | None:
+def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: Sequence[str]) -> _Blame | None:
     """Return the blame with a phrase on missing peer access; None if peer access does not explain the fault.
 
     If no rank is blamed, blame the GPU that all pairs without access have in common or, if only one pair lacks
@@ -97,16 +105,16 @@ def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names
         return None
     ranks = tuple(sorted(map(run_pass.plan.gpus.index, common)))
     if len(common) == TWO:
-        others = "they" if len(blamed) != 1 else " and ".join(names.rank_name(rank) for rank in ranks)
+        others = "they" if len(blamed) != 1 else " and ".join(names[rank] for rank in ranks)
     else:
         others = f"it and {len(own)} others"
     if blamed:
         return replace(blame, sentence=f"{blame.sentence}: {others} {words}")
-    two = f"{' and '.join(map(names.rank_name, ranks))} stand{'' if len(common) == TWO else 's'} out"
+    two = f"{' and '.join(names[rank] for rank in ranks)} stand{'' if len(common) == TWO else 's'} out"
     return _Blame(ranks=ranks, sentence=f"{blame.sentence}; but {two}: {others} {words}")
 
 
-def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: _Names) -> _Blame:
+def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: Sequence[str]) -> _Blame:
     """Return the blame with one finding about each blamed GPU, if there is any, as the possible cause.
 
     If no rank is blamed and only one GPU has findings, blame that GPU. `odd`: findings by GPU UUID.
@@ -115,18 +123,19 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
         return blame
     if not blame.ranks and len(odd) == 1:
         [(gpu, words)] = odd.items()
-        sentence = f"{blame.sentence}; but {names.gpu_name(gpu)} stands out: {words[0]}"
-        return _Blame(ranks=(run_pass.plan.gpus.index(gpu),), sentence=sentence)
+        rank = run_pass.plan.gpus.index(gpu)
+        sentence = f"{blame.sentence}; but {names[rank]} stands out: {words[0]}"
+        return _Blame(ranks=(rank,), sentence=sentence)
     causes = {rank: odd[run_pass.plan.gpus[rank]][0] for rank in blame.ranks if run_pass.plan.gpus[rank] in odd}
     if not causes:
         return blame
     if len(blame.ranks) == 1:
         return replace(blame, sentence=f"{blame.sentence}: {causes[blame.ranks[0]]}")
-    causes_text = "; ".join(f"of {names.rank_name(rank)}, {word}" for rank, word in causes.items())
+    causes_text = "; ".join(f"of {names[rank]}, {word}" for rank, word in causes.items())
     return replace(blame, sentence=f"{blame.sentence}: {causes_text}")
 
 
-def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
+def _blame_independent_rank(run_pass: Pass, names: Sequence[str]) -> _Blame | None:
     """Return the ranks to blame in a probe whose ranks do not exchange data; None if the pass shows no fault.
 
     These are the ranks with wrong elements or, if there are none, the rank that is clearly slower than all others, or
@@ -134,14 +143,14 @@ def _blame_independent_rank(run_pass: Pass, names: _Names) -> _Blame | None:
     """
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
-        named = " and ".join(names.rank_name(rank) for rank in wrong)
+        named = " and ".join(names[rank] for rank in wrong)
         return _Blame(ranks=wrong, sentence=f"The wrong data is that of {named}", wrong=True)
     if len(run_pass.steps) == len(run_pass.plan.measures):
         return None
     if run_pass.plan.ranks == 1:
-        return _Blame(ranks=(0,), sentence=f"Only {names.rank_name(0)} took part")
+        return _Blame(ranks=(0,), sentence=f"Only {names[0]} took part")
     slow = _slowest_rank(run_pass)
-    sentence = f"{names.rank_name(slow[0])} is slower than the others" if slow else NO_SINGLE_RANK
+    sentence = f"{names[slow[0]]} is slower than the others" if slow else NO_SINGLE_RANK
     return _Blame(ranks=slow, sentence=sentence)
 
 
@@ -159,7 +168,7 @@ def _slowest_rank(run_pass: Pass) -> tuple[int, ...]:
 # Pairs
 
 
-def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations: Observations) -> _Blame | None:
+def _blame(run_pass: Pass, measured: Sequence[Pair], names: Sequence[str], observations: Observations) -> _Blame | None:
     if run_pass.plan.probe.alone or not measured:
         return _blame_independent_rank(run_pass, names) if run_pass.plan.probe.alone else None
     if any(any(pair.wrong_elements) for pair in measured):
@@ -168,9 +177,13 @@ def _blame(run_pass: Pass, measured: Sequence[Pair], names: _Names, observations
     if any(measurement.wrong_elements for measurement in measurements(run_pass)):
         return _Blame(ranks=(), sentence=PAIRS_CORRECT, wrong=True)
     ranks = culprits(measured, run_pass.plan.ranks)
-    if _may_be_by_design(run_pass, ranks, measured, observations):
-        return _Blame(ranks=(), sentence=f"{_slow_sentence(run_pass, ranks, names)}{AS_BUILT}")
-    return _Blame(ranks=ranks, sentence=_slow_sentence(run_pass, ranks, names))
+    sentence = _slow_sentence(run_pass, ranks, names)
+    # only two of three GPUs may share an NVLink bridge or a CPU socket
+    own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]
+    linked = all((_peer_access(run_pass, pair, observations) or {}).get("nvlink") == OK for pair in own)
+    if run_pass.plan.gpus and ranks and run_pass.plan.ranks < FOUR and not linked:
+        return _Blame(ranks=(), sentence=f"{sentence}{AS_BUILT}")
+    return _Blame(ranks=ranks, sentence=sentence)
 
 
 def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
@@ -180,26 +193,20 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """
     if ranks == TWO:
         return ()
-    slow = _pairs_below_gap(measured)
-    suspects = [rank for rank in range(ranks) if _share(slow, measured, rank) > MIN_SLOW_SHARE]
+    ordered = sorted(measured, key=lambda pair: pair.bandwidth_bytes_per_second)
+    ratios = [lower.bandwidth_bytes_per_second / upper.bandwidth_bytes_per_second for lower, upper in pairwise(ordered)]
+    gap = min(ratios, default=1.0)  # the widest between two successive bandwidths
+    slow = [pair.ranks for pair in ordered[: ratios.index(gap) + 1]] if gap < SLOW else []
+    suspects = [
+        rank
+        for rank in range(ranks)
+        if sum(rank in pair for pair in slow) > MIN_SLOW_SHARE * sum(rank in pair.ranks for pair in measured)
+    ]
     if len(suspects) == 1:
         return (suspects[0],)
     if len(slow) == 1:
         return slow[0]
     return _distant_ranks(measured, ranks) if ranks >= FOUR else ()
-
-
-def _may_be_by_design(
-    run_pass: Pass, ranks: Sequence[int], measured: Sequence[Pair], observations: Observations
-) -> bool:
-    """Return whether the slow pairs may be normal for this board, because not all its GPUs are connected by NVLink.
-
-    That is possible on fewer than four GPUs, if NVML reports no NVLink for at least one pair that includes the blamed
-    ranks. For example, only two of three GPUs may share an NVLink bridge or a CPU socket.
-    """
-    own = [pair for pair in measured if set(ranks) <= set(pair.ranks)]
-    linked = all((_peer_access(run_pass, pair, observations) or {}).get("nvlink") == OK for pair in own)
-    return bool(run_pass.plan.gpus and ranks) and run_pass.plan.ranks < FOUR and not linked
 
 
 def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
@@ -212,22 +219,6 @@ def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
     return tuple(pair.ranks for pair in measured if pair.bandwidth_bytes_per_second < SLOW * usual)
 
 
-def _pairs_below_gap(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs below the widest gap between two successive values of the sorted bandwidths.
-
-    The widest gap has the lowest ratio of the lower to the higher bandwidth. Return () if this ratio is at least SLOW.
-    """
-    ordered = sorted(measured, key=lambda pair: pair.bandwidth_bytes_per_second)
-    ratios = [lower.bandwidth_bytes_per_second / upper.bandwidth_bytes_per_second for lower, upper in pairwise(ordered)]
-    widest = min(ratios, default=1.0)
-    return tuple(pair.ranks for pair in ordered[: ratios.index(widest) + 1]) if widest < SLOW else ()
-
-
-def _share(slow: Sequence[tuple[int, int]], measured: Sequence[Pair], rank: int) -> float:
-    own = [pair for pair in measured if rank in pair.ranks]
-    return sum(rank in ranks for ranks in slow) / len(own) if own else 0.0
-
-
 def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     """Return the rank, or the two ranks of a pair, whose bandwidths are clearly below those of all other pairs.
 
@@ -238,16 +229,12 @@ def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     for suspects in (*groups, *(pair.ranks for pair in measured)):
         own = [pair.bandwidth_bytes_per_second for pair in measured if set(suspects) <= set(pair.ranks)]
         others = [pair.bandwidth_bytes_per_second for pair in measured if not set(suspects) <= set(pair.ranks)]
-        if _is_apart(own, others):
+        if not own or len(others) < TWO:
+            continue
+        gap, spread = min(others) - max(own), max(others) - min(others)
+        if max(own) < SLOW * min(others) or gap > max(APART * spread, MIN_APART * max(others)):
             return suspects
     return ()
-
-
-def _is_apart(own: Sequence[float], others: Sequence[float]) -> bool:
-    if not own or len(others) < TWO:
-        return False
-    gap, spread = min(others) - max(own), max(others) - min(others)
-    return max(own) < SLOW * min(others) or gap > max(APART * spread, MIN_APART * max(others))
 
 
 def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
@@ -261,7 +248,11 @@ def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     senders = {rank for pair in measured for rank, own in zip(pair.ranks, pair.wrong_send_elements, strict=True) if own}
     if senders:
         return tuple(sorted(senders))
-    ways = {way for pair in measured for way in _wrong_directions(pair)}
+    ways = set[tuple[int, int]]()
+    for pair in measured:
+        (a, b), (wrong_at_b, wrong_at_a) = pair.ranks, pair.wrong_elements
+        ways |= {(a, b)} if wrong_at_b else set()
+        ways |= {(b, a)} if wrong_at_a else set()
     if len({frozenset(way) for way in ways}) == 1:
         return tuple(sorted(next(iter(ways))))
     sources = {source for source, _ in ways if sum(way[0] == source for way in ways) == ranks - 1}
@@ -273,30 +264,8 @@ def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
     return tuple(common)
 
 
-def _wrong_directions(pair: Pair) -> Iterator[tuple[int, int]]:
-    a, b = pair.ranks
-    if pair.wrong_elements[0]:
-        yield a, b
-    if pair.wrong_elements[1]:
-        yield b, a
-
-
-class _Names:
-    """Names ranks and GPUs in messages: as "GPU 3 (UUID)" or, for a run on the CPU, as "rank 3"."""
-
-    def __init__(self, run_pass: Pass, observations: Observations) -> None:
-        self._gpus = run_pass.plan.gpus
-        self._observations = observations
-
-    def rank_name(self, rank: int) -> str:
-        return self.gpu_name(self._gpus[rank]) if self._gpus else f"rank {rank}"
-
-    def gpu_name(self, uuid: str) -> str:
-        return name(uuid, self._observations)
-
-
-def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: _Names) -> str:
-    named = [names.rank_name(rank) for rank in ranks]
+def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: Sequence[str]) -> str:
+    named = [names[rank] for rank in ranks]
     if any(any(pair.wrong_send_elements) for pair in measured):
         return f"Wrong data comes from {' and from '.join(named)}"
     if not named:
@@ -306,10 +275,10 @@ def _wrong_sentence(ranks: Sequence[int], measured: Sequence[Pair], names: _Name
     return f"Every exchange of wrong data is one with {' or '.join(named)}"
 
 
-def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: _Names) -> str:
+def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: Sequence[str]) -> str:
     if run_pass.plan.ranks == TWO:
         return "The slow one of two ranks cannot be located"
-    named = [names.rank_name(rank) for rank in ranks]
+    named = [names[rank] for rank in ranks]
     if len(named) == 1:
         return f"{named[0]} is slow with every other"
     if named:
@@ -326,20 +295,3 @@ def _peer_access(run_pass: Pass, pair: Pair, observations: Observations) -> Mapp
         return None
     a, b = (run_pass.plan.gpus[rank] for rank in pair.ranks)
     return observations[a].last.peer_access.get(b) if a in observations else None
-
-
-def _access_sentences(lacks: Mapping[Ends, str], names: _Names) -> Iterator[str]:
-    for ends, words in lacks.items():
-        yield f"{' and '.join(map(names.gpu_name, ends))} {words}, by NVML."
-
-
-def _unreachable_sentences(measured: Sequence[Pair], names: _Names) -> Iterator[str]:
-    """Yield a sentence for each pair of GPUs that cannot access each other's memory according to CUDA.
-
-    Yield nothing if CUDA reports such access for no pair.
-    """
-    if any(pair.direct for pair in measured):
-        for pair in measured:
-            if pair.direct is False:
-                a, b = map(names.rank_name, pair.ranks)
-                yield f"{a} and {b} cannot access each other's memory, as other pairs can."

@@ -33,14 +33,10 @@ def next_step(run_pass: Pass, judge: Judge) -> Step | None:
         return _repeat_slow_pairs(run_pass, tries)
     if any(measurement.wrong_elements for measurement in measurements(run_pass)):
         return _pairs(run_pass)
-    repeats = run_pass.steps[len(planned) :]
-    low_steps = [
-        step
-        for step in (_repeat_low_sizes(run_pass, number, judge) for number in range(len(planned)))
-        if step is not None
-    ]
-    if len(repeats) < len(low_steps):
-        return low_steps[len(repeats)]
+    repeated = len(run_pass.steps) - len(planned)
+    low_steps = _low_steps(run_pass, judge)
+    if repeated < len(low_steps):
+        return low_steps[repeated]
     return _pairs(run_pass) if comparisons(run_pass, judge, low=True) else None
 
 
@@ -55,29 +51,23 @@ def _repeat_slow_pairs(run_pass: Pass, tries: Sequence[Pairs]) -> Pairs | None:
 
 
 def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Comparison, ...]:
-    """Return the comparison with the reference values for each measured size that saturates the hardware.
-
-    Return () until the largest planned size is measured. `low`: whether to return only the comparisons whose value is
-    too low.
-    """
+    """Return the comparisons of all measurements, as `_compare` does. `low`: only those whose value is too low."""
     compared = _compare(run_pass, measurements(run_pass), judge)
     return tuple(comparison for comparison in compared if comparison.below_reference or not low)
 
 
-def _repeat_low_sizes(run_pass: Pass, number: int, judge: Judge) -> Measure | None:
-    """Return a step that repeats the sizes of planned step `number` whose value is too low; None if no size is.
+def _low_steps(run_pass: Pass, judge: Judge) -> list[Measure]:
+    """Return the planned steps that measured low values, with only the sizes of these.
 
     A run is degraded only if the repeated value is too low again, because results of healthy hosts vary.
     """
-    step = run_pass.plan.measures[number]
-    low = [
-        comparison.size
-        for comparison in _compare(run_pass, step_measurements(run_pass, number, step), judge)
-        if comparison.below_reference
-    ]
-    if not low:
-        return None
-    return Measure(operation=step.operation, dtype=step.dtype, sizes=tuple(low))
+    low_steps = []
+    for number, step in enumerate(run_pass.plan.measures):
+        compared = _compare(run_pass, step_measurements(run_pass, number, step), judge)
+        sizes = tuple(comparison.size for comparison in compared if comparison.below_reference)
+        if sizes:
+            low_steps.append(replace(step, sizes=sizes))
+    return low_steps
 
 
 def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:

@@ -65,7 +65,10 @@ def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
     for number, step in enumerate(run_pass.steps):
         if isinstance(step, Measure):
             for measurement in step_measurements(run_pass, number, step):
-                fastest[measurement.key] = _faster_measurement(fastest.get(measurement.key), measurement)
+                before = fastest.get(measurement.key, replace(measurement, wrong_elements=0))
+                faster = min(before, measurement, key=lambda each: each.latency_seconds["p50"])
+                wrong = before.wrong_elements + measurement.wrong_elements
+                fastest[measurement.key] = replace(faster, wrong_elements=wrong)
     return tuple(fastest.values())
 
 
@@ -132,18 +135,8 @@ def _measurement(plan: Plan, step: Measure, size: int, ranks: Sequence[Sized]) -
     )
 
 
-def _faster_measurement(before: Measurement | None, after: Measurement) -> Measurement:
-    if before is None:
-        return after
-    faster = min(before, after, key=lambda measurement: measurement.latency_seconds["p50"])
-    return replace(faster, wrong_elements=before.wrong_elements + after.wrong_elements)
-
-
 def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair:
-    """Return the result of one pair of ranks: the bandwidth of its fastest exchange, and the wrong elements.
-
-    The fastest exchange counts, because a busy host delays only some exchanges, but a slow link delays all.
-    """
+    """Return the result of a pair. Its fastest exchange counts: a busy host delays some, but a slow link delays all."""
     slower = [max(together) for together in zip(at_a.seconds, at_b.seconds, strict=False)]
     return Pair(
         ranks=ranks,
@@ -155,10 +148,7 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
 
 
 def _faster_pair(before: Pair | None, after: Pair) -> Pair:
-    """Return the faster of two exchanges of one pair, with the sum of their wrong elements.
-
-    The faster exchange is closer to the bandwidth of the path, because other load only makes a pair slower.
-    """
+    """Return the faster of two exchanges of one pair, with the sum of their wrong elements."""
     if before is None:
         return after
     (a, b), (c, d) = before.wrong_elements, before.wrong_send_elements

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpumon.probe.core.wording import join_words
@@ -159,7 +159,7 @@ def _node_refusals(facts: PreflightFacts) -> Iterator[Skip]:
         pids = ", ".join(map(str, facts.unkillable))
         hint = f"A rank of an earlier run cannot be killed (pid {pids}): drain and reboot the node."
         yield Skip(reason="busy", hint=hint)
-    if _needs_scheduler_gate(facts):
+    if facts.scheduled and not facts.simulated and not facts.gated and facts.schedulers != ():  # None: not determined
         schedulers = ", ".join(facts.schedulers or ()) or "A scheduler may exist that"
         hint = (
             f"{schedulers} schedules jobs on the GPUs of this host: set probe.scheduler_gate to a command that "
@@ -179,14 +179,6 @@ def _operator_requests(facts: PreflightFacts) -> Iterator[Skip]:
         yield Skip(reason="held", hint=facts.held)
 
 
-def _needs_scheduler_gate(facts: PreflightFacts) -> bool:
-    """Return whether a scheduled run lacks a scheduler gate, because a job scheduler may start a job on idle GPUs.
-
-    Return True also if it is not determined yet whether the host has a job scheduler.
-    """
-    return facts.scheduled and not facts.simulated and not facts.gated and facts.schedulers != ()
-
-
 def _check_missing_gpus(facts: PreflightFacts) -> Skip | None:
     missing = facts.expected - len(facts.gpus)
     if missing <= 0:
@@ -202,38 +194,29 @@ class Gate(NamedTuple):
     """A check of each GPU before a run. `skip` returns a Skip that lists the GPUs that fail; None if none fails."""
 
     reason: str
-    signs: Callable[[GpuUse, PreflightFacts], Iterator[str]]
-    """Callable that yields a phrase about a GPU that fails the check, and nothing for another GPU."""
+    sign: Callable[[GpuUse, PreflightFacts], str]
+    """Callable that returns a phrase about a GPU that fails the check, and "" for another GPU."""
     hint: str
-    """Hint of the Skip. `{gpus}` is replaced by the phrases of `signs`."""
+    """Hint of the Skip. `{gpus}` is replaced by the phrases of `sign`."""
 
     def skip(self, facts: PreflightFacts, gpus: Iterable[GpuUse]) -> Skip | None:
-        words = [sign for gpu in gpus for sign in self.signs(gpu, facts)]
+        words = [sign for gpu in gpus if (sign := self.sign(gpu, facts))]
         some = [*words[:MAX_LISTED], f"{len(words) - MAX_LISTED} more"] if len(words) > MAX_LISTED + 1 else words
         return Skip(reason=self.reason, hint=self.hint.format(gpus=join_words(some))) if words else None
 
 
-def _mig_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
-    if gpu.mig and not facts.simulated:
-        yield f"GPU {gpu.index}"
+def _name(gpu: GpuUse) -> str:
+    return f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "")
 
 
-def _compute_mode_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
-    if gpu.compute_mode in EXCLUSIVE and not facts.simulated:
-        yield f"{EXCLUSIVE[gpu.compute_mode]} GPU {gpu.index}"
+def _process_sign(gpu: GpuUse, _: PreflightFacts) -> str:
+    number = f"{gpu.processes or 0:.0f} process{'' if gpu.processes == 1 else 'es'}"
+    holders = f" ({'; '.join(gpu.holders)})" if gpu.holders else ""
+    return f"GPU {gpu.index} has {number}{holders}" if gpu.processes else ""
 
 
-def _process_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
-    if gpu.processes:
-        number = f"{gpu.processes:.0f} process{'' if gpu.processes == 1 else 'es'}"
-        yield f"GPU {gpu.index} has {number}" + (f" ({'; '.join(gpu.holders)})" if gpu.holders else "")
-
-
-def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
-    """Yield a phrase if utilization, memory or traffic shows that the GPU is in use.
-
-    This also detects processes that NVML does not list, or does not list yet.
-    """
+def _load_sign(gpu: GpuUse, _: PreflightFacts) -> str:
+    """Return a phrase if utilization, memory or traffic shows use, also by processes that NVML does not list."""
     signs = []
     if (gpu.utilization or 0.0) > IDLE_UTILIZATION:
         signs.append(f"is {gpu.utilization or 0.0:.0%} utilized")
@@ -241,38 +224,49 @@ def _load_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
         signs.append(f"has {(gpu.memory_used or 0.0) / GIB:.1f} GiB in use")
     if (gpu.traffic or 0.0) > IDLE_TRAFFIC:
         signs.append(f"moves {(gpu.traffic or 0.0) / 1e9:.1f} GB/s over its links")
-    if signs:
-        yield f"GPU {gpu.index} {join_words(signs)}"
+    return f"GPU {gpu.index} {join_words(signs)}" if signs else ""
 
 
-def _unread_signs(gpu: GpuUse, _: PreflightFacts) -> Iterator[str]:
-    if gpu.processes is None:
-        yield f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "")
+def _memory_sign(gpu: GpuUse, facts: PreflightFacts) -> str:
+    if gpu.memory_free is None or gpu.memory_free >= facts.memory_needed or facts.simulated:
+        return ""
+    return f"GPU {gpu.index} has {gpu.memory_free / GIB:.1f} GiB free of the {facts.memory_needed / GIB:.1f}"
 
 
-def _memory_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
-    if gpu.memory_free is not None and gpu.memory_free < facts.memory_needed and not facts.simulated:
-        yield f"GPU {gpu.index} has {gpu.memory_free / GIB:.1f} GiB free of the {facts.memory_needed / GIB:.1f}"
-
-
-def _recent_use_signs(gpu: GpuUse, facts: PreflightFacts) -> Iterator[str]:
-    if (gpu.idle_seconds or 0.0) < facts.min_idle_seconds:
-        yield f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s"
-
-
-_UNTIL_IDLE = "Idle for too short a time for a scheduled run (probe.min_idle_seconds): {gpus}."
 GATES = (
-    Gate("mig", _mig_signs, "MIG is enabled on {gpus}: NCCL does not work between MIG instances. Nothing is wrong."),
-    Gate("exclusive_mode", _compute_mode_signs, "By compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run."),
-    Gate("busy", _process_signs, "{gpus}. Run again when the GPUs are free."),
-    Gate("busy", _load_signs, "{gpus}, though no process was listed. Run again when the GPUs are idle."),
-    Gate("busy", _unread_signs, "The processes of {gpus} cannot be read, so it is unknown whether a job runs there."),
-    Gate("low_memory", _memory_signs, "{gpus} that a run takes. Run again when there is more."),
+    Gate(
+        "mig",
+        lambda gpu, facts: f"GPU {gpu.index}" if gpu.mig and not facts.simulated else "",
+        "MIG is enabled on {gpus}: NCCL does not work between MIG instances. Nothing is wrong.",
+    ),
+    Gate(
+        "exclusive_mode",
+        lambda gpu, facts: (
+            f"{EXCLUSIVE[gpu.compute_mode]} GPU {gpu.index}"
+            if gpu.compute_mode in EXCLUSIVE and not facts.simulated
+            else ""
+        ),
+        "By compute mode {gpus}: `nvidia-smi -c DEFAULT` lets the probe run.",
+    ),
+    Gate("busy", _process_sign, "{gpus}. Run again when the GPUs are free."),
+    Gate("busy", _load_sign, "{gpus}, though no process was listed. Run again when the GPUs are idle."),
+    Gate(
+        "busy",
+        lambda gpu, _: _name(gpu) if gpu.processes is None else "",
+        "The processes of {gpus} cannot be read, so it is unknown whether a job runs there.",
+    ),
+    Gate("low_memory", _memory_sign, "{gpus} that a run takes. Run again when there is more."),
 )
 """Checks of each GPU in the order of their precedence: first modes of the GPU, then use by others, then missing
 readings, then too little free memory.
 """
-_IDLENESS = Gate("busy", _recent_use_signs, _UNTIL_IDLE)
+_IDLENESS = Gate(
+    "busy",
+    lambda gpu, facts: (
+        f"GPU {gpu.index} {gpu.idle_seconds or 0.0:.0f} s" if (gpu.idle_seconds or 0.0) < facts.min_idle_seconds else ""
+    ),
+    "Idle for too short a time for a scheduled run (probe.min_idle_seconds): {gpus}.",
+)
 
 
 def may_run(facts: PreflightFacts) -> Skip | None:
@@ -280,7 +274,12 @@ def may_run(facts: PreflightFacts) -> Skip | None:
     skip = next(_node_refusals(facts), None)
     if skip is not None or is_partial(facts):
         return skip
-    return _check_gpus(facts) or _check_missing_gpus(facts) or _check_idle_time(facts)
+    skip = _check_gpus(facts) or _check_missing_gpus(facts)
+    if skip is not None:
+        return skip
+    wait = max((facts.min_idle_seconds - (gpu.idle_seconds or 0.0) for gpu in facts.gpus), default=None)
+    skip = _IDLENESS.skip(facts, facts.gpus)
+    return None if skip is None else replace(skip, wait=wait)
 
 
 def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
@@ -305,14 +304,6 @@ def _idle_gpus(facts: PreflightFacts) -> tuple[GpuUse, ...]:
 
 def _check_gpus(facts: PreflightFacts) -> Skip | None:
     return next(filter(None, (gate.skip(facts, facts.gpus) for gate in GATES)), None)
-
-
-def _check_idle_time(facts: PreflightFacts) -> Skip | None:
-    skip = _IDLENESS.skip(facts, facts.gpus)
-    if skip is None:
-        return None
-    wait = max(facts.min_idle_seconds - (gpu.idle_seconds or 0.0) for gpu in facts.gpus)
-    return Skip(reason=skip.reason, hint=skip.hint, wait=wait)
 
 
 def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
@@ -346,22 +337,17 @@ def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> 
     if came:
         hint = f"Another process came to {', '.join(came)}. Run again when the GPUs are free."
         return Skip(reason="busy", hint=hint)
-    signs = [sign for gpu in gpus for sign in _load_signs(gpu, facts)] if facts.simulated else []
+    signs = [sign for gpu in gpus if facts.simulated and (sign := _load_sign(gpu, facts))]
     if signs:
         return Skip(reason="busy", hint=f"{', '.join(signs)}. Run again when that is over.")
-    return _check_observed(facts)
-
-
-def _check_observed(facts: PreflightFacts) -> Skip | None:
-    """Return a Skip if the processes on the run's GPUs were not read recently: a new job would not be noticed."""
     patience = UNSEEN_SECONDS + min(facts.poll_seconds, POLL_SECONDS)
     late = {uuid: seconds for uuid, seconds in facts.unobserved.items() if seconds > patience}
     if not late:
         return None
-    names = {gpu.uuid: f"GPU {gpu.index}" + (f" ({gpu.fault})" if gpu.fault else "") for gpu in facts.gpus}
-    gpus = join_words([names.get(uuid, uuid) for uuid in late])
+    names = {gpu.uuid: _name(gpu) for gpu in facts.gpus}
+    unread = join_words([names.get(uuid, uuid) for uuid in late])
     hint = (
-        f"For {max(late.values()):.0f} s the processes on {gpus} were not read: a job may have started. "
+        f"For {max(late.values()):.0f} s the processes on {unread} were not read: a job may have started. "
         "Run again when the agent can read its GPUs; `gpumon status` shows why it cannot."
     )
     return Skip(reason="busy", hint=hint)

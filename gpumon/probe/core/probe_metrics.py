@@ -130,28 +130,26 @@ def fold_result(
     table = METRICS.get(result.probe)
     if table is None:
         return metrics
-    return {**metrics, result.probe: _fold(metrics.get(result.probe) or table(), result, ran)}
-
-
-def with_running(metrics: Mapping[str, ProbeMetrics], *, running: bool) -> Mapping[str, ProbeMetrics]:
-    """Return the metrics after a run of any probe began or ended."""
-    return {**metrics, ALL_REDUCE: replace(metrics.get(ALL_REDUCE) or METRICS[ALL_REDUCE](), running=float(running))}
-
-
-def _fold(metrics: ProbeMetrics, result: ProbeResult, ran: Sequence[ProbeResult]) -> ProbeMetrics:
-    metrics = replace(metrics, runs_total=_increment(metrics.runs_total, result.outcome))
+    folded = metrics.get(result.probe) or table()
+    folded = replace(folded, runs_total=_increment(folded.runs_total, result.outcome))
     if result.outcome == "skipped":
-        return replace(metrics, skips_total=_increment(metrics.skips_total, result.reason))
-    metrics = replace(
-        metrics,
-        ranks={result.backend: float(result.ranks)} if result.is_whole else metrics.ranks,
+        skips = _increment(folded.skips_total, result.reason)
+        return {**metrics, result.probe: replace(folded, skips_total=skips)}
+    folded = replace(
+        folded,
+        ranks={result.backend: float(result.ranks)} if result.is_whole else folded.ranks,
         last_run_timestamp_seconds=result.ended,
         duration_seconds=result.duration_seconds,
     )
     checked = checked_result((*ran, result), result.probe)
     if checked is not None and checked.wrong_elements is not None:
-        metrics = replace(metrics, wrong_elements={checked.backend: float(checked.wrong_elements)})
-    return _fold_success(metrics, result) if result.outcome in SUCCESSES else metrics
+        folded = replace(folded, wrong_elements={checked.backend: float(checked.wrong_elements)})
+    return {**metrics, result.probe: _fold_success(folded, result) if result.outcome in SUCCESSES else folded}
+
+
+def with_running(metrics: Mapping[str, ProbeMetrics], *, running: bool) -> Mapping[str, ProbeMetrics]:
+    """Return the metrics after a run of any probe began or ended."""
+    return {**metrics, ALL_REDUCE: replace(metrics.get(ALL_REDUCE) or METRICS[ALL_REDUCE](), running=float(running))}
 
 
 def _fold_success(metrics: ProbeMetrics, result: ProbeResult) -> ProbeMetrics:

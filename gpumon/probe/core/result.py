@@ -261,7 +261,8 @@ def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | Non
     current: ProbeResult | None = None
     later: list[ProbeResult] = []
     for run in reversed([run for run in runs if run.probe == probe]):
-        if current is None or (run.outcome != "ok" and not any(_covers(success, run) for success in later)):
+        covered = any(set(success.conditions.gpus) >= set(run.conditions.gpus) for success in later)
+        if current is None or (run.outcome != "ok" and not covered):
             current = run
         if current.outcome not in SUCCESSES or (run.is_whole and run.outcome in DECISIVE):
             break
@@ -278,7 +279,3 @@ def checked_result(runs: Iterable[ProbeResult], probe: str) -> ProbeResult | Non
 def newest_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the newest run of a probe, whatever its outcome; None if there is none."""
     return next((run for run in reversed(runs) if run.probe == probe), None)
-
-
-def _covers(later: ProbeResult, earlier: ProbeResult) -> bool:
-    return set(later.conditions.gpus) >= set(earlier.conditions.gpus)

@@ -140,20 +140,17 @@ def _sum(stored: Mapping[str, int], since: Mapping[str, float] | None) -> dict[s
 
 
 def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
+    runs = (*state.ran, result)
+    current = current_result(runs, result.probe), checked_result(runs, result.probe)
+    needed = {run.id for run in current if run is not None}
     return replace(
         state,
         history=_newest_results(state.history, result, MAX_RESULTS),
         ran=state.ran
         if result.outcome == "skipped"
-        else _newest_results(state.ran, result, MAX_COMPLETED_RUNS, _current_ids(state, result)),
+        else _newest_results(state.ran, result, MAX_COMPLETED_RUNS, needed),
         good=good_runs(state.good, result),
     )
-
-
-def _current_ids(state: ProbeState, result: ProbeResult) -> Collection[str]:
-    runs = (*state.ran, result)
-    current = current_result(runs, result.probe), checked_result(runs, result.probe)
-    return {run.id for run in current if run is not None}
 
 
 def _newest_results(
