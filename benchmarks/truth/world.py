@@ -28,7 +28,7 @@ from gpumon.model.call_progress import Reader
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest
 from gpumon.probe.core.probes import ALL_REDUCE
 from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.timetable import Timetable
+from gpumon.probe.core.settings import Timetable
 from gpumon.runner.ranks import Ranks
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.server.listener import HttpEndpoint

@@ -23,9 +23,8 @@ from gpumon.model.records import AgentRun
 from gpumon.model.time_window import WindowKind
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES
-from gpumon.probe.core.settings import ProbeSettings
+from gpumon.probe.core.settings import ProbeSettings, Timetable, parse_schedule
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.core.timetable import Timetable, parse_schedule
 from gpumon.state.report import AgentState, Report
 from gpumon.state.section import ReducerSettings
 from gpumon.version import revision

@@ -22,7 +22,7 @@ from gpumon.config.setting import (
     split_command,
 )
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
-from gpumon.probe.core.timetable import FORMS, check_schedule, parse_schedule
+from gpumon.probe.core.settings import FORMS, check_schedule, parse_schedule
 
 DAY, YEAR = 86400, 366 * 86400
 """A day and a year in seconds: maximum values of settings, because far longer times would overflow timers."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from gpumon.clock import boot_clock
@@ -35,24 +34,6 @@ class ReadClosely(Protocol):
     def __call__(self, *, closely: bool) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """GPUs and ranks of ended runs, as far as NVML may still list these ranks."""
-
-    gpus: frozenset[str] = frozenset()
-    """UUIDs of the GPUs."""
-    pids: frozenset[int] = frozenset()
-
-    def add(self, gpus: Collection[str], pids: frozenset[int]) -> Remains:
-        """Return new Remains with these GPUs, and the pids of the ranks that ended on them, added."""
-        return Remains(self.gpus | frozenset(gpus), self.pids | pids)
-
-    def remove(self, gpus: Collection[str]) -> Remains:
-        """Return new Remains without these GPUs. NVML must no longer list a rank on them."""
-        rest = self.gpus - frozenset(gpus)
-        return Remains(rest, self.pids) if rest else Remains()
-
-
 class GpuVisibility:
     """Tracks the GPUs of the run in progress, and GPUs on which NVML may still list ranks of ended runs."""
 
@@ -63,8 +44,15 @@ class GpuVisibility:
         self._in_run = False
         self._stopping = False
         self._relaxing: Timer | None = None
-        self._unobserved = UnobservedTime()
-        self.remains = Remains()
+        self.unobserved_seconds: dict[str, float] = {}
+        """Seconds since the processes on each GPU of the run were last read, by UUID, as of `observe`."""
+        self._read_at: dict[str, float | None] = {}
+        """Time of the last reading of each GPU, by UUID, as in the Report."""
+        self._observed_at = boot_clock()
+        self._remaining_gpus = frozenset[str]()
+        """UUIDs of the GPUs on which NVML may still list ranks of ended runs."""
+        self.remaining_pids = frozenset[int]()
+        """Pids of these ranks."""
         self.used: tuple[str, ...] = ()
         """UUIDs of the GPUs of the run in progress; empty on the CPU."""
         self.watched: tuple[str, ...] = ()
@@ -73,13 +61,8 @@ class GpuVisibility:
     @property
     def gpus(self) -> tuple[str, ...]:
         """Return the UUIDs of GPUs that a rank uses, or on which NVML may still list an ended rank; () on the CPU."""
-        remaining = (gpu.uuid for gpu in self._latest().gpus if gpu.uuid in self.remains.gpus)
+        remaining = (gpu.uuid for gpu in self._latest().gpus if gpu.uuid in self._remaining_gpus)
         return tuple(dict.fromkeys((*self.used, *remaining)))
-
-    @property
-    def unobserved_seconds(self) -> Mapping[str, float]:
-        """Return the seconds since the processes on each GPU of the run were last read, by UUID, as of `observe`."""
-        return self._unobserved.seconds
 
     def begin_run(self) -> None:
         """Read processes at every poll from now on, because a run begins."""
@@ -92,7 +75,8 @@ class GpuVisibility:
         `used`: UUIDs of the ranks' GPUs. `watched`: UUIDs of the GPUs whose processes are watched.
         """
         self.used, self.watched = used, watched
-        self._unobserved = UnobservedTime(watched)
+        self.unobserved_seconds, self._read_at = dict.fromkeys(watched, 0.0), {}
+        self._observed_at = boot_clock()
 
     def end_run(self) -> None:
         self._in_run = False
@@ -105,7 +89,15 @@ class GpuVisibility:
 
     def observe(self) -> None:
         """Update `unobserved_seconds` from the last poll."""
-        self._unobserved.observe(self._latest())
+        now, report = boot_clock(), self._latest()
+        elapsed, self._observed_at = min(now - self._observed_at, MAX_STEP), now
+        states = {state.uuid: state for state in report.gpus if state.gpu.processes is not None}
+        for uuid, seconds in self.unobserved_seconds.items():
+            gpu = report.inventory.gpus.get(states[uuid].bus_id) if uuid in states else None
+            read_at = None if gpu is None else gpu.read_at
+            unread = uuid not in states or (read_at is not None and read_at == self._read_at.get(uuid))
+            self.unobserved_seconds[uuid] = seconds + elapsed if unread else 0.0
+            self._read_at[uuid] = read_at
 
     def read_closely(self) -> None:
         """Read processes at every poll for the next CLOSE_SECONDS."""
@@ -128,11 +120,12 @@ class GpuVisibility:
         """Return the ranks that are still listed, and the memory still in use, on GPUs whose ranks have ended.
 
         `ended`: the time of that end in seconds on the boot clock. Return None if not every GPU was read since, and ()
-        if nothing is left or the agent stops. In the latter case, remove the GPUs from `remains`.
+        if nothing is left or the agent stops. In the latter case, forget the GPUs.
         """
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
-            self.remains = self.remains.remove(gpus)
+            self._remaining_gpus -= frozenset(gpus)
+            self.remaining_pids = self.remaining_pids if self._remaining_gpus else frozenset()
         return remaining
 
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
@@ -145,7 +138,8 @@ class GpuVisibility:
             on_departed("")
             return
         ended = boot_clock()
-        self.remains = self.remains.add(gpus, pids)
+        self._remaining_gpus |= frozenset(gpus)
+        self.remaining_pids |= pids
 
         def poll() -> None:
             remaining = self.remaining_on(gpus, pids, ended)
@@ -166,35 +160,6 @@ class GpuVisibility:
         if self._relaxing is not None:
             self._relaxing.cancel()
         self._relaxing = self._loop.call_after(CLOSE_SECONDS, relax)
-
-
-class UnobservedTime:
-    """Measures, for some GPUs, the time since the processes on them were last read.
-
-    A job that starts in that time is not noticed.
-    """
-
-    def __init__(self, gpus: Collection[str] = ()) -> None:
-        self._seconds = dict.fromkeys(gpus, 0.0)
-        self._read_at: dict[str, float | None] = {}
-        """Time of the last reading of each GPU, by UUID, as in the Report."""
-        self._observed_at = boot_clock()
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Return the seconds since the processes on each GPU were last read, by GPU UUID."""
-        return self._seconds
-
-    def observe(self, report: Report) -> None:
-        now = boot_clock()
-        elapsed, self._observed_at = min(now - self._observed_at, MAX_STEP), now
-        states = {state.uuid: state for state in report.gpus if state.gpu.processes is not None}
-        for uuid, seconds in self._seconds.items():
-            gpu = report.inventory.gpus.get(states[uuid].bus_id) if uuid in states else None
-            read_at = None if gpu is None else gpu.read_at
-            unread = uuid not in states or (read_at is not None and read_at == self._read_at.get(uuid))
-            self._seconds[uuid] = seconds + elapsed if unread else 0.0
-            self._read_at[uuid] = read_at
 
 
 def remaining_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:

@@ -52,7 +52,7 @@ class ProbeHost:
     @property
     def pids(self) -> frozenset[int]:
         """Return the pids of ranks, including those that have ended but may still be listed by NVML."""
-        return self._run_pids() | self.visibility.remains.pids
+        return self._run_pids() | self.visibility.remaining_pids
 
     def holders(self) -> tuple[DeviceHolder, ...]:
         """Return the probe's processes that may have a GPU open: running ranks, and what ended ranks left running."""

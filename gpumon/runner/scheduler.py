@@ -19,7 +19,7 @@ from gpumon.clock import boot_clock
 from gpumon.health.run_conditions import repairs_since_run
 from gpumon.model.instant import Instant
 from gpumon.probe.core.preflight import PreflightFacts, is_partial, may_run, usable_gpus
-from gpumon.probe.core.timetable import Timetable
+from gpumon.probe.core.settings import Timetable
 from gpumon.runner.probe_host import SCHEDULE
 from gpumon.runner.runs import ProbeRuns
 from gpumon.state.report import Report

@@ -21,7 +21,7 @@ from gpumon.config.load import load
 from gpumon.config.settings_table import settings
 from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.timetable import Timetable, parse_schedule
+from gpumon.probe.core.settings import Timetable, parse_schedule
 from scripts.docs.configuration_page import reference, sample
 
 

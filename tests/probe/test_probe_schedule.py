@@ -24,8 +24,8 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Instant
 from gpumon.model.node import Node
 from gpumon.probe.core.preflight import GpuUse, PreflightFacts
+from gpumon.probe.core.settings import Timetable, check_schedule, parse_schedule
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.core.timetable import Timetable, check_schedule, parse_schedule
 from gpumon.runner.scheduler import (
     IDLE_INTERVAL,
     REPAIR_INTERVAL,

@@ -29,9 +29,8 @@ from gpumon.model.nvlink import Fabric
 from gpumon.probe.core import preflight
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
-from gpumon.probe.core.settings import ProbeSettings
+from gpumon.probe.core.settings import ProbeSettings, Timetable
 from gpumon.probe.core.state import ProbeState
-from gpumon.probe.core.timetable import Timetable
 from gpumon.runner import gpu_visibility, scheduler
 from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.runs import WATCH_SECONDS, ProbeRuns, RunRecord

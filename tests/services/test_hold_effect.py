@@ -32,8 +32,7 @@ from gpumon.model.request import RequestResult
 from gpumon.model.time_window import WindowKind, WindowRequest, WindowSelection, in_force
 from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.settings import ProbeSettings
-from gpumon.probe.core.timetable import Timetable
+from gpumon.probe.core.settings import ProbeSettings, Timetable
 from gpumon.runner import gpu_visibility, ranks
 from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.runs import ProbeRuns, RunRecord

@@ -5,7 +5,6 @@ A new probe needs a row here. A new operation also needs a row in the TABLE of t
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,15 +61,6 @@ _CPU = Setting(
 )
 
 
-class Topology(enum.Enum):
-    """Which GPUs a measurement concerns together."""
-
-    EACH_GPU = "each_gpu"
-    """Each rank works by itself, so that one GPU is enough. The slowest rank determines the result."""
-    NODE = "node"
-    """The ranks of all GPUs of the node work together."""
-
-
 Value = Callable[[int, int, float], float]
 """Function that returns a measured value from the size, the number of ranks and the seconds that an operation took."""
 
@@ -94,7 +84,8 @@ class Probe:
     higher_is_better: bool = True
     operations: tuple[str, ...]
     """Names of the operations to time, as in the TABLE of the worker's operations.py."""
-    topology: Topology = Topology.NODE
+    alone: bool = False
+    """Whether each rank works by itself, so that one GPU is enough. The slowest rank determines the result."""
     ranks: int = 2
     """Number of ranks on the CPU. On GPUs each GPU has one rank."""
     size_unit: str = "bytes"
@@ -128,11 +119,6 @@ class Probe:
     def raw_metric(self) -> str:
         return f"{self.raw_quantity}_{self.unit}"
 
-    @property
-    def alone(self) -> bool:
-        """Return whether each rank works by itself, without the other ranks, so that one GPU is enough."""
-        return self.topology is Topology.EACH_GPU
-
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {
     "default": {},
@@ -155,7 +141,7 @@ def _bandwidth(
     *operations: str,
     factor: Callable[[int], float] = lambda _: 1.0,
     used: Callable[[int, int], int] = lambda size, _: size,
-    topology: Topology = Topology.NODE,
+    alone: bool = False,
     gpu: Setting = _GPU,
     schedule: str = NEVER,
 ) -> Probe:
@@ -177,7 +163,7 @@ def _bandwidth(
         raw_quantity="algbw",
         raw_value=algorithm_bandwidth,
         operations=operations,
-        topology=topology,
+        alone=alone,
         gpu=gpu,
         schedule=schedule,
     )
@@ -207,7 +193,7 @@ TABLE = (
         "copy",
         "copies between host and GPU",
         *("host_to_device", "device_to_host"),
-        topology=Topology.EACH_GPU,
+        alone=True,
         gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # each rank pins as much host memory
     ),
 )

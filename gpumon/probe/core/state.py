@@ -118,18 +118,14 @@ def restore(state: ProbeState, results: Sequence[ProbeResult], counters: Mapping
     for result in (*results, *(result for result in since if result.id not in stored)):
         metrics = fold_result(metrics, result, state.ran)
         state = _append(state, result)
-    totals = {
-        probe: replace(
+    totals = {}
+    for probe, table in metrics.items():
+        before, own = counters.get(probe, _NONE), counted.get(probe)
+        totals[probe] = replace(
             table,
-            runs_total=_sum(
-                counters.get(probe, _NONE).outcomes, counted[probe].runs_total if probe in counted else None
-            ),
-            skips_total=_sum(
-                counters.get(probe, _NONE).reasons, counted[probe].skips_total if probe in counted else None
-            ),
+            runs_total=_sum(before.outcomes, None if own is None else own.runs_total),
+            skips_total=_sum(before.reasons, None if own is None else own.skips_total),
         )
-        for probe, table in metrics.items()
-    }
     return replace(state, metrics=totals)
 
 

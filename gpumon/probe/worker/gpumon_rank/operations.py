@@ -1,5 +1,7 @@
 """Operations that a rank can time, and the TABLE of them. Each fills its buffers, runs, and counts wrong elements.
 
+Buffers hold a pattern of whole numbers so small that the data type holds their sums exactly.
+
 The size of a transfer is defined as in nccl-tests: bytes of the whole array, of which each rank holds a share in some
 collectives.
 """
@@ -13,7 +15,67 @@ from typing import Any
 
 from gpumon_rank.channel import StopRequest
 from gpumon_rank.faults import Fault
-from gpumon_rank.pattern import LARGEST, Pattern
+
+PERIOD = 1021
+"""Number of float32 elements after which the pattern repeats. It is a prime, so that a block in the wrong place is
+detected.
+"""
+TILE_ELEMENTS = 1 << 20
+EXACT_BFLOAT16 = 256
+"""Largest number up to which bfloat16 holds every whole number."""
+LARGEST = 1e38
+"""Max value in a buffer that is reduced repeatedly. It is near the largest number of float32 and bfloat16."""
+
+
+class Pattern:
+    """The pattern for buffers of one data type on one device.
+
+    `summed`: whether the collective adds up the buffers of all ranks.
+    """
+
+    def __init__(self, torch: Any, dtype: str, device: Any, ranks: int, *, summed: bool) -> None:
+        self.dtype = getattr(torch, dtype)
+        self.width: int = torch.empty(0, dtype=self.dtype).element_size()
+        """Bytes of one element."""
+        self._ranks = ranks
+        if dtype == "float32":
+            self._marks = period = PERIOD
+        elif summed:
+            self._marks, period = 2, _prime((EXACT_BFLOAT16 - ranks // 2) // ranks + 1)
+        else:
+            self._marks, period = EXACT_BFLOAT16 // 2, _prime(EXACT_BFLOAT16 // 2)
+        self.largest = period + self._marks
+        copies = max(1, TILE_ELEMENTS // period)
+        self._tile = torch.arange(period, dtype=self.dtype, device=device).repeat(copies)
+        self.turn = 0
+        """Number of the checked operation. It changes the pattern, so that data of an earlier operation is detected as
+        wrong.
+        """
+
+    def mark(self, number: int) -> int:
+        """Return what `fill` adds to the pattern of a sender. For all-to-all, `number` is a sender and a receiver."""
+        return (number + self.turn) % self._marks
+
+    def fill(self, elements: Any, number: int) -> None:
+        for chunk in elements.split(len(self._tile)):
+            chunk.copy_(self._tile[: len(chunk)]).add_(self.mark(number))
+
+    def count_wrong(self, elements: Any, number: int) -> int:
+        """Return the number of elements that differ from what `fill` writes for this sender."""
+        return self._count_differing(elements, self._tile + self.mark(number))
+
+    def count_wrong_sums(self, elements: Any) -> int:
+        """Return the number of elements that differ from the sum of what `fill` writes on all ranks."""
+        marks = sum(self.mark(rank) for rank in range(self._ranks))
+        return self._count_differing(elements, self._tile * self._ranks + marks)
+
+    def _count_differing(self, elements: Any, expected: Any) -> int:
+        return sum(int((chunk != expected[: len(chunk)]).sum()) for chunk in elements.split(len(expected)))
+
+
+def _prime(limit: int) -> int:
+    """Return the largest prime up to `limit`, but at least 2."""
+    return next((n for n in range(limit, 2, -1) if all(n % divisor for divisor in range(2, n))), 2)
 
 
 @dataclass(frozen=True)
@@ -86,22 +148,17 @@ class Operation(ABC):
 
     def check(self, operations: int) -> int:
         """Run this number of operations, each with its own pattern. Return the total of wrong elements."""
-        return sum(self._check_one(turn) for turn in range(operations))
-
-    def _check_one(self, turn: int) -> int:
-        """Fill the send buffer, run the operation once, and return the number of wrong elements.
-
-        The receive buffer is cleared first, so that an operation without effect is detected. `turn`: number of the
-        operation, which selects its pattern.
-        """
-        self._stop.check()
-        self._pattern.turn = turn
-        self.fill()
-        if self._receive is not None:
-            self._receive.zero_()
-        self._fault.corrupt(self._send)
-        self.operate()
-        return self.count_wrong()
+        wrong = 0
+        for turn in range(operations):
+            self._stop.check()
+            self._pattern.turn = turn
+            self.fill()
+            if self._receive is not None:
+                self._receive.zero_()  # so that an operation without effect is detected
+            self._fault.corrupt(self._send)
+            self.operate()
+            wrong += self.count_wrong()
+        return wrong
 
     def _empty(self, elements: int, device: Any = None, *, pinned: bool = False) -> Any:
         device = self._device if device is None else device

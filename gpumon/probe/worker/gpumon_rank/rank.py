@@ -8,12 +8,11 @@ import platform
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any
 
 from gpumon_rank.channel import STOPPED, Reporter, StopRequest
 from gpumon_rank.faults import Fault
-from gpumon_rank.operations import TABLE, Operation, RankContext, exchange
-from gpumon_rank.pattern import Pattern
+from gpumon_rank.operations import TABLE, Operation, Pattern, RankContext, exchange
 
 
 class Stopwatch:
@@ -47,7 +46,11 @@ class Rank:
         self._rank: int = orders["rank"]
         self._ranks: int = orders["ranks"]
         self._on_gpu: bool = orders["device"] == "cuda"
-        self._actions = {"measure": self._measure_all, "pairs": self._measure_pairs, "misbehave": self._misbehave}
+        self._actions: dict[str, Callable[[dict[str, Any]], None]] = {
+            "measure": self._measure_all,
+            "pairs": self._measure_pairs,
+            "misbehave": lambda step: self._fault.replace(step["fault"]),
+        }
 
     def run(self) -> None:
         """Run all stages, and the steps that the agent requests until it ends the pass.
@@ -136,7 +139,8 @@ class Rank:
             self._barrier()
             self._measure(step, timed, place)
             del timed
-            self._release_cache()
+            if self._on_gpu:
+                self._torch.cuda.empty_cache()  # torch would keep the buffers beside those of the next size
 
     def _measure(self, step: dict[str, Any], timed: Operation, place: dict[str, Any]) -> None:
         self._reporter.enter("warm_up", **place)
@@ -156,14 +160,16 @@ class Rank:
 
     def _time(self, timed: Operation) -> float:
         """Run one operation together with the other ranks, and return the seconds that it took on this rank."""
+
+        def operate() -> None:
+            self._fault.delay()
+            timed.operate()
+
         timed.prepare()
         self._barrier()
-        self._align_gpus()
-        return self._stopwatch.time(lambda: self._operate(timed))
-
-    def _operate(self, timed: Operation) -> None:
-        self._fault.delay()
-        timed.operate()
+        if self._on_gpu:  # processes leave a barrier one after the other; the stopwatch starts when this ends
+            self._group.all_reduce(self._token)
+        return self._stopwatch.time(operate)
 
     def _measure_pairs(self, step: dict[str, Any]) -> None:
         """Exchange data with the peers of this rank, round by round. All pairs of a round exchange at the same time."""
@@ -194,27 +200,9 @@ class Rank:
             "wrong_send_elements": pattern.count_wrong(out, self._rank),
         }
         self._stop.check()
-        figures = {"seconds": seconds, **wrong, "direct": self._has_direct_access(peer)}
+        direct = bool(self._torch.cuda.can_device_access_peer(self._rank, peer)) if self._on_gpu else None
+        figures = {"seconds": seconds, **wrong, "direct": direct}
         self._reporter.frame(step=step["number"], peer=peer, **figures)
-
-    def _has_direct_access(self, peer: int) -> Optional[bool]:  # noqa: UP045 - Python 3.9
-        return bool(self._torch.cuda.can_device_access_peer(self._rank, peer)) if self._on_gpu else None
-
-    def _misbehave(self, step: dict[str, Any]) -> None:
-        self._fault.replace(step["fault"])
-
-    def _align_gpus(self) -> None:
-        """Make the GPUs begin an operation together, because processes leave a barrier one after the other.
-
-        A small all-reduce is queued on the timed stream, and the stopwatch starts when this all-reduce ends.
-        """
-        if self._on_gpu:
-            self._group.all_reduce(self._token)
-
-    def _release_cache(self) -> None:
-        """Free cached GPU buffers, because torch would keep them beside the buffers of the next size."""
-        if self._on_gpu:
-            self._torch.cuda.empty_cache()
 
     def _barrier(self) -> None:
         self._stop.check()
