@@ -38,10 +38,7 @@ PROBE_FAULT = "GPUMON_PROBE_FAULT"
 
 
 def initial_report(configuration: Configuration, boot: str = "", began_at: float = 0.0) -> Report:
-    """Return the Report as it is before the first message to `state.reduce`.
-
-    `boot`: boot id of the host. `began_at`: start of the agent in seconds of CLOCK_BOOTTIME.
-    """
+    """Return the Report before the first message. `boot`: boot id. `began_at`: start in seconds of CLOCK_BOOTTIME."""
     started = time.time()
     return Report(
         started=started,

@@ -49,10 +49,7 @@ def default_socket(store: StrPath, environ: Mapping[str, str]) -> str:
 
 
 def find_socket(store: StrPath, environ: Mapping[str, str], *, configured: bool) -> str:
-    """Return the path of the unix socket of a running agent: the unit's, else the one beside the store.
-
-    If the path of the store is `configured`, the socket beside the store has precedence.
-    """
+    """Return the path of the socket of a running agent: the unit's, or that of the store, first if `configured`."""
     unit = f"{unit_runtime_directory(environ) or RUNTIME_DIRECTORY}/{SOCKET}"
     beside = f"{os.fspath(store)}.sock"
     paths = (beside, unit) if configured else (unit, beside)

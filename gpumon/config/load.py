@@ -50,9 +50,8 @@ def load(
 ) -> Configuration:
     """Return the validated configuration. Raise ConfigurationError with all problems that were found.
 
-    `path`: the configuration file. `flags` maps flag names to values, None if a flag is not given. `profiles` returns
-    the names of all simulated profiles, and is called only if simulate.profile names a profile. If `profiles` is None,
-    that name is not checked.
+    `flags`: values by name of the flag, None if not given. `profiles` returns the names of all simulated profiles;
+    None: they are not checked.
     """
     sources = ConfigurationSources()
     state = default_paths.state_directory(environ, root=os.geteuid() == 0)
@@ -100,10 +99,7 @@ THRESHOLDS = ("health", "thresholds")
 
 
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
-    """Add a problem to `sources` for each unknown name, and for each threshold that is out of range.
-
-    `profiles` is that of `load`.
-    """
+    """Add a problem to `sources` for each unknown name, and for each threshold that is out of range."""
     _check_keys(sources, THRESHOLDS, LIMITS)
     _check_ranges(sources)
     _check_keys(sources, ("health", "versions"), VERSIONS)
@@ -197,10 +193,7 @@ class ConfigurationSources:
         return self.values.get(section, {}).get(key)
 
     def origin(self, key: Key) -> str:
-        """Return the origin of a value: "file:line", variable, flag or "default"; empty if it has none.
-
-        If no origin is recorded for the value, use the origin of the value that contains it, or of a value inside it.
-        """
+        """Return "file:line", variable, flag or "default" of a value, or of one around or inside it; else ""."""
         holding = (self.origins[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.origins)
         held = (origin for other, origin in self.origins.items() if other[: len(key)] == key)
         return next(itertools.chain(holding, held), "")

@@ -74,8 +74,7 @@ def redact(name: str, value: Any) -> Any:
 def redact_text(text: str) -> str:
     """Return a text, such as a log, in which passwords, tokens and private keys are replaced by REDACTED.
 
-    A line of more than MAX_LINE characters is cut, before the last word that begins in these: half a secret may not be
-    recognized as one.
+    A line is cut at MAX_LINE before its last word: half a secret may not be recognized as one.
     """
     text = _PRIVATE_KEY.sub(REDACTED, text)
     text = _LONG_LINE.sub(lambda line: re.sub(r"(?<!\S)\S+$", "", line[1]) + f"<cut at {MAX_LINE} characters>", text)

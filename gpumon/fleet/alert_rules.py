@@ -97,10 +97,7 @@ _CONDITIONS: Mapping[str, _Condition] = {
 
 
 def rules(stale_seconds: float = STALE_SECONDS) -> tuple[AlertRule, ...]:
-    """Return all alert rules in the order of the runbook page.
-
-    `stale_seconds`: age of the last complete poll above which GpumonStale fires.
-    """
+    """Return all alert rules in the order of the runbook page."""
     stale = _Condition(f"time() - gpumon_snapshot_timestamp_seconds > {stale_seconds:g}")
     conditions = {**_CONDITIONS, "GpumonStale": stale}
     return tuple(_rule(text, conditions.get(text.name)) for text in alert_texts())
@@ -135,8 +132,7 @@ def render(
 ) -> str:
     """Return these alert rules and all recording rules as YAML, which Prometheus 2.42 and later accept.
 
-    `keep_seconds`: for how long Prometheus keeps the last verdicts of an agent that cannot be scraped. `kind`: a key
-    of KINDS. `runbooks`: URL below which the runbooks are; empty: an agent serves them.
+    `keep_seconds`: for how long last verdicts are kept. `kind`: a key of KINDS. `runbooks`: URL below which they are.
     """
     recorded = {**last_verdict_rules(keep_seconds), **OUTAGE_RULES}
     alerts = [*_recording_entries(recorded), *(_entry(rule, runbooks) for rule in rows)]

@@ -48,8 +48,7 @@ _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* 
 class FleetProblem(NamedTuple):
     """A problem of a node: a verdict on the node or on `device` (a GPU or a port), or an agent that does not answer.
 
-    `since`: Unix time in seconds. `owner`: who started a silence or maintenance that covers the problem, and why; empty
-    if there is none, None if that is unknown.
+    `since`: Unix time. `owner`: who silenced or maintains it, and why; empty if there is none, None if that is unknown.
     """
 
     node: str
@@ -96,10 +95,10 @@ def _problems(node: str, health: Any) -> Iterator[FleetProblem]:
 
 
 def from_prometheus(client: Client, prefix: str) -> FleetState:
-    """Return the state of a fleet, with verdicts from a Prometheus and silences from its Alertmanagers.
+    """Return the state of a fleet, with verdicts from a Prometheus below `prefix` and silences from its Alertmanagers.
 
-    `prefix`: path in the URL of Prometheus. The last verdicts of an agent that cannot be scraped are available only if
-    Prometheus evaluates the rules in alert_rules/gpumon.yml. Raise ClientError if Prometheus does not answer.
+    Agents that cannot be scraped have verdicts only if it evaluates alert_rules/gpumon.yml. Raise ClientError if
+    Prometheus does not answer.
     """
 
     def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
@@ -136,10 +135,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
 
 
 def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
-    """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers.
-
-    `prefix`: path in the URL of Prometheus.
-    """
+    """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers."""
     owners: dict[Key, str] | None = None
     try:
         alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
@@ -164,10 +160,7 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
 
 
 def _json(client: Client, path: str, *members: str) -> Any:
-    """Return the JSON value of a response or, with `members`, the value at this path of member names in it.
-
-    Raise ClientError if there is no response or it lacks this value.
-    """
+    """Return the JSON value of a response, at a path of `members`. Raise ClientError if there is none."""
     answer = client.fetch(path)
     try:
         return reduce(getitem, members, json.loads(answer.body if answer.status < 300 else ""))

@@ -14,9 +14,7 @@ from gpumon.health.verdict import FAIL
 
 VERDICT = "gpumon_health_check"
 MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
-"""Metric that an agent exports once it has read its stored verdicts. While this metric exists, the agent's own
-series are used instead of recorded ones.
-"""
+"""Metric of an agent that has read its stored verdicts. Its own series then replace recorded ones."""
 NODE = "(instance, job, cluster)"
 """Labels that name a node in Prometheus. Two clusters may have a node of one name; `cluster` may be absent."""
 KEEP_SECONDS = DAY
@@ -104,11 +102,7 @@ DAILY_RULES: Mapping[str, str] = {
     FAULT_SECONDS: f"300 * sum_over_time({FAILED}[7d:5m])",
     HEALTHY_SECONDS: f"300 * count_over_time(({FAILED} == 0)[7d:5m])",
 }
-"""PromQL by the name of the recorded series, for rules over a day or longer.
-
-Fault seconds are those in which the agent reported its node as failed. Time in which it could not be scraped is not
-counted: the value remains as it was.
-"""
+"""PromQL by the name of the recorded series. Time in which a node could not be scraped is no fault."""
 
 
 def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
@@ -124,9 +118,8 @@ def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
 def last_verdict_rules(keep_seconds: float = KEEP_SECONDS) -> Mapping[str, str]:
     """Return PromQL by the name of the recorded series, in the order of evaluation.
 
-    `keep_seconds`: as KEEP_SECONDS. Each rule also reads its own earlier result, up to an hour old, so that a restart
-    of Prometheus loses nothing. A verdict that has ended is recorded as 0 once, because last_over_time ignores the end
-    of a series.
+    Each rule also reads its own earlier result, up to an hour old, so that a restart of Prometheus loses nothing. An
+    ended verdict is recorded as 0 once, because last_over_time ignores the end of a series.
     """
     verdict = f"last_over_time({LAST_VERDICT}[1h]) > 0"
     while_recorded = f"and on {NODE} {LAST_SEEN}"

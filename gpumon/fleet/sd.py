@@ -63,10 +63,9 @@ def _numbers(brackets: str, word: str) -> list[str]:
 
 
 def read_hosts(file: str, group: str) -> dict[str, Variables]:
-    """Return the variables of each host of a group by host name, from a file or, for `-`, from standard input.
+    """Return the variables of each host of a group by name, from a file or standard input (`-`).
 
-    The text is a host list or the JSON of `ansible-inventory --list`. Raise UserError if it cannot be read, is invalid,
-    or has no such group or no host.
+    The text is a host list or the JSON of `ansible-inventory --list`. Raise UserError if it is invalid or has no host.
     """
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -139,10 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def targets(args: argparse.Namespace) -> str:
-    """Return the targets as JSON, from the node names or the current content of the file.
-
-    Raise UserError if these are invalid or name no host.
-    """
+    """Return the targets as JSON. Raise UserError if node names or the file are invalid or name no host."""
     hosts = read_hosts(args.hosts, args.group) if args.hosts else {name: {} for name in expand(",".join(args.nodes))}
     if not hosts:
         raise UserError(f"{' '.join(args.nodes)!r} names no host: write it as gpu[001-032]")

@@ -19,10 +19,7 @@ from gpumon.state.report import Report
 
 
 def make_judge(probe: Probe, plan: Plan, report: Report, floors: Floors) -> Judge:
-    """Return the Judge of a run: its reference values, and the `floors` from which a result is worse.
-
-    Published figures are used only for ranks on GPUs.
-    """
+    """Return the Judge of a run, with the `floors` from which a result is worse. Published figures are for GPUs."""
     conditions, sharp = _conditions(probe, plan, report), plan.uses_sharp
 
     def published_figure(measurement: Measurement) -> SourcedFigure | None:
@@ -62,8 +59,7 @@ def _conditions(probe: Probe, plan: Plan, report: Report) -> Conditions:
 def _last_accepted(report: Report, probe: Probe) -> str:
     """Return the time (RFC 3339) at which an operator last cleared a verdict on a slow run; empty if never.
 
-    Clearing the verdict accepts the result: baselines use only later runs. Inhibited verdicts do not count. Each run
-    stores this time in its result, because old verdicts are deleted.
+    That accepts the result: baselines use only later runs. Results store it too, because old verdicts are deleted.
     """
     transitions = (*report.health.history, *report.health.cleared.values())
     accepted = (

@@ -109,10 +109,7 @@ def start_time(process: Path) -> str:
 
 
 def _shares_namespace(process: Path, kind: str) -> bool:
-    """Return whether a process is in the same namespace as this process. Raise OSError if its namespace cannot be read.
-
-    `kind`: type of the namespace, such as pid.
-    """
+    """Return whether a process shares this namespace, such as pid. Raise OSError if its namespace cannot be read."""
     own, other = PROC / "self" / "ns" / kind, process / "ns" / kind
     return not own.exists() or own.stat().st_ino == other.stat().st_ino
 
@@ -137,10 +134,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def make_containment(root: Path = Path("/")) -> Containment:
-    """Return a containment that uses a cgroup if the agent may create one, else one that uses a subreaper.
-
-    This function also kills what is left of earlier agents' ranks (`end_remains`).
-    """
+    """Return a cgroup if the agent may create one, else a subreaper. Kill what is left of earlier agents' ranks."""
     end_remains(root)
     parent = _delegated_cgroup(root)
     if parent is None:
@@ -172,11 +166,7 @@ def end_remains(root: Path = Path("/")) -> None:
 
 
 class SubreaperContainment:
-    """Containment of the ranks of one pass without a cgroup: the agent is the subreaper of their processes.
-
-    Contained are all descendants of the ranks, and the processes that the agent inherited from ranks since the pass
-    began.
-    """
+    """Containment of one pass without a cgroup: the agent is the subreaper of the descendants of the ranks."""
 
     def __init__(self) -> None:
         become_subreaper()
@@ -184,13 +174,13 @@ class SubreaperContainment:
         self._ranks: set[int] = set()
 
     def add(self, pid: int) -> None:
-        """Put a rank into the containment. This method is called before the rank gets its first step."""
+        """Put a rank into the containment, before it gets its first step."""
         self._ranks.add(pid)
 
     def pids(self) -> frozenset[int]:
-        """Return the pids of contained processes that have not ended, without ranks. A cgroup includes ranks.
+        """Return the pids of contained processes that have not ended, without ranks, unlike a cgroup.
 
-        If a scan finds none, scan again, because a scan may miss a process whose parent ends meanwhile.
+        A scan may miss a process whose parent ends meanwhile, so scan again if one finds none.
         """
         return frozenset(self._scan() or self._scan())
 
@@ -199,7 +189,7 @@ class SubreaperContainment:
         _kill(self.pids())
 
     def remove(self) -> None:
-        """Do nothing: there is nothing to remove. The caller must ensure that no process is left."""
+        """Do nothing. The caller must ensure that no process is left."""
 
     def _scan(self) -> set[int]:
         inherited = {pid for pid in children(os.getpid()) - child_process.unreaped_pids if self._is_inherited(pid)}

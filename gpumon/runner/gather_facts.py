@@ -26,10 +26,7 @@ class OwnProcesses:
 
 
 def gather_facts(report: Report, at: float, own: OwnProcesses | None = None) -> PreflightFacts:
-    """Return the facts for preflight that the Report contains. The caller adds the others, such as the configuration.
-
-    `at`: now, on the boot clock. `own`: processes that do not count as use of the GPUs.
-    """
+    """Return the facts for preflight that the Report contains. `own`: processes that do not count. `at`: boot clock."""
     host, loaded = report.host, report.probe.own_load(at)
     foreign = foreign_processes(report.gpus, own or OwnProcesses(), contained=host.value(ProcessReadings).contained)
     return PreflightFacts(
@@ -56,10 +53,7 @@ def expected_gpus(report: Report) -> int:
 
 
 def free_memory(report: Report, used: Collection[str]) -> float | None:
-    """Return the bytes of memory that are free for ranks; None if unknown.
-
-    On GPUs this is the minimum over the GPUs in `used` (UUIDs). On the CPU it is the memory available on the host.
-    """
+    """Return the bytes of memory that are free for ranks, on the host or on each GPU in `used`; None if unknown."""
     if not report.gpus or report.simulated is not None:
         return available_bytes()
     free = [state.gpu.memory_free_bytes for state in report.gpus if state.uuid in used]

@@ -14,9 +14,7 @@ from gpumon.state.report import Report
 from gpumon.supervisor.loop import Loop, Timer
 
 CLOSE_SECONDS = 5.0
-"""Seconds after a run in which processes are still read at every poll. Otherwise ranks that have ended would count as a
-job until the next slow poll.
-"""
+"""Seconds after a run in which processes are still read at every poll, so that ended ranks do not count as a job."""
 DEPARTURE_PATIENCE = 5.0
 """Max seconds to wait, after the last rank has ended, until NVML no longer lists the ranks."""
 DEPARTURE_INTERVAL = 0.1
@@ -70,10 +68,7 @@ class GpuVisibility:
         self._set_closely(closely=True)
 
     def use(self, used: tuple[str, ...], watched: tuple[str, ...]) -> None:
-        """Set the GPUs of the run that begins.
-
-        `used`: UUIDs of the ranks' GPUs. `watched`: UUIDs of the GPUs whose processes are watched.
-        """
+        """Set the GPUs (UUIDs) of the ranks, and those whose processes are watched."""
         self.used, self.watched = used, watched
         self.unobserved_seconds, self._read_at = dict.fromkeys(watched, 0.0), {}
         self._observed_at = boot_clock()
@@ -107,9 +102,8 @@ class GpuVisibility:
     def own_processes(self, pids: frozenset[int], *, arrived: bool, left_at: float | None) -> OwnProcesses:
         """Return the pids of ranks, and the run's GPUs while NVML may list a rank on them.
 
-        `pids`: pids of ranks. `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass in seconds
-        on the boot clock; None until a pass has ended. After `left_at`, the GPUs are included until a poll has read
-        their processes.
+        `arrived`: whether ranks may have opened GPUs. `left_at`: end of the last pass on the boot clock; None before
+        that. The GPUs are included until a poll after it has read their processes.
         """
         there = arrived or (left_at is not None and not _is_read_since(self._latest(), self.used, left_at))
         return OwnProcesses(pids=pids, gpus=self.used if there else ())
@@ -117,10 +111,9 @@ class GpuVisibility:
     # After the ranks have ended
 
     def remaining_on(self, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-        """Return the ranks that are still listed, and the memory still in use, on GPUs whose ranks have ended.
+        """Return what is left of ranks that `ended` on these GPUs, as the function `remaining_on` does.
 
-        `ended`: the time of that end in seconds on the boot clock. Return None if not every GPU was read since, and ()
-        if nothing is left or the agent stops. In the latter case, forget the GPUs.
+        If nothing is left or the agent stops, return () and forget the GPUs.
         """
         remaining = () if self._stopping else remaining_on(self._latest(), gpus, pids, ended)
         if remaining == ():
@@ -129,10 +122,9 @@ class GpuVisibility:
         return remaining
 
     def await_departure(self, gpus: tuple[str, ...], pids: frozenset[int], on_departed: Callable[[str], None]) -> None:
-        """Call `on_departed` when NVML reports neither these ranks nor memory in use on these GPUs. Do not block.
+        """Call `on_departed` with "" when NVML reports neither these ranks nor memory in use on these GPUs.
 
-        The argument of `on_departed` is "", or after DEPARTURE_PATIENCE a sentence about what NVML still lists. Call it
-        at once if `gpus` or `pids` is empty.
+        After DEPARTURE_PATIENCE the argument is a sentence about what NVML still lists. This method does not block.
         """
         if not (gpus and pids):
             on_departed("")
@@ -163,11 +155,7 @@ class GpuVisibility:
 
 
 def remaining_on(report: Report, gpus: Collection[str], pids: frozenset[int], ended: float) -> Remaining:
-    """Return the ranks and the memory in use that NVML has reported on the GPUs since the ranks ended.
-
-    Return None if not every GPU was read since. `pids`: pids of the ranks. `ended`: seconds on the boot clock. Memory
-    in use counts, because only ranks used these GPUs.
-    """
+    """Return the ranks and the memory that NVML still reported on the GPUs after `ended`; None if it was not read."""
     if not _is_read_since(report, gpus, ended):
         return None
     return tuple(holder for state in report.gpus if state.uuid in gpus for holder in _holders(state, pids))
@@ -180,10 +168,7 @@ def _is_read_since(report: Report, gpus: Collection[str], moment: float) -> bool
 
 
 def _holders(state: GpuState, pids: frozenset[int]) -> Iterator[DeviceHolder]:
-    """Yield the ranks that NVML lists on the GPU.
-
-    If NVML lists no process there, but memory is in use, yield a holder with pid 0 for the memory.
-    """
+    """Yield the ranks that NVML lists on the GPU or, if it lists no process, memory in use with pid 0."""
     for pid in sorted(pids.intersection(state.pids or ())):
         yield DeviceHolder(pid=pid, description=f"rank {pid} of the probe, which NVML still lists on GPU {state.index}")
     used = state.gpu.memory_used_bytes or 0.0

@@ -63,10 +63,7 @@ class ProbeHost:
         )
 
     def facts(self, probe: Probe, trigger: str = "") -> PreflightFacts:
-        """Return the facts that preflight checks, for a run that would begin now or for the run in progress.
-
-        `trigger`: schedule or request; empty for the run in progress.
-        """
+        """Return the facts that preflight checks. `trigger`: schedule or request; empty for the run in progress."""
         settings = self.settings
         min_idle = probe.min_idle if settings.min_idle_seconds is None else settings.min_idle_seconds
         left_at = None if self.current is None else self.current.left_at
@@ -85,10 +82,7 @@ class ProbeHost:
         )
 
     def prepare(self, run: Run, probe: Probe) -> Prepared:
-        """Return the plans and reference values of a run on the GPUs that are usable now.
-
-        This method also starts to observe these GPUs.
-        """
+        """Return the plans and reference values of a run on the GPUs that are usable now. Begin to observe these."""
         report, facts, settings = self.latest(), self.facts(probe, run.trigger), self.settings
         gpus = usable_gpus(facts)
         plans = make_plans(
@@ -126,10 +120,7 @@ class ProbeHost:
 
 
 def read_nccl_conf(path: Path) -> Mapping[str, str]:
-    """Return the text of nccl.conf without comments and empty lines, keyed by the file's path; {} if there is no file.
-
-    If the file cannot be read, the text is a comment with the error.
-    """
+    """Return the text of nccl.conf without comments, or a comment with the error, by path; {} if there is no file."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file.read(NCCL_CONF_LIMIT).splitlines()]

@@ -24,9 +24,7 @@ FRAME_LIMIT = 64 * 1024
 FRAMES, FRAMES_A_SECOND = 2000, 20
 """Max frames of a rank: FRAMES, plus FRAMES_A_SECOND for each second of the deadline."""
 _SHIM = (*PYTHON, "-S", exec_shim.__file__)
-"""Command that starts quickly from the agent's disk and then executes the rank's command in the same process.
-probe.python itself may be on a slow network file system.
-"""
+"""Command that executes that of the rank from the agent's disk: probe.python may be on a slow network file system."""
 
 
 class RankProcess:
@@ -46,12 +44,12 @@ class RankProcess:
         on_end: Callable[[RankProcess, int], None],
         on_abandoned: Callable[[RankProcess], None],
     ) -> None:
-        """Start the process. Raise OSError or ValueError if that fails.
+        """Start rank `number`. Raise OSError or ValueError if that fails.
 
-        `number`: number of the rank. `steps`: steps that the ranks were ordered to take. The pass appends to this list.
-        `rendezvous`: descriptor of the file through which the ranks find each other. `patience`: seconds after SIGKILL
-        until the process counts as abandoned. Callbacks: `on_started` with the pid, before the process gets its orders;
-        `on_frame` after each frame, also an invalid one; `on_end` with the exit status.
+        `steps`: steps that the ranks were ordered to take; the pass appends to it. `rendezvous`: descriptor of the file
+        through which ranks find each other. `patience`: seconds after SIGKILL until it counts as abandoned. Callbacks:
+        `on_started` before the process gets its orders; `on_frame` also after an invalid frame; `on_end` with the
+        status.
         """
         self.settled = False
         """True if the process has ended or was abandoned as unkillable."""
@@ -132,10 +130,9 @@ class KilledRanks:
         self._killed.setdefault(pid, _KilledRank(pid, gpu, now))
 
     def has_caused(self, observation: ErrorObservation, *, same_pids: bool = True) -> bool:
-        """Return whether this is an Xid that the driver reports because a rank was killed, and log that if so.
+        """Return whether the driver reports this Xid because a rank was killed, and log that if so.
 
-        The kernel log names the process of an Xid. NVML names only the GPU. `same_pids`: False if the agent runs in a
-        PID namespace of its own, whose pids differ from those in the kernel log.
+        The kernel log names the process of an Xid, NVML only the GPU. `same_pids`: False in a PID namespace of its own.
         """
         if observation.kind != XID or observation.code not in CLEANUP or _ANOTHER_CAUSE in observation.text:
             return False

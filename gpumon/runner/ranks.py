@@ -24,9 +24,7 @@ from gpumon.supervisor.loop import Loop
 log = logging.getLogger("gpumon.probe")
 
 TERM_PATIENCE = 2.5
-"""Seconds between SIGTERM, on which a rank ends between two operations (see health/products.py), and SIGKILL. On an
-H100 a rank takes up to 1.6 s, most of it to close its CUDA context.
-"""
+"""Seconds between SIGTERM and SIGKILL. A rank ends between two operations; on an H100 that takes up to 1.6 s."""
 KILL_PATIENCE = 30.0
 """Seconds after SIGKILL until a rank counts as unkillable: the kernel takes long to free tens of GiB of a GPU."""
 LAST_WORDS = 1.0
@@ -86,8 +84,7 @@ class Ranks:
         """Begin a pass. Raise RuntimeError while another pass is in progress.
 
         `within`: seconds until the deadline; None for that of the plan. `on_progress` gets the progress of the slowest
-        rank. `on_end` gets the ended pass, once, at the latest after the sum of the deadline,
-        TERM_PATIENCE, twice KILL_PATIENCE and a reaping interval.
+        rank. `on_end` gets the ended pass, once, at the latest after deadline, TERM_PATIENCE and twice KILL_PATIENCE.
         """
         if self._current is not None:
             raise RuntimeError("a pass is in progress")
@@ -258,7 +255,7 @@ class _CurrentPass:
     def _end_others(self, give_up_at: float) -> None:
         """Kill the processes that ended ranks have left running, then report the end of the pass.
 
-        Processes that still exist at `give_up_at` (seconds on the boot clock) count as unkillable.
+        Those that still exist at `give_up_at` (boot clock) count as unkillable.
         """
         self.others = others = self._containment.pids() - self._stuck
         if others and boot_clock() < give_up_at:
@@ -281,10 +278,7 @@ class _CurrentPass:
         self._on_end(self._current_pass(replace(self._ending, duration=duration, first_failed=failed)))
 
     def _release_containment(self, others: frozenset[int]) -> None:
-        """Remove the containment if no process is in it. Otherwise try again after a reaping interval.
-
-        `others`: pids of unkillable processes in it. A process that has ended no longer counts as unkillable.
-        """
+        """Remove the containment once no process is in it. Those of `others` that have ended are not unkillable."""
         there = self._containment.pids()
         self._stuck -= others - there
         if there:

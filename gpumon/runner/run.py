@@ -89,10 +89,7 @@ class ProbeRun:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return the pids of all ranks of this run, including ended ones, which NVML may list until the next poll.
-
-        Processes that ended ranks left running, and unkillable processes of earlier runs, are included too.
-        """
+        """Return the pids of this run, also of ended ranks, which NVML may still list, and of unkillable processes."""
         return self._ranks.pids | self._ranks.started_pids | _ended_pids(self._passes)
 
     def start(self) -> Skip | None:
@@ -126,10 +123,7 @@ class ProbeRun:
             self._begin_pass()
 
     def _take_answer(self, refused: Skip | None) -> None:
-        """Begin the pass if the gate permits it. `refused`: the Skip of the gate; None if it permits the pass.
-
-        Before the first pass preflight is repeated, because the gate may have taken long.
-        """
+        """Begin the pass unless the gate refused it. Preflight is repeated because the gate may have taken long."""
         self._question = None
         skip = refused or (self._surroundings.preflight() if self._prepared is None else None)
         if skip is None:
@@ -169,10 +163,7 @@ class ProbeRun:
             return None
 
     def _report_progress(self, progress: Progress) -> None:
-        """Report the progress of the whole run.
-
-        During repeats and pair exchanges, which follow the planned steps, the pass counts as done.
-        """
+        """Report the progress of the whole run. During repeats and pair exchanges the pass counts as done."""
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         plans = self._prepared.plans
         plan = plans[len(self._passes)]
@@ -184,10 +175,7 @@ class ProbeRun:
         self._surroundings.on_progress(replace(progress, stage=stage, algorithm=plan.algorithm, ratio=ratio))
 
     def _end_pass(self, ended: Pass) -> None:
-        """Continue with the next algorithm if all passes have succeeded; otherwise, or after the last one, end the run.
-
-        The gate is asked again before the next pass, and may end the run instead.
-        """
+        """Ask the gate about the next algorithm if all passes have succeeded. Otherwise end the run."""
         assert self._prepared is not None  # noqa: S101 - a pass has begun
         self._passes.append(ended)
         self.left_at = boot_clock()

@@ -61,10 +61,9 @@ class RunRecord:
             log.warning("cannot delete the record of the run", extra={"path": str(self._path), "error": str(error)})
 
     def interrupted_run(self) -> ProbeResult | None:
-        """Return the result of a run that an earlier agent left unfinished, and delete the file.
+        """Return the result of a run that an earlier agent left unfinished, if there is one, and delete the file.
 
-        Return None if there is no such run, or if the file cannot be read. If the agent that wrote the file is still
-        alive, return None and keep the file.
+        If the agent that wrote the file is still alive, return None and keep the file.
         """
         try:
             document = json.loads(trusted_file.read(self._path, MAX_BYTES))
@@ -88,10 +87,7 @@ _STOPPED = Skip(reason="interrupted", hint="The agent was stopped or restarted d
 
 
 class ProbeRuns:
-    """Starts and ends probe runs, by schedule or on request.
-
-    Use from the loop's thread, except `request`.
-    """
+    """Starts and ends probe runs, by schedule or on request. Use from the loop's thread, except `request`."""
 
     def __init__(
         self,
@@ -143,10 +139,9 @@ class ProbeRuns:
             self.host.current.abort(skip)
 
     def request(self, name: str = ALL_REDUCE) -> Future[ProbeRequest]:
-        """Start a run of this probe. Return a Future of the answer to the client.
+        """Start a run of this probe, or join one in progress. Return a Future of the answer to the client.
 
-        The answer has the id of the run, the id of a run of this probe that is already in progress, or the reason why
-        no run may start. Callable from any thread. Raise KeyError for an unknown probe.
+        Callable from any thread. Raise KeyError for an unknown probe.
         """
         probe = self.probes[name]
         future: Future[ProbeRequest] = Future()
@@ -168,10 +163,7 @@ class ProbeRuns:
         )
 
     def begin(self, probe: Probe, trigger: str) -> tuple[Run, Skip | None]:
-        """Begin a run. Return the run, and the Skip if preflight refuses it, else None.
-
-        The caller must ensure that no run is in progress.
-        """
+        """Begin a run, if none is in progress. Return the run, and the Skip if preflight refuses it, else None."""
         run, host = Run(id=uuid.uuid4().hex[:12], trigger=trigger, started=time.time()), self.host
         surroundings = Surroundings(
             preflight=lambda: may_run(host.facts(probe, trigger)),

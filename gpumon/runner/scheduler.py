@@ -31,10 +31,7 @@ _TROUBLES = {EVENT_JOB_MISSED: "missed", EVENT_JOB_ERROR: "error", EVENT_JOB_MAX
 
 
 class Schedule:
-    """Calls `fire` with the name of a probe, in a thread of APScheduler, whenever a run of it is due.
-
-    `fire` must return at once, as Loop.post does.
-    """
+    """Calls `fire`, which must return at once, with a probe whose run is due, in a thread of APScheduler."""
 
     def __init__(self, fire: Callable[[str], None], timetables: Mapping[str, Timetable]) -> None:
         self._fire = fire
@@ -142,8 +139,7 @@ class ProbeScheduler(Schedule):
     def _begin_or_wait(self, probe: str) -> None:
         """Begin the due run, or try later if another probe runs, or if GPUs were not read or are not idle long enough.
 
-        Do nothing if a run of this probe is in progress, or if the agent is stopping. A run that cannot begin yet
-        waits, because preflight would skip it now, and the next run is due much later.
+        Preflight would skip it now, and the next run is due much later.
         """
         waiting = self._waiting.pop(probe, None)
         if waiting is not None:
@@ -170,10 +166,7 @@ class ProbeScheduler(Schedule):
 
 
 def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
-    """Return the seconds until a due run is tried again; None to begin the run now, even if preflight will skip it.
-
-    `waited`: seconds since the run was due.
-    """
+    """Return the seconds until a run that was due for `waited` seconds is tried again; None to begin it now."""
     determined = facts.simulated or facts.gated or facts.schedulers is not None
     if not _is_read(report) or not (determined or waited > SCHEDULER_PATIENCE):
         return START_INTERVAL

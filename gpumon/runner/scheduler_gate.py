@@ -26,10 +26,7 @@ OnAnswer = Callable[[Skip | None], None]
 
 
 class Question:
-    """One run of the gate command. The loop calls `on_answer` once, unless `withdraw` was called before.
-
-    `seconds`: max time for the answer. `environment`: variables added to those of the agent.
-    """
+    """One run of the gate command. `on_answer` is called once, within `seconds`, unless `withdraw` was called."""
 
     def __init__(
         self,

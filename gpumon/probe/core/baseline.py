@@ -19,9 +19,7 @@ MAX_GOOD = 200
 """Max number of runs with the outcome ok that are kept in memory for baselines, for all probes and conditions together.
 """
 SATURATING = 16
-"""Measurements are compared with references only at sizes larger than the largest size divided by this number. Smaller
-sizes measure latency, not bandwidth.
-"""
+"""Only sizes above the largest divided by this number are compared; smaller ones measure latency, not bandwidth."""
 _MAD_TO_SIGMA = 1.4826
 _TELLING = "NCCL_DEBUG"
 """Prefix of the NCCL environment variables that affect only what NCCL logs."""
@@ -36,18 +34,15 @@ SourcedFigure = tuple[float, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Limits from which a measured value counts as worse than the reference values, as shares of these.
+    """Limits from which a value is worse than the reference values, as shares of these. 0 disables a comparison.
 
-    `baseline` applies to the median of this host's earlier runs and to the best such median, `expected` to the
-    published figure. A share of 0 disables the comparison. If lower values are better, a value is too high if its
-    share of the reference exceeds the inverse of the limit.
+    `baseline` applies to the median of earlier runs and to the best such median. Where lower is better, a share is
+    inverted.
     """
 
     baseline: float = 0.9
     spreads: float = 4.0
-    """A value beyond the share `baseline` counts as worse only if it is also this many spreads (`Comparison.spread`)
-    from the median. Results vary more on some hosts than on others.
-    """
+    """A low value must also be this many spreads from the median: results vary more on some hosts than on others."""
     expected: float = 0.85
     limit: float | None = None
     """Configured minimum of the best all-reduce bandwidth of each algorithm, in bytes per second; None if not set."""
@@ -67,17 +62,11 @@ class Judge:
     """Earlier runs with the outcome ok, of all probes and conditions, newest last."""
     expected: Callable[[Measurement], SourcedFigure | None] = field(default=lambda _: None)
     gain: Callable[[int], float | None] = field(default=lambda _: None)
-    """Function that returns, for a size in bytes, the published min ratio of the bandwidth of NCCL's default algorithm
-    to that of the ring; None if no figure is published.
-    """
+    """Function that returns the published gain of default over ring at a size in bytes; None if unknown."""
     floors: Floors = Floors()
 
     def compare(self, measurement: Measurement, *, ranks: int, versions: Mapping[str, str]) -> Comparison:
-        """Return the comparison of one measurement with its reference values.
-
-        The caller passes only measurements that `saturating_measurements` returns. `ranks`: number of ranks.
-        `versions`: versions of NCCL, CUDA and torch, by name.
-        """
+        """Return the comparison of a measurement of `saturating_measurements` with its reference values."""
         own = (self.probe, self.backend, self._key(ranks, versions))
         alike = [run for run in self.history if (run.probe, run.backend, _key(run)) == own]
         earlier = [each for run in alike for each in run.measurements if each.key == measurement.key][-MAX_RUNS:]
@@ -122,9 +111,8 @@ class Judge:
     def _best_median(
         self, alike: Sequence[ProbeResult], measurement: Measurement, median: float | None
     ) -> tuple[float | None, str]:
-        """Return the best median that a measurement has had, and its UTC date; (None, "") if none.
+        """Return the best median of a measurement, as the earlier comparable runs stored it, and its UTC date.
 
-        `alike`: earlier comparable runs, each of which has stored the best median until that run in its comparisons.
         `median`: median of the newest MAX_RUNS runs; None if there are fewer runs.
         """
         medians = [
@@ -157,10 +145,9 @@ class Judge:
 
 
 def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[ProbeResult, ...]:
-    """Return the runs from which baselines are computed, with `result` added if its outcome is ok.
+    """Return the runs of baselines with `result` added if it is ok: a lasting fault must not become the baseline.
 
-    A result with another outcome is not added, so that a lasting fault does not become the baseline. The oldest runs
-    beyond MAX_RUNS under the same conditions, and beyond MAX_GOOD in all, are dropped.
+    The oldest runs beyond MAX_RUNS under the same conditions, and beyond MAX_GOOD in all, are dropped.
     """
     if result.outcome != "ok":
         return runs
@@ -171,7 +158,6 @@ def good_runs(runs: tuple[ProbeResult, ...], result: ProbeResult) -> tuple[Probe
 
 
 def _key(result: ProbeResult) -> Mapping[str, object]:
-    """Return the conditions of a run, by name. Two runs are comparable if their conditions are equal."""
     settings = own_settings(result.settings, next((measurement.algorithm for measurement in result.measurements), ""))
     return _conditions(result.conditions, result.ranks, result.versions, settings)
 
@@ -199,10 +185,7 @@ def _change(name: str, then: object, now: object) -> str:
 def _conditions(
     here: Conditions, ranks: int, versions: Mapping[str, str], settings: Mapping[str, str]
 ) -> Mapping[str, object]:
-    """Return the conditions of a run, by name. Two runs are compared only if all their conditions are equal.
-
-    NCCL settings are included only for a run on GPUs.
-    """
+    """Return the conditions that comparable runs share, by name. NCCL settings count only on GPUs."""
     partial = here.gpus and ranks != here.host_gpus
     return {
         "GPU": here.model,

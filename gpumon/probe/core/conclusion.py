@@ -40,10 +40,7 @@ class _Verdict:
 def conclude(
     run: Run, passes: Sequence[Pass], judge: Judge, duration: float, observations: Observations = NO_OBSERVATIONS
 ) -> ProbeResult:
-    """Return the result of a run from its passes, of which there is at least one.
-
-    `judge`: reference values. `duration`: seconds that the run took. `observations`: readings of the run's GPUs.
-    """
+    """Return the result of a run from its passes, of which there is at least one. `duration`: seconds of the run."""
     measured = [measurement for run_pass in passes for measurement in measurements(run_pass)]
     compared = [comparison for run_pass in passes for comparison in comparisons(run_pass, judge)]
     verdict = _judge(passes, judge)

@@ -21,21 +21,15 @@ HELD_DOWN = {
 }
 """Clock event reasons that reduce clocks, each with the words that describe it in a finding."""
 ALWAYS_ODD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
-"""Clock event reasons that are reported for every GPU that has them. Another reason is reported only if there are at
-least OTHERS other GPUs and fewer than half of them have it.
-"""
+"""Clock event reasons that are always reported. Another is not if half of the others or more have it."""
 MIN_SECONDS = 0.01
-"""A clock event reason that is active in no sample is reported only if the driver's counter of its seconds grew by at
-least this number. The limit is low because the operations of a probe take milliseconds.
-"""
+"""Min growth of the counter of a clock event reason that no sample shows. Operations of a probe take milliseconds."""
 LESS = 0.8
 """A GPU or NVLink is reported if its clock, speed or traffic is below this share of the median of the others."""
 MIN_BYTES = 1e9
 """The NVLink traffic of a GPU is compared with that of the other GPUs only if their median exceeds this many bytes."""
 MIN_LINK_BYTES = 1e8
-"""The traffic of an NVLink is compared with that of the GPU's other NVLinks to the same peer only if their median
-exceeds this many bytes.
-"""
+"""An NVLink is compared with the others to the same peer only if their median traffic exceeds this many bytes."""
 MIN_REPLAYS = 10.0
 OTHERS = 2
 """Min number of other GPUs or links that a comparison needs."""
@@ -67,9 +61,7 @@ class GpuSample:
     link_bytes: float | None = None
     """Total bytes received and sent over all NVLinks."""
     each_link_bytes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Total bytes of each NVLink, keyed by its peer (PCI address of a GPU, or type such as switch) and then by link
-    number. Links to the same peer share traffic.
-    """
+    """Total bytes of each NVLink by peer (PCI address or type such as switch) and link number."""
     peer_access: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """NVML's peer access status, by UUID of the other GPU and capability."""
     fabric: Collection[str] = ()
@@ -98,10 +90,7 @@ class GpuObservations:
     """`each_link_bytes` of the first sample that has it, which may be taken after the run has begun."""
 
     def increase(self, total: Callable[[GpuSample], Mapping[str, float]]) -> dict[str, float]:
-        """Return the growth of each counter from the first sample to the last, without counters that did not grow.
-
-        `total` returns the counters of a sample by name. A counter that is missing in the first sample starts at 0.
-        """
+        """Return the growth of each counter that grew. A counter that the first sample lacks starts at 0."""
         before = total(self.first)
         grown = {key: value - before.get(key, 0.0) for key, value in total(self.last).items()}
         return {key: more for key, more in grown.items() if more > 0}
@@ -114,10 +103,7 @@ NO_OBSERVATIONS: Observations = MappingProxyType({})
 
 
 def add_samples(observations: Observations, samples: Sequence[GpuSample]) -> Observations:
-    """Return the observations with new samples added.
-
-    A sample is ignored if it has the same time as the last sample of its GPU, because both are from one poll.
-    """
+    """Return the observations with new samples added. A sample of the same time is of the same poll, and is ignored."""
     after = dict(observations)
     for sample in samples:
         gpu = observations.get(sample.uuid)
@@ -145,10 +131,7 @@ def _highest_value(*values: float | None) -> float | None:
 
 
 def findings(observations: Observations) -> dict[str, tuple[str, ...]]:
-    """Return the findings about each GPU, by UUID, without GPUs that have no finding.
-
-    A finding is a phrase that can follow the name of the GPU and a colon.
-    """
+    """Return the findings about each GPU that has any, by UUID: phrases that can follow its name and a colon."""
     all_words = {}
     for uuid, gpu in observations.items():
         others = [other for key, other in observations.items() if key != uuid]
@@ -159,7 +142,6 @@ def findings(observations: Observations) -> dict[str, tuple[str, ...]]:
 
 
 def finding_sentences(observations: Observations) -> tuple[str, ...]:
-    """Return every finding as a sentence that begins with the name of the GPU."""
     all_words = findings(observations)
     return tuple(f"{name(uuid, observations)}: {word}." for uuid, words in all_words.items() for word in words)
 
@@ -250,9 +232,7 @@ def _usual_value(values: Sequence[float | None]) -> float | None:
 
 
 _FINDERS = (_error_findings, _clock_findings, _link_findings, _uneven_link_findings, _pcie_findings)
-"""Functions that yield findings about one GPU as phrases, the most specific ones first. The first finding is used as
-the cause of a fault.
-"""
+"""Functions that yield phrases about one GPU, the most specific first. The first is used as the cause of a fault."""
 
 
 OK = "ok"
@@ -264,9 +244,8 @@ Ends = tuple[str, str]
 
 
 def missing_access(observations: Observations) -> dict[Ends, str]:
-    """Return, by pair of GPUs, a phrase about the peer access that the pair lacks. Pairs that lack none are left out.
+    """Return, by pair of GPUs, a phrase about peer access that the pair lacks, but had before or should have here.
 
-    A missing capability counts if the pair had it when the run began, or if it is usual on this board (`_is_usual`).
     `observations`: the GPUs of the run, in order.
     """
     access_by_pair = {

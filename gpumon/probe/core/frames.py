@@ -61,9 +61,7 @@ class Account:
     sizes: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
     """Measurements of operations, keyed by step index and size."""
     pairs: Mapping[tuple[int, int], Sized] = field(default_factory=dict)
-    """Measurements of pair exchanges, keyed by step index and peer rank. Their `wrong` counts data received from the
-    peer.
-    """
+    """Measurements of pair exchanges, keyed by step index and peer rank. `wrong` counts data received from the peer."""
     stepped: int = 0
     """Number of steps that the rank has finished."""
     absent: str = ""
@@ -92,10 +90,9 @@ MAX_SHOWN = 200
 
 
 def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
-    """Return the account with one more frame of its rank added.
+    """Return the account with one more frame (JSON) of its rank added. An invalid frame sets its error, which is final.
 
-    An invalid frame sets the account's error. An account that has an error is returned unchanged. `line`: the frame as
-    JSON. `steps`: all steps that the rank was ordered to take so far.
+    `steps`: all steps that the rank was ordered to take so far.
     """
     if account.error:
         return account
@@ -106,7 +103,6 @@ def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:
 
 
 def _fold(account: Account, frame: Any, steps: Sequence[Step]) -> Account:
-    """Return the account with the frame added. The kind of a frame is the member that only this kind has."""
     match frame:
         case {"stage": _}:
             folded = replace(account, progress=_progress(account.rank, frame, steps))
@@ -211,17 +207,13 @@ def _versions(reported: Any) -> Mapping[str, str]:
 
 
 def _text(text: Any, limit: int) -> str:
-    """Return the text on one line, cut to `limit` characters, without control characters; "?" if nothing is left.
-
-    Raise TypeError if it is not a string.
-    """
+    """Return the text on one line, cut, without control characters; "?" if nothing is left."""
     if not isinstance(text, str):
         raise TypeError("not a text")
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())[:limit] or "?"
 
 
 def _number(frame: Mapping[str, Any], steps: Sequence[Step]) -> int:
-    """Return the step index in a frame. Raise ValueError if the rank has no order to take this step."""
     number = _integer(frame, "step")
     if number >= len(steps):
         raise ValueError("no such step")

@@ -24,9 +24,7 @@ from gpumon.probe.core.result import Location, Pair
 SLOW = 0.7
 """A rank or pair is slow if its bandwidth is below this share of the bandwidth of other ranks or pairs."""
 APART = 2.0
-"""A rank or pair is also slow if the gap between its bandwidths and those of the other pairs is more than this many
-times the spread (highest minus lowest) of the other pairs.
-"""
+"""A rank or pair is also slow if it is below the others by more than this many times their spread (max minus min)."""
 MIN_APART = 0.03
 """Min gap for APART, as a share of the bandwidth of the fastest other pair."""
 TWO = 2
@@ -44,10 +42,7 @@ PAIRS_CORRECT = "Every pair alone exchanged correct data: the source of the wron
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blame:
-    """The ranks to blame for a fault, and a sentence that names them.
-
-    `ranks` is empty if the fault cannot be located.
-    """
+    """The ranks to blame for a fault, none if it cannot be located, and a sentence that names them."""
 
     ranks: tuple[int, ...]
     sentence: str
@@ -58,8 +53,7 @@ class _Blame:
 def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Location | None:
     """Return the location of the fault; None if the pass has no measurements that could show or locate a fault.
 
-    `observations`: readings of the GPUs during the run. They may show the cause, or the GPU to blame if the exchanges
-    of the pairs do not show it.
+    `observations` may show the cause, or the GPU to blame if the exchanges do not.
     """
     measured, gpus = pairs(run_pass), run_pass.plan.gpus
     names = [name(uuid, observations) for uuid in gpus] or [f"rank {rank}" for rank in range(run_pass.plan.ranks)]
@@ -89,10 +83,9 @@ def locate(run_pass: Pass, observations: Observations = NO_OBSERVATIONS) -> Loca
 
 
 def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names: Sequence[str]) -> _Blame | None:
-    """Return the blame with a phrase on missing peer access; None if peer access does not explain the fault.
+    """Return the blame with a phrase on missing peer access (`lacks`); None if that does not explain the fault.
 
-    If no rank is blamed, blame the GPU that all pairs without access have in common or, if only one pair lacks
-    access, both its GPUs. `lacks`: phrases by pair, from `missing_access`.
+    If no rank is blamed, blame the GPU that all pairs without access have in common, or both GPUs of the only pair.
     """
     if not lacks:
         return None
@@ -115,10 +108,7 @@ def _with_access(run_pass: Pass, blame: _Blame, lacks: Mapping[Ends, str], names
 
 
 def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]], names: Sequence[str]) -> _Blame:
-    """Return the blame with one finding about each blamed GPU, if there is any, as the possible cause.
-
-    If no rank is blamed and only one GPU has findings, blame that GPU. `odd`: findings by GPU UUID.
-    """
+    """Return the blame with findings about the blamed GPUs. If none is blamed, blame the only GPU with findings."""
     if blame.wrong or not odd:
         return blame
     if not blame.ranks and len(odd) == 1:
@@ -136,11 +126,7 @@ def _with_cause(run_pass: Pass, blame: _Blame, odd: Mapping[str, Sequence[str]],
 
 
 def _blame_independent_rank(run_pass: Pass, names: Sequence[str]) -> _Blame | None:
-    """Return the ranks to blame in a probe whose ranks do not exchange data; None if the pass shows no fault.
-
-    These are the ranks with wrong elements or, if there are none, the rank that is clearly slower than all others, or
-    the only rank.
-    """
+    """Return the ranks with wrong elements, else the clearly slowest or only rank; None if the pass shows no fault."""
     wrong = tuple(account.rank for account in run_pass.accounts if any(sized.wrong for sized in account.sizes.values()))
     if wrong:
         named = " and ".join(names[rank] for rank in wrong)
@@ -187,10 +173,7 @@ def _blame(run_pass: Pass, measured: Sequence[Pair], names: Sequence[str], obser
 
 
 def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the slow ranks: one rank, or the two ends of a slow path; () if no rank and no path can be named.
-
-    `measured`: exchanges of all pairs. `ranks`: number of ranks.
-    """
+    """Return the slow ranks: one rank, or the two ends of a slow path; () if no rank and no path can be named."""
     if ranks == TWO:
         return ()
     ordered = sorted(measured, key=lambda pair: pair.bandwidth_bytes_per_second)
@@ -210,20 +193,16 @@ def culprits(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 
 
 def slow_pairs(measured: Sequence[Pair]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs that are slow compared with the median of the faster half of all pairs.
-
-    The faster half is used because with 4 ranks one slow rank slows half of all pairs.
-    """
+    """Return the pairs slower than the faster half of all: with 4 ranks one slow rank slows half of the pairs."""
     ordered = sorted((pair.bandwidth_bytes_per_second for pair in measured), reverse=True)
     usual = statistics.median(ordered[: max(1, len(ordered) // 2)])
     return tuple(pair.ranks for pair in measured if pair.bandwidth_bytes_per_second < SLOW * usual)
 
 
 def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the rank, or the two ranks of a pair, whose bandwidths are clearly below those of all other pairs.
+    """Return the rank, or the pair, whose bandwidths are clearly below those of all other pairs; () if there is none.
 
-    Return () if there is none. This finds a GPU that lost one of its many NVLinks, because all its pairs are slower by
-    the same small amount. `ranks`: number of ranks.
+    This finds a GPU that lost one of its many NVLinks: all its pairs are slower by the same small amount.
     """
     groups: Iterator[tuple[int, ...]] = ((rank,) for rank in range(ranks))
     for suspects in (*groups, *(pair.ranks for pair in measured)):
@@ -238,12 +217,10 @@ def _distant_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
 
 
 def _wrong_ranks(measured: Sequence[Pair], ranks: int) -> tuple[int, ...]:
-    """Return the ranks to blame for wrong data; () if its source cannot be located. `ranks`: number of ranks.
+    """Return the ranks to blame for wrong data; () if its source cannot be located.
 
-    Data may be corrupted at its source, on its way or at its destination. The first of these that applies is returned:
-    the ranks whose send buffer was wrong, the two ends of the only path with wrong data, the ranks that sent wrong data
-    to every other rank, the ranks that received wrong data from every other rank, the rank that took part in every
-    wrong transfer.
+    These are the ranks whose send buffer was wrong, else the ends of the only path with wrong data, else the ranks that
+    sent wrong data to, or received it from, every other rank, else the rank that took part in every wrong transfer.
     """
     senders = {rank for pair in measured for rank, own in zip(pair.ranks, pair.wrong_send_elements, strict=True) if own}
     if senders:
@@ -287,10 +264,7 @@ def _slow_sentence(run_pass: Pass, ranks: Sequence[int], names: Sequence[str]) -
 
 
 def _peer_access(run_pass: Pass, pair: Pair, observations: Observations) -> Mapping[str, str] | None:
-    """Return the peer access status that NVML reports for a pair of GPUs, by capability such as nvlink.
-
-    Return None for ranks on the CPU, or if the status was not read.
-    """
+    """Return the peer access that NVML reports for a pair, by capability; None on the CPU, or if it was not read."""
     if not run_pass.plan.gpus:
         return None
     a, b = (run_pass.plan.gpus[rank] for rank in pair.ranks)

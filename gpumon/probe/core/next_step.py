@@ -18,9 +18,7 @@ from gpumon.probe.core.result import Comparison, Measurement
 MAX_PAIR_BYTES = 256 << 20
 """Max bytes of an exchange between two ranks. That is enough to saturate a link."""
 TRIES, MAX_TRIES = 2, 5
-"""Max number of times that a slow pair is measured: TRIES if every slow pair includes the ranks to blame, else
-MAX_TRIES.
-"""
+"""Max measurements of a slow pair: TRIES if every slow pair includes the ranks to blame, else MAX_TRIES."""
 
 
 def next_step(run_pass: Pass, judge: Judge) -> Step | None:
@@ -57,10 +55,7 @@ def comparisons(run_pass: Pass, judge: Judge, *, low: bool = False) -> tuple[Com
 
 
 def _low_steps(run_pass: Pass, judge: Judge) -> list[Measure]:
-    """Return the planned steps that measured low values, with only the sizes of these.
-
-    A run is degraded only if the repeated value is too low again, because results of healthy hosts vary.
-    """
+    """Return the planned steps with only the sizes that measured low values, to repeat them: healthy hosts vary."""
     low_steps = []
     for number, step in enumerate(run_pass.plan.measures):
         compared = _compare(run_pass, step_measurements(run_pass, number, step), judge)
@@ -71,10 +66,7 @@ def _low_steps(run_pass: Pass, judge: Judge) -> list[Measure]:
 
 
 def _compare(run_pass: Pass, measured: Sequence[Measurement], judge: Judge) -> tuple[Comparison, ...]:
-    """Return the comparison with its reference values for each measurement whose size saturates the hardware.
-
-    Return () until the largest planned size is measured, because that size determines which sizes do.
-    """
+    """Return the comparisons of the sizes that saturate the hardware; () until the largest planned size is measured."""
     if all(measurement.size < max(run_pass.plan.setting.sizes) for measurement in measured):
         return ()
     return tuple(

@@ -30,9 +30,7 @@ class Ending:
     abandoned: tuple[int, ...] = ()
     """Pids of ranks, and of processes that they started, that SIGKILL did not end."""
     first_failed: int | None = None
-    """Number of the rank that failed first, or that first died without an error message; None if no rank failed. Other
-    ranks often fail because of it.
-    """
+    """Rank that failed first, or that first died without an error message; others often fail because of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +55,9 @@ class Pass:
 
 
 def measurements(run_pass: Pass) -> tuple[Measurement, ...]:
-    """Return one measurement for each operation, data type and size that every rank has reported.
+    """Return the fastest measurement of each operation, data type and size that every rank has reported.
 
-    If a size was repeated, its measurement is the fastest one, with the sum of the wrong elements of all repeats.
+    Its wrong elements are the sum of all repeats.
     """
     fastest: dict[tuple[object, ...], Measurement] = {}
     for number, step in enumerate(run_pass.steps):
@@ -82,10 +80,7 @@ def step_measurements(run_pass: Pass, number: int, step: Measure) -> tuple[Measu
 
 
 def pairs(run_pass: Pass) -> tuple[Pair, ...]:
-    """Return one exchange for each pair of ranks that have both reported it.
-
-    If a pair was repeated, its exchange is the fastest one, with the sum of the wrong elements of all repeats.
-    """
+    """Return the fastest exchange of each pair that both ranks reported, with the wrong elements of all repeats."""
     fastest: dict[tuple[int, int], Pair] = {}
     sides = {account.rank: account.pairs for account in run_pass.accounts}
     for number, step in enumerate(run_pass.steps):

@@ -11,9 +11,7 @@ from gpumon.probe.core.probes import ALGORITHMS, Probe, Setting
 WARM_UPS = 5
 OPERATIONS = 20
 CHECKS = 20
-"""Number of operations at each size whose result is checked, each with its own data pattern. One would not be enough,
-because some faults are intermittent.
-"""
+"""Number of checked operations at each size, each with its own data pattern, because some faults are intermittent."""
 PAIR_OPERATIONS = 8
 
 Round = tuple[tuple[int, int], ...]
@@ -59,10 +57,7 @@ Step = Measure | Pairs | Misbehave
 
 
 def encode(number: int, step: Step | None) -> bytes:
-    """Return the JSON line that orders a rank to take this step, or to end if `step` is None.
-
-    `number`: index of the step in the pass.
-    """
+    """Return the JSON line that orders a rank to take step `number` of the pass, or to end if `step` is None."""
     return json.dumps({"number": number} | ({"do": "end"} if step is None else asdict(step))).encode() + b"\n"
 
 
@@ -143,10 +138,7 @@ class Plan:
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Return the sizes that are not measured because too little memory is free for them.
-
-        Optional sizes (`sizes_if_fit`) are not included.
-        """
+        """Return the sizes, without optional ones, that are not measured because too little memory is free for them."""
         ladder = (self.probe.gpu if self.gpus else self.probe.cpu).sizes
         return tuple(size for size in ladder if size not in self.setting.sizes)
 
@@ -167,11 +159,7 @@ class Plan:
 
     @property
     def uses_sharp(self) -> bool:
-        """Return whether NCCL may use NVLink SHARP.
-
-        NCCL_NVLS_ENABLE=0 disables it, and so does an NCCL_ALGO without NVLS or with ^NVLS, in the environment of the
-        ranks or in the host's /etc/nccl.conf.
-        """
+        """Return whether NCCL may use NVLink SHARP, by NCCL_NVLS_ENABLE and NCCL_ALGO of ranks and /etc/nccl.conf."""
         lines = (line.replace(" ", "") for text in self.nccl_conf.values() for line in text.splitlines())
         values = dict(line.split("=", 1) for line in lines if "=" in line) | dict(self.environment)
         algorithms = values.get("NCCL_ALGO", "").upper()
@@ -184,11 +172,10 @@ class Plan:
         return (self.python, "-I", str(self.probe.worker))
 
     def orders(self, rank: int, *, parent: int, result: int, rendezvous: int) -> bytes:
-        """Return the first line of a rank's input: a JSON object that describes the rank.
+        """Return the first line of a rank's input, which describes the rank. `parent`: pid of the agent.
 
-        `parent`: pid of the agent. `result` and `rendezvous`: descriptors that the rank inherits. The rank writes its
-        frames to `result`. The ranks find each other through `rendezvous`, a file without a name. A port on loopback is
-        not used for this, because other users could connect to it.
+        The rank inherits the descriptors `result`, to which it writes frames, and `rendezvous`, a file without a name
+        through which ranks find each other. Other users could connect to a port on loopback.
         """
         orders = {
             "parent": parent,
@@ -215,11 +202,10 @@ def memory_needed_on_cpu(probe: Probe, size: int, ranks: int) -> float:
 
 
 def fit_to_memory(probe: Probe, setting: Setting, ranks: int, free: float | None) -> Setting:
-    """Return the setting with sizes that fit into `free` bytes of memory.
+    """Return the setting with sizes that fit into `free` bytes of each GPU, or of the host; None changes nothing.
 
-    On GPUs the optional larger sizes that fit are added. On the CPU the sizes that do not fit are removed, except the
-    smallest. `free`: free bytes of each GPU, or of the host for all ranks together. If it is None (unknown), no size is
-    added or removed.
+    On GPUs the optional larger sizes that fit are added. On the CPU those that do not fit are removed, except the
+    smallest.
     """
     if setting.device == "cuda":
         more = [size for size in setting.sizes_if_fit if free is not None and memory_needed(probe, size) <= free]
@@ -245,13 +231,10 @@ def make_plans(
     free: float | None = None,
     fault: str = "",
 ) -> tuple[Plan, ...]:
-    """Return one plan for each algorithm.
+    """Return one plan for each algorithm, with a rank for each real GPU (NCCL), or `probe.ranks` on the CPU (gloo).
 
-    Each real GPU gets a rank (NCCL). Without real GPUs `probe.ranks` ranks use the CPU (gloo).
-
-    `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: variables from the configuration; the agent's own
-    environment is not inherited. `algorithms`: NCCL algorithms for ranks on GPUs; empty uses those of the probe.
-    `deadline`: in seconds; None uses that of the probe.
+    `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: configured variables; those of the agent are not
+    inherited. Empty `algorithms` and None as `deadline` use those of the probe.
     """
     real = () if simulated else tuple(gpus)
     ranks = len(real) or probe.ranks

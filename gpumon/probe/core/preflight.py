@@ -16,8 +16,7 @@ class GpuUse:
     index: int
     uuid: str
     processes: float | None
-    """Number of processes on the GPU; None if unknown. Between runs it is read less often than utilization and memory.
-    """
+    """Number of processes on the GPU; None if unknown. It is read less often than the rest between runs."""
     holders: Sequence[str] = ()
     """Names and pids of up to two of these processes; empty if they cannot be read."""
     foreign: float | None = None
@@ -32,9 +31,7 @@ class GpuUse:
     traffic: float | None = None
     """Traffic over NVLink and PCIe in both directions together, in bytes per second; None if unknown."""
     idle_seconds: float | None = None
-    """Seconds for which no process, load or memory in use was observed on the GPU; None while it is in use, or if
-    unknown.
-    """
+    """Seconds without process, load or memory in use on the GPU; None while it is in use, or if unknown."""
     mig: bool = False
     compute_mode: int | None = None
     fault: str | None = None
@@ -89,24 +86,17 @@ IDLE_BYTES = GIB
 IDLE_BYTES_EXACT = GIB >> 2
 """Max bytes in use on an idle GPU if NVML's figure excludes reserved memory: less than one CUDA context."""
 IDLE_TRAFFIC = 100e6
-"""Max bytes per second that an idle GPU moves over NVLink and PCIe. It is not 0, because reading the GPU causes
-traffic.
-"""
+"""Max bytes per second that an idle GPU moves over NVLink and PCIe. Reading the GPU causes traffic."""
 IDLE_UTILIZATION = 0.05
 """Max utilization of an idle GPU. It is above 0 because polling a GPU may wake it."""
 MIN_PARTIAL = 2
 """Min number of GPUs of a partial run, which leaves out GPUs that are in use."""
 RING = ("ring",)
-"""NCCL algorithms of a partial run, which shares the node with jobs. The ring uses no NVLink SHARP resources of the
-NVSwitches.
-"""
+"""NCCL algorithms of a partial run, which shares the node with jobs: the ring uses no NVLink SHARP resources."""
 MAX_LISTED = 4
 """Max number of GPUs that a hint names."""
 UNSEEN_SECONDS = 5.0
-"""A run ends if the processes on its GPUs were not read for this many seconds plus the duration of a poll.
-
-That is long enough for a restart of the sampler child, or for a GPU that answers slowly.
-"""
+"""A run ends if processes were not read for this long plus a poll: a restart of the sampler child, or a slow GPU."""
 POLL_SECONDS = 5.0
 """Max seconds by which a slow poll extends UNSEEN_SECONDS."""
 EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
@@ -116,10 +106,7 @@ REFUSED = "The scheduler refused the node"
 
 
 def idle_bytes(*, exact: bool) -> int:
-    """Return the max bytes of memory in use with which a GPU counts as idle.
-
-    `exact`: whether NVML's figure excludes the memory that the driver reserves.
-    """
+    """Return the max bytes in use on an idle GPU. `exact`: whether the figure excludes what the driver reserves."""
     return IDLE_BYTES_EXACT if exact else IDLE_BYTES
 
 
@@ -138,10 +125,7 @@ class Skip:
 
 
 def _node_refusals(facts: PreflightFacts) -> Iterator[Skip]:
-    """Yield a Skip for each state of the node that refuses a run, in the order of their precedence.
-
-    A run is refused until the store has been read, because it may contain a hold from before the agent's start.
-    """
+    """Yield a Skip for each state of the node that refuses a run, in the order of their precedence."""
     if not facts.enabled:
         yield Skip(reason="disabled", hint="Set probe.enabled to true to let probes run.")
     yield from _operator_requests(facts)
@@ -257,9 +241,7 @@ GATES = (
     ),
     Gate("low_memory", _memory_sign, "{gpus} that a run takes. Run again when there is more."),
 )
-"""Checks of each GPU in the order of their precedence: first modes of the GPU, then use by others, then missing
-readings, then too little free memory.
-"""
+"""Checks of each GPU in the order of their precedence."""
 _IDLENESS = Gate(
     "busy",
     lambda gpu, facts: (
@@ -288,10 +270,7 @@ def usable_gpus(facts: PreflightFacts) -> tuple[str, ...]:
 
 
 def is_partial(facts: PreflightFacts) -> bool:
-    """Return whether a run would be partial: it would leave out GPUs that fail a check, such as those in use.
-
-    The configuration must allow partial runs, and at least MIN_PARTIAL GPUs must pass all checks.
-    """
+    """Return whether a run would leave out GPUs that fail a check: it may, and at least MIN_PARTIAL GPUs pass."""
     if not facts.partial or (_check_gpus(facts) is None and _check_missing_gpus(facts) is None):
         return False
     return len(_idle_gpus(facts)) >= MIN_PARTIAL
@@ -309,9 +288,8 @@ def _check_gpus(facts: PreflightFacts) -> Skip | None:
 def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the NCCL algorithms to measure; () for those of the probe. `chosen`: those in the configuration.
 
-    NVLink SHARP takes resources of the NVSwitches, and a job that finds none left fails. Therefore a partial run
-    measures only the ring, which does not use NVLink SHARP. In an NVLink fabric that spans several nodes the job may
-    run on another node, so there the ring is the default for all runs.
+    A job that finds no NVSwitch resources left for NVLink SHARP fails. Therefore a partial run measures only the ring,
+    which is also the default in an NVLink fabric of several nodes, where the job may run on another node.
     """
     if facts.alone:
         return ()
@@ -326,8 +304,8 @@ def algorithms(facts: PreflightFacts, chosen: Sequence[str] = ()) -> tuple[str, 
 def interruption(facts: PreflightFacts, used: Collection[str] | None = None) -> Skip | None:
     """Return the Skip with which a run in progress must end; None if it may continue.
 
-    `used`: UUIDs of the run's GPUs; None for all GPUs. The load of these GPUs counts only on a simulated node, because
-    on a real one the run itself causes load.
+    `used`: UUIDs of its GPUs; None for all. Their load counts only on a simulated node: on a real one the run causes
+    it.
     """
     requested = next(_operator_requests(facts), None)
     if requested is not None:

@@ -23,10 +23,9 @@ _LAST = "of the last successful run on all GPUs"
 
 
 class ProbeMetrics:
-    """Metrics of one probe: a frozen dataclass of METRICS. The name of a metric is PREFIX and the attribute's name.
+    """Metrics of one probe: a frozen dataclass of METRICS. The name of a metric is PREFIX and the attribute.
 
-    The attributes below have the same names in each probe. The measured value is in an attribute that is named by the
-    probe's quantity and unit, such as `busbw_bytes_per_second`.
+    The measured value is in an attribute named by quantity and unit, such as `busbw_bytes_per_second`.
     """
 
     PREFIX: ClassVar[str]
@@ -114,18 +113,15 @@ INITIAL: Mapping[str, ProbeMetrics] = {
     )
     for probe in SCHEDULED
 }
-"""Metrics before the first run, by name of the probe. A counter of a scheduled probe starts at 0, so that rate() and
-increase() include the first run. A probe that runs on request has metrics from its first run on.
-"""
+"""Metrics before the first run. Counters of scheduled probes start at 0, so that increase() includes the first run."""
 
 
 def fold_result(
     metrics: Mapping[str, ProbeMetrics], result: ProbeResult, ran: Sequence[ProbeResult] = ()
 ) -> Mapping[str, ProbeMetrics]:
-    """Return the metrics by probe after a run.
+    """Return the metrics by probe after a run. Values are those of the last successful run on all GPUs.
 
-    `ran`: earlier runs that were not skipped, newest last. Values are those of the last successful run on all GPUs. A
-    result of a probe that no longer exists changes nothing.
+    `ran`: earlier runs that were not skipped, newest last. A probe that no longer exists has no metrics.
     """
     table = METRICS.get(result.probe)
     if table is None:
@@ -182,10 +178,7 @@ def _key(result: ProbeResult, measured: Measurement | Comparison, *more: str) ->
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
-    """Return the measured value divided by its reference at the largest size, by the labels of the series.
-
-    `usual` returns the reference of a comparison, or None. An algorithm without a reference is left out.
-    """
+    """Return value divided by reference (`usual`) at the largest size, by the labels of the series."""
     compared = [comparison for comparison in result.comparisons if comparison.dtype == "float32"]
     largest = {_key(result, each): each for each in sorted(compared, key=lambda comparison: comparison.size)}
     return {key: each.value / reference for key, each in largest.items() if (reference := usual(each))}

@@ -17,9 +17,7 @@ ALL_REDUCE = "allreduce"
 NEVER = "never"
 """Schedule of a probe that runs only on request."""
 BUFFERS = 2
-"""Number of buffers that a rank needs for a size, unless the probe states otherwise. Most collectives, and all pair
-exchanges, send from one buffer and receive in another.
-"""
+"""Buffers that a rank needs for a size. Most collectives, and pair exchanges, send from one and receive in another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +28,7 @@ class Setting:
     device: str
     """Device type in torch's notation: cuda or cpu."""
     sizes: tuple[int, ...]
-    """Sizes in the probe's `size_unit`: a small one, whose time is mostly latency, up to one that saturates the GPUs or
-    their links.
-    """
+    """Sizes in the probe's `size_unit`, from one whose time is mostly latency to one that saturates GPUs or links."""
     sizes_if_fit: tuple[int, ...] = ()
     """Larger sizes; each is measured only if the GPUs have enough free memory."""
     deadline: float
@@ -40,9 +36,7 @@ class Setting:
     algorithms: tuple[str, ...] = ("default",)
     """Keys of ALGORITHMS. Each algorithm is measured by a separate set of ranks."""
     min_baseline_ratio: float
-    """A value worse than the host's own median by more than this share is degraded, unless results of this host vary
-    that much.
-    """
+    """Min share of the own median. A lower value is degraded, unless results of this host vary that much."""
 
 
 _GPU = Setting(
@@ -79,8 +73,7 @@ class Probe:
     """Function that computes the value from the median seconds of an operation."""
     raw_quantity: str = ""
     raw_value: Value | None = None
-    """A second value in the same unit, without the factor for the number of ranks, and its name: algorithm bandwidth.
-    """
+    """A second value in the same unit, without the factor for the number of ranks: algorithm bandwidth."""
     higher_is_better: bool = True
     operations: tuple[str, ...]
     """Names of the operations to time, as in the TABLE of the worker's operations.py."""
@@ -93,15 +86,11 @@ class Probe:
     memory: Callable[[int], int] = lambda size: BUFFERS * size
     """Function that returns the bytes of memory that the buffers of one rank need for a size."""
     worker: Path = Path(__file__).parents[1] / "worker"
-    """Folder of the rank program. It is run by its path, because the interpreter that has torch need not have
-    gpumon.
-    """
+    """Folder of the rank program, which runs by its path: an interpreter with torch need not have gpumon."""
     gpu: Setting = _GPU
     cpu: Setting = _CPU
     schedule: str = NEVER
-    """When the probe runs unless the configuration states otherwise: an interval such as 6h, crontab text such as
-    `0 3 * * sun`, or never. Health checks evaluate the results of a probe that runs by schedule.
-    """
+    """Default schedule: an interval such as 6h, crontab text such as `0 3 * * sun`, or never."""
     jitter: float = 600.0
     """Max seconds by which a scheduled run is randomly delayed, so that nodes do not run at the same time."""
     initial_delay: float = 60.0
@@ -128,10 +117,7 @@ ALGORITHMS: Mapping[str, Mapping[str, str]] = {
 
 
 def participating_bytes(size: int, ranks: int) -> int:
-    """Return how many bytes of an array of `size` bytes a collective uses if it divides the array among the ranks.
-
-    Each share is rounded down to a multiple of ALIGNMENT, but not to 0.
-    """
+    """Return the bytes of an array that equal shares use, each rounded down to a multiple of ALIGNMENT but not to 0."""
     return ranks * max(ALIGNMENT, size // ranks // ALIGNMENT * ALIGNMENT)
 
 
@@ -145,11 +131,7 @@ def _bandwidth(
     gpu: Setting = _GPU,
     schedule: str = NEVER,
 ) -> Probe:
-    """Return a probe that measures bus bandwidth as nccl-tests defines it.
-
-    `factor`: ratio of bus bandwidth to algorithm bandwidth, by number of ranks. `used`: bytes that an operation uses of
-    an array, by size in bytes and number of ranks.
-    """
+    """Return a probe that measures bus bandwidth as nccl-tests defines it: `used` bytes per second, times `factor`."""
 
     def algorithm_bandwidth(size: int, ranks: int, seconds: float) -> float:
         return used(size, ranks) / seconds

@@ -14,9 +14,7 @@ from gpumon.probe.core.probes import GIB, MIB
 from gpumon.probe.core.result import Comparison, Measurement
 
 NEAR = 4
-"""Max ratio of a published size to the measured size that it is used for. Bandwidth grows little with larger sizes
-(8 H200: 2 % from 4 to 16 GiB).
-"""
+"""Max ratio of published to measured size. Bandwidth grows little with size (8 H200: 2 % from 4 to 16 GiB)."""
 
 _ML = "stas00/ml-engineering, network/README.md"
 _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
@@ -76,19 +74,13 @@ TABLE: tuple[Published, ...] = (
     _row(_B300, 8, 16 * GIB, 845, "NVIDIA/nccl#2140, size not given, assumed 16 GiB"),
     _row(_B300, 8, 16 * GIB, 695, "NVIDIA/nccl#2140, size not given, assumed 16 GiB", algorithm="ring"),
 )
-"""Published bandwidths. Rows of one product, number of ranks and algorithm are sorted by size.
-
-Only boards with SXM GPUs are listed. With PCIe cards the expected bandwidth depends on whether NVLink bridges are
-installed.
-"""
+"""Published bandwidths, sorted by size, of boards with SXM GPUs. Those of PCIe cards depend on their NVLink bridges."""
 
 
 def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = True) -> SourcedFigure | None:
     """Return the published bandwidth at the size nearest to the measured one, with its source; None if there is none.
 
-    If a smaller and a larger size are equally near, the smaller is used. Larger sizes count only up to NEAR times the
-    measured size, and are needed because hosts reach the figure for a much smaller size even without NVLink SHARP.
-    `sharp`: False if NVLink SHARP is disabled on this host. Then the figure is that of the ring algorithm.
+    Sizes count only up to NEAR times the measured one. Without NVLink SHARP (`sharp`) the figure is that of the ring.
     """
     if measurement.operation != "all_reduce":
         return None
@@ -102,11 +94,9 @@ def figure(model: str, ranks: int, measurement: Measurement, *, sharp: bool = Tr
 
 
 def gain(model: str, ranks: int, size: int) -> float | None:
-    """Return a lower limit of the ratio of default to ring bandwidth in an all-reduce of `size` bytes.
+    """Return a lower limit of the ratio of default to ring bandwidth at `size` bytes; None if unknown or not above 1.
 
-    It is the published bandwidth of the default algorithm at a size up to this, divided by that of the ring at this or
-    a larger size, because bandwidth grows with the size. Return None if one of them is not published, or if the default
-    algorithm (with NVLink SHARP) is not faster.
+    It is the default up to this size divided by the ring from this size on, because bandwidth grows with the size.
     """
     default = max((row.busbw for row in _rows(model, ranks, "default") if row.bytes <= size), default=None)
     ring = min((row.busbw for row in _rows(model, ranks, "ring") if row.bytes >= size), default=None)
@@ -120,9 +110,7 @@ def _rows(model: str, ranks: int, algorithm: str) -> Iterator[Published]:
 
 
 LEVEL = 1.1
-"""Max ratio of default to ring bandwidth with which the default algorithm counts as no faster than the ring. With
-NVLink SHARP it is about a third faster.
-"""
+"""Max ratio of default to ring that counts as no faster. With NVLink SHARP it is about a third faster."""
 
 LOST = (
     "That is the ring's level, and the ring is as usual: NVLink SHARP is lost, and the links are ok. Check the fabric "
@@ -140,10 +128,9 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 
 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
-    """Return a sentence on the cause of a low bandwidth, from a comparison of NCCL's default and ring algorithms.
+    """Return a sentence on the cause of a low bandwidth of default or ring; "" if none is low, or one is unknown.
 
-    Each algorithm is represented by its largest float32 size. Return "" if one of them was not measured, or if the
-    bandwidth of neither is too low.
+    Each algorithm is represented by its largest float32 size.
     """
     default, ring = _largest_comparisons(compared)
     if default is None or ring is None or not (default.below_reference or ring.below_reference):
@@ -159,11 +146,7 @@ def compare_algorithms(compared: Sequence[Comparison]) -> str:
 
 
 def missing_gain(compared: Sequence[Comparison], gain: Callable[[int], float | None]) -> str:
-    """Return a sentence if NVLink SHARP seems to be missing according to published figures, otherwise "".
-
-    `gain` returns the published ratio of default to ring bandwidth at a size in bytes, or None. A loss is reported if
-    at most half of the published gain is measured, because hosts differ by a few percent.
-    """
+    """Return a sentence if at most half of the published gain is measured, because hosts differ; otherwise ""."""
     default, ring = _largest_comparisons(compared)
     if default is None or ring is None or default.size != ring.size:
         return ""

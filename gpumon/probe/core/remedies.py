@@ -42,10 +42,7 @@ TORCH = (2, 6)
 
 
 def torch_installation(python: str) -> str:
-    """Return the command that installs PyTorch for the interpreter `python`.
-
-    If `python` is gpumon's own interpreter and has no pip, the command installs PyTorch in a new environment instead.
-    """
+    """Return the command that installs PyTorch for the interpreter `python`, in a new environment if it has no pip."""
     own = python == sys.executable and find_spec("pip") is None
     new = "sudo python3 -m venv /opt/torch && sudo /opt/torch/bin/python"
     return f"{new if own else python} -m pip install 'torch>={TORCH[0]}.{TORCH[1]}'"

@@ -63,8 +63,7 @@ class Measurement(Measured):
     """A measured value, from the median time of the operation, with the times and the check of the data."""
 
     raw_value: Figure | None = None
-    """The value without the probe's factor for the number of ranks (algorithm bandwidth); None without such a factor.
-    """
+    """The value without the factor for the number of ranks (algorithm bandwidth); None without such a factor."""
     iterations: Count
     latency_seconds: Mapping[str, Figure]
     """Seconds by percentile: p50, p95, p99. The time of one operation is that of its slowest rank."""
@@ -134,8 +133,7 @@ class Pair:
     bandwidth_bytes_per_second: Figure
     """Bytes per second in each direction, in the fastest exchange of the pair."""
     wrong_elements: tuple[Count, Count] = (0, 0)
-    """Number of wrong elements in the data that the second rank received from the first, and in the opposite direction.
-    """
+    """Number of wrong elements in the data that the second rank received, and in that of the first."""
     wrong_send_elements: tuple[Count, Count] = (0, 0)
     """Number of wrong elements in the send buffers of the first and of the second rank."""
     direct: bool | None = None
@@ -166,9 +164,7 @@ class ProbeResult:
     probe: str
     outcome: str
     reason: str = ""
-    """For a skip, one of SKIP_REASONS. For a failure, setup or ranks. For a timeout, the stage or unkillable. For a
-    degraded run, the reference that it is below: baseline, expected, drift or limit.
-    """
+    """One of SKIP_REASONS; setup or ranks; a stage or unkillable; or the reference that a degraded run is below."""
     hint: str = ""
     """Explanation of the outcome and what the operator should do; empty if there is none."""
     trigger: str = "schedule"
@@ -207,10 +203,7 @@ def to_document(result: ProbeResult) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any]) -> ProbeResult:
-    """Return the result from a dict that `to_document` made. Unknown members are ignored.
-
-    Raise ValueError if the dict is invalid.
-    """
+    """Return the result from a dict of `to_document`; ignore unknown members. Raise ValueError if it is invalid."""
     result = _decoder().validate_python(document)
     if result.ended > LATEST:
         raise ValueError(f"{result.started:.0f} is no time")
@@ -234,15 +227,10 @@ class ProbeCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest:
-    """The answer to a client that requested a run.
-
-    A request for the probe that already runs returns the id of that run.
-    """
+    """The answer to a client that requested a run. A run of this probe that is in progress is not repeated."""
 
     id: str
-    """Id of the run that was started, is in progress, or was skipped; empty if the request was refused without a
-    result.
-    """
+    """Id of the run that was started, is in progress, or was skipped; empty if there is no result."""
     accepted: bool
     """Whether this request started the run."""
     reason: str = ""
@@ -254,9 +242,8 @@ class ProbeRequest:
 def current_result(runs: Sequence[ProbeResult], probe: str) -> ProbeResult | None:
     """Return the run that determines the current state of a probe; None if the probe has no run.
 
-    The newest run determines it, unless an earlier run had a fault that no later success covers: then that earlier run
-    does. A success covers a fault if it used all GPUs of the host, or all GPUs of the run with the fault.
-    `runs`: newest last, without skips.
+    It is the newest, unless an earlier run had a fault that no later success covers, with all GPUs of the host or of
+    that run. `runs`: newest last, without skips.
     """
     current: ProbeResult | None = None
     later: list[ProbeResult] = []

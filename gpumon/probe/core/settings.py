@@ -70,10 +70,9 @@ _COMPARED = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """Times of the scheduled runs of one probe.
+    """Times of the scheduled runs of one probe: every `interval` seconds, or by `cron` in the time zone of the host.
 
-    `interval`: seconds between two runs, or None for `cron`: crontab text in the time zone of the host. `jitter`: max
-    random delay of a run in seconds. `initial_delay`: seconds until the first run, if there is an interval.
+    `jitter`: max random delay of a run in seconds. `initial_delay`: seconds until the first run, with an interval.
     """
 
     interval: float | None = None

@@ -15,32 +15,23 @@ _NONE = ProbeCounters()
 MAX_RESULTS = 200
 """Max number of results of a probe in memory, whatever their outcome. While jobs run, most of them are skips."""
 AFTERGLOW_SECONDS = 3.0
-"""Seconds after a run in which a GPU's readings may still show the run's load: two later polls may cover part of the
-run.
-"""
+"""Seconds after a run in which readings may still show its load: two later polls may cover part of the run."""
 MAX_COMPLETED_RUNS = 20
 """Max number of results of a probe in memory that are not skips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeState:
-    """State of the probes in the Report: metrics, results, and the run in progress.
-
-    MAX_RESULTS and MAX_COMPLETED_RUNS apply to each probe separately.
-    """
+    """State of the probes in the Report. MAX_RESULTS and MAX_COMPLETED_RUNS apply to each probe separately."""
 
     metrics: Mapping[str, ProbeMetrics] = field(default_factory=dict)
     """Metrics by name of the probe, for scheduled probes and those that have run."""
     history: tuple[ProbeResult, ...] = ()
     """The newest results of all probes, including skipped runs, newest last."""
     ran: tuple[ProbeResult, ...] = ()
-    """The newest results of all probes that are not skips, newest last. Results that determine a probe's current state
-    are never dropped.
-    """
+    """The newest results that are not skips, newest last; never without those that determine the current state."""
     good: tuple[ProbeResult, ...] = ()
-    """Results with the outcome ok, from which baselines are computed, newest last. Their number is limited for each set
-    of conditions and in all.
-    """
+    """Results with the outcome ok, from which baselines are computed, newest last (`good_runs`)."""
     running: str | None = None
     """Id of the run in progress; None if there is none."""
     running_probe: str = ALL_REDUCE
@@ -57,13 +48,9 @@ class ProbeState:
     """Wall time of the next scheduled run of each scheduled probe, in seconds since the epoch, by name of the probe."""
     began_at: float = 0.0
     ended_at: Mapping[str, float] = field(default_factory=dict)
-    """Uptime at which the agent began, and at which the last run that was not skipped ended, by name of the probe, in
-    seconds.
-    """
+    """Uptime in seconds at which the agent began, and at which the last run of a probe that was not skipped ended."""
     free_since: float | None = None
-    """Uptime of the agent, in seconds, since which no process uses a GPU, all GPUs are readable, and no hold,
-    maintenance or release is active; None while the node is not free.
-    """
+    """Uptime since which no process uses a GPU, all are readable, and no hold, maintenance or release is active."""
     unkillable: tuple[int, ...] = ()
     """Pids of ranks that SIGKILL does not end."""
 
@@ -89,10 +76,7 @@ def begin_run(state: ProbeState, run: str, probe: str, gpus: tuple[str, ...] = (
 
 
 def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: float = 0.0) -> ProbeState:
-    """Return the state after a run ended or was skipped.
-
-    `at` and `uptime`: now, in seconds on the boot clock and since the agent's start.
-    """
+    """Return the state after a run. `at`, `uptime`: now, in seconds on the boot clock and since the agent's start."""
     own = state.running in {None, result.id}  # another run may have begun before this result was stored
     if own and state.gpus:
         state = replace(state, gpus=(), loaded=state.gpus, loaded_until=at + AFTERGLOW_SECONDS)
@@ -106,11 +90,7 @@ def end_run(state: ProbeState, result: ProbeResult, *, at: float = 0.0, uptime: 
 
 
 def restore(state: ProbeState, results: Sequence[ProbeResult], counters: Mapping[str, ProbeCounters]) -> ProbeState:
-    """Return the state with the stored results and run counts added. The store is read after the agent's start.
-
-    `results`: stored results, newest last. `counters`: stored counts by name of the probe. The counts since the
-    agent's start, which are in `state`, are added to them.
-    """
+    """Return the state with the stored results, newest last, and run counts by probe added to those since the start."""
     metrics, since = state.metrics, state.history
     counted = state.metrics
     stored = {result.id for result in results}
@@ -152,10 +132,7 @@ def _append(state: ProbeState, result: ProbeResult) -> ProbeState:
 def _newest_results(
     results: Sequence[ProbeResult], result: ProbeResult, limit: int, needed: Collection[str] = ()
 ) -> tuple[ProbeResult, ...]:
-    """Return the results with `result` added.
-
-    Drop the oldest results of the same probe beyond `limit`, except those whose id is in `needed`.
-    """
+    """Return the results with `result`, without the oldest of its probe beyond `limit` whose id is not `needed`."""
     same = [run.id for run in results if run.probe == result.probe and run.id not in needed]
     crowded = set(same[: max(0, len(same) + 1 - limit)])
     return (*(run for run in results if run.id not in crowded), result)

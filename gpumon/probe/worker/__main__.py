@@ -42,10 +42,7 @@ def raise_oom_score() -> None:
 
 
 def read_steps(steps: queue.Queue[dict[str, Any]], reporter: Reporter) -> None:
-    """Put each step from standard input into the queue.
-
-    End this process with status 3 when standard input closes, and with status 1 after an invalid step.
-    """
+    """Put each step into the queue. End this process when standard input closes (status 3) or a step is invalid (1)."""
     try:
         for line in iter(INPUT.readline, b""):
             steps.put(json.loads(line))
@@ -56,10 +53,7 @@ def read_steps(steps: queue.Queue[dict[str, Any]], reporter: Reporter) -> None:
 
 
 def main() -> int:
-    """Run a rank until the agent orders it to end.
-
-    Return the exit status: 0 (also without torch), 1 for an error, 3 if its parent is not the agent, or STOPPED.
-    """
+    """Run a rank. Return the exit status: 0, 1 for an error, 3 if its parent is not the agent, or STOPPED."""
     orders = json.loads(INPUT.readline())
     fault = Fault(orders["fault"], orders["rank"])
     reporter = Reporter(orders["result"], fault)

@@ -43,10 +43,7 @@ class Fault:
             os.kill(os.getpid(), signal.SIGSEGV)
 
     def delay(self, peer: Optional[int] = None) -> None:  # noqa: UP045 - Python 3.9
-        """Sleep if the fault is one that delays operations, or exchanges with this peer.
-
-        `peer`: the other rank of an exchange; None if all ranks take part.
-        """
+        """Sleep if the fault delays exchanges with this peer or, for None, operations of all ranks."""
         if self._kind == "sleep" or (self._kind == "link" and (peer is None or peer in self._peers)):
             time.sleep(float(self._rest))
 

@@ -17,9 +17,7 @@ from gpumon_rank.channel import StopRequest
 from gpumon_rank.faults import Fault
 
 PERIOD = 1021
-"""Number of float32 elements after which the pattern repeats. It is a prime, so that a block in the wrong place is
-detected.
-"""
+"""Number of float32 elements after which the pattern repeats: a prime, to detect a block in the wrong place."""
 TILE_ELEMENTS = 1 << 20
 EXACT_BFLOAT16 = 256
 """Largest number up to which bfloat16 holds every whole number."""
@@ -28,10 +26,7 @@ LARGEST = 1e38
 
 
 class Pattern:
-    """The pattern for buffers of one data type on one device.
-
-    `summed`: whether the collective adds up the buffers of all ranks.
-    """
+    """The pattern for buffers of one data type on one device. `summed`: whether the collective adds up all buffers."""
 
     def __init__(self, torch: Any, dtype: str, device: Any, ranks: int, *, summed: bool) -> None:
         self.dtype = getattr(torch, dtype)
@@ -48,9 +43,7 @@ class Pattern:
         copies = max(1, TILE_ELEMENTS // period)
         self._tile = torch.arange(period, dtype=self.dtype, device=device).repeat(copies)
         self.turn = 0
-        """Number of the checked operation. It changes the pattern, so that data of an earlier operation is detected as
-        wrong.
-        """
+        """Number of the checked operation, which changes the pattern, so that earlier data is wrong."""
 
     def mark(self, number: int) -> int:
         """Return what `fill` adds to the pattern of a sender. For all-to-all, `number` is a sender and a receiver."""
@@ -96,19 +89,16 @@ ALIGNMENT = 16
 
 
 def share(elements: int, ranks: int, width: int) -> int:
-    """Return how many elements of an array each rank holds: a multiple of ALIGNMENT bytes, rounded down, but not 0.
+    """Return the elements that each rank holds: a multiple of ALIGNMENT bytes, rounded down, but not 0.
 
-    `elements`: of the whole array. `width`: bytes of an element. The agent computes the same in `participating_bytes`.
+    `width`: bytes of an element. The agent computes the same in `participating_bytes`.
     """
     aligned = ALIGNMENT // width
     return max(aligned, elements // ranks // aligned * aligned)
 
 
 class Operation(ABC):
-    """An operation that a rank times at one size, with the buffers of this rank.
-
-    Most subclasses are collectives of torch.distributed; two copy between host and GPU.
-    """
+    """An operation that a rank times at one size, with its buffers: a collective of torch.distributed, or a copy."""
 
     SUMS = False
     """Whether the operation adds up the buffers of the ranks."""
@@ -307,10 +297,7 @@ TABLE: dict[str, type[Operation]] = {
 
 
 def exchange(group: Any, out: Any, to: int, into: Any, source: int) -> None:
-    """Send `out` to rank `to` and receive `into` from rank `source` at the same time.
-
-    Return when both are done; with NCCL, when both are queued on the current stream.
-    """
+    """Send and receive at the same time. Return when both are done or, with NCCL, queued on the current stream."""
     operations = [group.P2POp(group.isend, out, to), group.P2POp(group.irecv, into, source)]
     for work in group.batch_isend_irecv(operations):
         work.wait()

@@ -53,10 +53,7 @@ class Rank:
         }
 
     def run(self) -> None:
-        """Run all stages, and the steps that the agent requests until it ends the pass.
-
-        If torch is not installed, report that to the agent and return. Exceptions raised by torch are not caught.
-        """
+        """Run all stages, and the steps that the agent requests. If torch is not installed, report that and return."""
         self._reporter.enter("import")
         if importlib.util.find_spec("torch") is None:
             self._reporter.frame(absent="torch")
