@@ -201,11 +201,6 @@ def test_partial_run_does_not_hide_the_current_result() -> None:
     assert "ok, 1 h 14 min ago: busbw 474 GB/s at 8 GiB, 4 of 8 GPUs (4 to 7), nccl." in text
 
 
-def test_time_of_the_first_run_is_shown() -> None:
-    """Before any run, the status shows when the first is due."""
-    assert "The first run is due at 2025-11-20T12:00:07" in status(samples.before_any_run(samples.healthy()))
-
-
 def test_recent_errors_are_shown() -> None:
     """Newest first, with count, meaning and action; historical and cancelled errors are left out."""
     event = example.event()

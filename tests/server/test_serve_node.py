@@ -14,7 +14,6 @@ from serving import BEARER, ServedNode, ask, is_problem
 
 from gpumon.outputs.responses.base import ResponseModel
 from gpumon.outputs.responses.probes import RunningResponse
-from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.state import ProbeState
 
 STAMP = samples.STAMP
@@ -109,18 +108,6 @@ def test_alerts_are_filtered(node: ServedNode, port: int, query: str, rules: set
     """By state and severity."""
     node.report = samples.troubled_node()
     assert {each["rule"] for each in ask(port, f"/api/v1/alerts?{query}").document["alerts"]} == rules
-
-
-def test_probes_are_filtered(port: int) -> None:
-    """By time and number, the newest first."""
-    probes = ask(port, "/api/v1/probes?since=5h30m&limit=3").document["probes"]
-    assert [probe["id"] for probe in probes] == [example.run(hours).id for hours in range(3)]
-    assert len(ask(port, "/api/v1/probes?since=2h30m").document["probes"]) == 3
-    named = ask(port, "/api/v1/probes?since=2h30m&probe=allreduce").document["probes"]
-    assert [each["probe"] for each in named] == ["allreduce"] * 3
-    unknown = ask(port, "/api/v1/probes?probe=broadcast")
-    assert is_problem(unknown, 404)
-    assert unknown.document["probes"] == list(PROBES)
 
 
 def test_links_of_one_gpu(port: int) -> None:

@@ -224,18 +224,6 @@ def test_the_socket_of_a_killed_agent_is_replaced(path: Path) -> None:
     assert not victim.exists()
 
 
-def test_no_token_is_sent_to_a_port_of_this_host(tmp_path: Path) -> None:
-    """Another program may have bound the agent's port; the token goes to a URL that the operator gave."""
-    token = tmp_path / "token"
-    token.write_text("a-token-of-this-test")
-    with socket.create_server(("127.0.0.1", 0)) as squatter:
-        squatter.settimeout(0.0)
-        with pytest.raises(ClientError, match="no agent answers"):
-            Client(tmp_path / "gpumon.sock", token).change("POST", HOLD, ())
-        with pytest.raises(BlockingIOError):
-            squatter.accept()
-
-
 def test_documents_over_the_socket_are_those_over_tcp(path: Path) -> None:
     """The API is the same."""
     with serve(path, ServedNode()):

@@ -188,15 +188,6 @@ def test_a_stuck_gpu_that_was_released_is_tried_at_once(node: ReleasedNode) -> N
     node.until(lambda: node.up() == EVERY, 30.0)
 
 
-def test_a_release_is_bounded(stopped_node: ReleasedNode) -> None:
-    """A release without a positive duration up to release.max_seconds is refused and changes nothing."""
-    for seconds in (0.0, -1.0, 61.0, float("inf"), float("nan")):
-        answer = stopped_node.release(seconds)
-        assert "release.max_seconds, which is 60" in answer.refused
-        assert answer.remedy
-    assert not stopped_node.releases()
-
-
 def test_a_repeated_release_replaces_the_first_and_ends_on_request(
     node: ReleasedNode, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -125,6 +125,8 @@ def test_an_invalid_request_changes_nothing(agent: TimeWindowsOnly) -> None:
     for seconds, reason, owner in (
         (0.0, "x", ""),
         (3601.0, "x", ""),
+        (float("inf"), "x", ""),
+        (float("nan"), "x", ""),
         (60.0, " ", ""),
         (60.0, "a\tb", ""),
         (60.0, "x" * (MAX_REASON_LENGTH + 1), ""),

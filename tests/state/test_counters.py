@@ -75,12 +75,6 @@ def test_a_counter_that_restarts_twice_adds_up() -> None:
     assert counts[ENERGY][""].total == 1000.0 + 100.0 + 3.0
 
 
-def test_a_falling_counter_adds_nothing() -> None:
-    counts = exported_counts(*({ENERGY: {"": float(raw)}} for raw in range(1000, 0, -10)))
-
-    assert counts[ENERGY][""].total == 1000.0
-
-
 def test_errors_long_after_a_reset_are_counted() -> None:
     """Two errors, a reset, and one later error make a total of three."""
     counts = exported_counts(*({ENERGY: {"": raw}} for raw in (2.0, 0.0, 0.0, 0.0, 1.0)))

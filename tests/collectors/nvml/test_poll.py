@@ -234,15 +234,6 @@ def test_one_failing_call_affects_one_row(tmp_path: Path) -> None:
     assert set(snapshot.errors) == {"fast,Unknown"}
 
 
-def test_a_gpu_on_which_every_call_fails_has_a_fault(tmp_path: Path) -> None:
-    getters = '{"nvmlDeviceGetUtil*": 999, "nvmlDeviceGet[!HUI]*": 999}'
-    with open_poll(folder=tmp_path, text=f"gpus: {{1: {{fail: {getters}}}}}") as poll:
-        faults = [gpu.fault for gpu in poll.poll().gpus]
-
-    assert faults[1] == "unknown"
-    assert not any(faults[:1] + faults[2:])
-
-
 def test_a_denied_call_names_its_row(tmp_path: Path) -> None:
     with open_poll(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:
         poll.poll()
@@ -276,21 +267,15 @@ def test_gpus_bound_to_vfio_are_never_opened(tmp_path: Path) -> None:
         assert len(poll.poll().gpus) == 7
 
 
-def test_an_unloaded_driver_ends_the_poll(tmp_path: Path) -> None:
-    """When the driver is unloaded, the poll raises and releases its handles, and no GPU has a fault."""
+@pytest.mark.parametrize(
+    ("change", "error"), [("driver: not_loaded", "DriverNotLoaded"), ('driver_version: "610.43.02"', "Unknown")]
+)
+def test_an_unloaded_or_upgraded_driver_ends_the_poll(tmp_path: Path, change: str, error: str) -> None:
+    """The poll raises and releases its handles, and no GPU has a fault."""
     with open_poll(folder=tmp_path) as poll:
         poll.poll()
-        poll.simulation.edit("driver: not_loaded")
-        with pytest.raises(NvmlError, match="DriverNotLoaded"):
-            poll.poll()
-
-
-def test_an_upgraded_driver_ends_the_poll(tmp_path: Path) -> None:
-    """When the driver is upgraded, every call fails: the poll raises, and no GPU has a fault."""
-    with open_poll(folder=tmp_path) as poll:
-        poll.poll()
-        poll.simulation.edit('driver_version: "610.43.02"')
-        with pytest.raises(NvmlError, match="Unknown"):
+        poll.simulation.edit(change)
+        with pytest.raises(NvmlError, match=error):
             poll.poll()
 
 

@@ -33,20 +33,19 @@ def test_a_fabric_manager_that_does_not_run_is_a_failure() -> None:
     assert not ward.go_on(90).verdicts
 
 
-def test_a_fabric_manager_that_no_gpu_needs_may_be_down() -> None:
-    ward = Ward(gpus=2)
-    ward.node(fabric_manager_up=0.0)
-    for index in range(2):
-        ward.gpu(index, state={"peers": {}, "fabric": Fabric(state=0.0)})
-    assert not ward.go_on(600, every=15).verdicts
-
-
-def test_a_fabric_manager_on_a_compute_tray_may_be_down() -> None:
-    """A stopped fabric manager raises no verdict on a compute tray, because the switch trays run it."""
+@pytest.mark.parametrize(
+    "unneeded",
+    [
+        {"peers": {}, "fabric": Fabric(state=0.0)},
+        {"fabric": Fabric(state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")},
+    ],
+    ids=["no NVSwitches", "a compute tray, whose switch trays run it"],
+)
+def test_a_fabric_manager_that_no_gpu_needs_may_be_down(unneeded: dict[str, object]) -> None:
     ward = Ward(gpus=4)
     ward.node(fabric_manager_up=0.0)
     for index in range(4):
-        fabric(ward, index, state=3.0, status=0.0, cluster_uuid="0c7e", clique_id="2")
+        ward.gpu(index, state=unneeded)
     assert not ward.go_on(600, every=15).verdicts
 
 
