@@ -18,10 +18,7 @@ Key = tuple[str, str, int, bool]
 
 
 class EventGrouper:
-    """Groups error observations into events.
-
-    The grouper holds the open events of this boot, and adds further observations of an error to its open event.
-    """
+    """Groups error observations into events. It holds the open events of this boot."""
 
     def __init__(self, boot_id: str, new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12]) -> None:
         self._boot_id = boot_id

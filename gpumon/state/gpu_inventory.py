@@ -178,10 +178,7 @@ def read_bus(inventory: GpuInventory, bus: PciBus) -> GpuInventory:
 
 
 def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuInventory:
-    """Return the inventory after the store was read.
-
-    Add each stored GPU that is expected, even if it is not on the bus, unless it is passed through or excluded.
-    """
+    """Return the inventory with the stored GPUs that are expected, unless they are passed through or excluded."""
     by_address = {gpu.bus_id: gpu for gpu in stored.gpus}
     # The store does not keep why a GPU is no longer expected.
     taken = {gpu.bus_id for gpu in stored.gpus if gpu.expected}
@@ -205,10 +202,7 @@ def restore(inventory: GpuInventory, stored: StoredState, boot_id: str) -> GpuIn
 
 
 def accept(inventory: GpuInventory, acceptance: Acceptance) -> GpuInventory:
-    """Return the inventory after an acceptance: without the GPUs accepted as gone, and with the accepted numbers.
-
-    These are the number of GPUs (unless `acceptance.count` is None), and the number of PCIe lanes of some GPUs.
-    """
+    """Return the inventory without the GPUs accepted as gone, and with the accepted numbers of GPUs and lanes."""
     gpus = dict(inventory.gpus)
     for bus_id, gpu in inventory.gpus.items():
         if gpu.uuid in acceptance.lanes and gpu.stored is not None:

@@ -201,19 +201,12 @@ def _link_sums(counters: Mapping[str, Counts]) -> dict[str, dict[str, float]]:
 
 @cache
 def busy_rows() -> tuple[str, ...]:
-    """Return the names of the rows of Gpu that measure how much the GPU is used.
-
-    These are the rows that are always integrals. An integral that replaces an unsupported driver counter is not
-    included.
-    """
+    """Return the names of the rows of Gpu that measure its use. They are always integrals."""
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
 def without_own_use(reading: GpuReading) -> GpuReading:
-    """Return the reading with the increments of `busy_rows` set to 0, for a GPU that the agent's probe uses.
-
-    The observed seconds (`watched`) are set to 0 too: the time since the last reading does not count as observed.
-    """
+    """Return the reading without use and observed time, for a GPU that the agent's probe uses."""
     unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in reading.increments}
     return replace(reading, watched=0.0, increments={**reading.increments, **unused})
 

@@ -135,10 +135,9 @@ def limit_gpus(states: Iterable[GpuState]) -> tuple[tuple[GpuState, ...], Counte
 
 
 def limit_node(node: Node, dropped: Mapping[str, float]) -> Node:
-    """Return the metrics of the node without the series beyond MAX_SERIES.
+    """Return the metrics of the node without the series beyond MAX_SERIES. `dropped`: those of the GPUs now.
 
-    `dropped_series_total` is, by reason, the highest number of series that were dropped at one time. `dropped`: those
-    of the GPUs now.
+    `dropped_series_total` is, by reason, the highest number of series that were dropped at one time.
     """
     cut, before = Counter(dropped), node.dropped_series_total or {}
     node = replace(

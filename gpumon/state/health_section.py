@@ -49,7 +49,7 @@ def _restore(health: Health, stored: StoredState, step: Step) -> Health:
 def evaluate(report: Report, now: Now, settings: ReducerSettings) -> Report:
     """Return the Report after an evaluation of all checks.
 
-    Until the store has been read, but at most MAX_STORE_WAIT_SECONDS after the start, return the Report unchanged.
+    The first one waits for the store, at most MAX_STORE_WAIT_SECONDS after the start.
     """
     if not report.agent.restored and now.uptime < MAX_STORE_WAIT_SECONDS:
         return report

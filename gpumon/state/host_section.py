@@ -47,10 +47,7 @@ def _read(host: HostState, snapshot: HostSnapshot, step: Step) -> HostState:
 
 
 def node_rows(host: HostState, denied: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the rows of Node that the host child provides, by name.
-
-    `denied` is the current row `collector_denied`.
-    """
+    """Return the rows of Node that the host child provides, by name. `denied`: the row `collector_denied`."""
     snapshot = host.current
     running = {} if snapshot is None else _running(host)
     readers = host.snapshot.values if host.snapshot else ()

@@ -24,10 +24,7 @@ was stopped.
 
 
 class Monitor:
-    """Holds the latest Report and applies messages to it.
-
-    `take` is called from the main loop only. Any thread may read `latest`.
-    """
+    """Holds the latest Report, which any thread may read, and applies messages to it in the main loop."""
 
     def __init__(self, first: Report, settings: ReducerSettings) -> None:
         self.latest = first
@@ -51,10 +48,7 @@ class Monitor:
             listener()
 
     def beat(self) -> None:
-        """Add the time since the last call of `beat` or `take`, at most MAX_BEAT_SECONDS, to the uptime.
-
-        Call it every BEAT_SECONDS.
-        """
+        """Add the time since the last call of `beat` or `take` to the uptime. Call it every BEAT_SECONDS."""
         self._now()
 
     def _now(self) -> Now:

@@ -1,7 +1,4 @@
-"""Inventory of InfiniBand and RoCE ports: which are present, and which are expected after restarts and reboots.
-
-Pure.
-"""
+"""Inventory of InfiniBand and RoCE ports: which are present, and which are expected after restarts. Pure."""
 
 from __future__ import annotations
 
@@ -73,10 +70,7 @@ def read(
     complete: bool,
     patterns: PortPatterns = NO_PATTERNS,
 ) -> PortInventory:
-    """Return the inventory after a reading of the ports.
-
-    `complete` is True if the reading lists every port, so that an expected port that it does not list is missing.
-    """
+    """Return the inventory after a reading of the ports. `complete`: a port that it does not list is missing."""
     before = {(port.device, port.port): port for port in inventory.ports}
     counters = dict(inventory.counters)
     current = _with_roles(inventory, read_ports.ports, patterns)
@@ -118,10 +112,7 @@ def _with_roles(
 
 
 def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInventory:
-    """Return the inventory with the stored ports added.
-
-    Expected ports that are absent become missing only when `read` next gets a snapshot that lists every port.
-    """
+    """Return the inventory with the stored ports. Absent ones become missing at the next complete reading."""
     records = {row.identity: row for row in stored}
     for identity, record in inventory.records.items():
         before = records.get(identity, record)
@@ -137,10 +128,7 @@ def restore(inventory: PortInventory, stored: Iterable[PortRecord]) -> PortInven
 
 
 def accept(inventory: PortInventory, down: Collection[str], slow: Mapping[str, float]) -> PortInventory:
-    """Return the inventory after the operator accepted the ports `down` as down or gone, and the speeds `slow`.
-
-    Both are by identity of the port. Speeds are in bytes per second.
-    """
+    """Return the inventory after the ports `down` and the speeds `slow` in bytes/s, by identity, were accepted."""
     records = dict(inventory.records)
     for identity in records.keys() & set(down):
         records[identity] = replace(records[identity], expected=False)
@@ -273,10 +261,7 @@ def _without(missing: Iterable[MissingPort], identities: Collection[str]) -> tup
 
 
 def _find_missing(inventory: PortInventory, before: Mapping[Place, PortReading], now: Now) -> PortInventory:
-    """Return the inventory with `missing` updated, and with replaced ports no longer expected.
-
-    `before` has the ports of the previous snapshot.
-    """
+    """Return the inventory with `missing` and replaced ports updated. `before`: the ports of the previous snapshot."""
     here = inventory.here.values()
     already_missing = {port.identity: port for port in inventory.missing}
     long_missing = [port.identity for port in inventory.missing if now.uptime - port.since >= SETTLING_SECONDS]
@@ -320,10 +305,8 @@ def _absent_ports(records: Records, here: Collection[str]) -> list[PortRecord]:
 def _replace_missing(records: Records, here: Collection[str], long_missing: Collection[str]) -> Records:
     """Return the records, with missing ports that other ports replace marked as no longer expected.
 
-    A port of `long_missing` is replaced if a new port is at the same address, or if at least as many new ports are in
-    use as ports are missing. Only ports of the same link layer count. A port is new if it appeared after the last
-    reading of the missing port. A new port at the same address is expected to be up. `here`: identities of the present
-    ports.
+    A port of `long_missing` is replaced if a newer port of its link layer is at the same address, or if at least as
+    many newer ports are in use as ports are missing. `here`: identities of the present ports.
     """
     if not long_missing:
         return records

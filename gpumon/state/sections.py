@@ -89,10 +89,7 @@ def tables(report: Report) -> Tables:
 
 
 def samples(report: Report, names: frozenset[str] | None = None) -> Iterator[Sample]:
-    """Yield every value of the metric tables, including 0, but detailed metrics only if `Report.detailed` is True.
-
-    If `names` is given, yield only these metrics.
-    """
+    """Yield the values of the metric tables, or of the metrics `names`; detailed ones only if `Report.detailed`."""
     for table, labels in tables(report):
         yield from samples_of(table, labels, detailed=report.detailed, names=names)
 

@@ -94,10 +94,9 @@ class StoredEvent:
 
 
 def record(connection: sqlite3.Connection, changes: Iterable[ErrorChange], position: LogPosition | None = None) -> None:
-    """Write the current state of events, add their new errors to the counters, and store the kernel log position.
+    """Write the state of events, add their new errors to the counters, and store the kernel log position.
 
-    For an event that is already stored, only the excess over its stored count is added. Thus a change that is recorded
-    twice is counted once.
+    A change that is recorded twice is counted once.
     """
     for change in changes:
         event, increase = change.event, _write(connection, change)
@@ -116,10 +115,7 @@ def restore(
     counters: Iterable[ErrorCounter],
     position: LogPosition | None = None,
 ) -> None:
-    """Write events without counting them, and the kernel log position.
-
-    Set each stored counter to the given one if that is higher.
-    """
+    """Write events without counting them, the higher of each stored and given counter, and the log position."""
     for event in events:
         _write(connection, ErrorChange(event, 0))
     connection.executemany(

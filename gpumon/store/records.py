@@ -45,10 +45,7 @@ rows are deleted if the clock is wrong.
 
 
 def put_gpus(connection: sqlite3.Connection, gpus: Iterable[StoredGpu]) -> None:
-    """Insert or update one row for each GPU, by uuid.
-
-    Above MAX_DEVICES rows, delete GPUs that are no longer expected first, then the GPUs read least recently.
-    """
+    """Insert or update the row of each GPU. Above MAX_DEVICES rows, delete unexpected ones first, then the oldest."""
     upsert(connection, "gpus", StoredGpu, gpus, key="uuid", kept={"first_wall"})
     connection.execute(
         "DELETE FROM gpus WHERE uuid NOT IN (SELECT uuid FROM gpus ORDER BY expected DESC, last_wall DESC LIMIT ?)",
@@ -67,10 +64,7 @@ def read_gpus(connection: sqlite3.Connection) -> tuple[StoredGpu, ...]:
 
 
 def accept_gpus(connection: sqlite3.Connection, count: int | None, gone: Iterable[str]) -> None:
-    """Store the accepted number of GPUs, unless it is None.
-
-    Mark the GPUs with the uuids `gone` as no longer expected.
-    """
+    """Store the accepted number of GPUs, unless it is None, and that the GPUs with uuids `gone` are not expected."""
     connection.executemany("UPDATE gpus SET expected = 0 WHERE uuid = ?", [(uuid,) for uuid in gone])
     if count is not None:
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('accepted_gpus', ?)", (str(count),))
@@ -92,10 +86,7 @@ def accepted_count(connection: sqlite3.Connection) -> int | None:
 
 
 def put_ports(connection: sqlite3.Connection, ports: Iterable[PortRecord]) -> None:
-    """Insert or update one row for each port, by `PortRecord.identity`.
-
-    Above MAX_DEVICES rows, delete ports that are not expected first, then the ports read least recently.
-    """
+    """Insert or update the row of each port. Above MAX_DEVICES rows, delete unexpected ones first, then the oldest."""
     upsert(connection, "ports", PortRecord, ports, key="identity")
     connection.execute(
         "DELETE FROM ports WHERE identity NOT IN"
@@ -124,10 +115,7 @@ def accept_ports(connection: sqlite3.Connection, gone: Iterable[str], slow: Mapp
 
 
 def put_windows(connection: sqlite3.Connection, windows: Iterable[TimeWindow]) -> None:
-    """Insert or update one row for each time window.
-
-    For each kind in `windows`, delete the windows that have ended, except those among the newest MAX_ENDED of the kind.
-    """
+    """Insert or update the row of each time window. Keep only the newest MAX_ENDED of each kind that have ended."""
     for window in windows:
         upsert(connection, "windows", TimeWindow, [window], key="id")
         connection.execute(
@@ -148,10 +136,7 @@ def read_windows(connection: sqlite3.Connection) -> Windows:
 
 
 def _window(row: Sequence[Any]) -> TimeWindow:
-    """Return the time window in a row. Raise ValueError if one of its times is impossible.
-
-    A release with a deadline that never comes would keep the samplers stopped.
-    """
+    """Return a time window. Raise ValueError for an impossible time: a release must not stop samplers for ever."""
     window = validate(TimeWindow, dict(zip(columns_of(TimeWindow), row, strict=True)))
     moments = (*window.started[1:], *window.deadline[1:], window.ended or 0.0)
     if max(map(abs, moments)) > LATEST:

@@ -31,10 +31,7 @@ _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the folder created in it is pr
 
 @dataclass(slots=True, kw_only=True)
 class Store:
-    """The open store file, or a copy of it in memory if the file cannot be written. For use by one thread.
-
-    `close`, or leaving its `with` block, closes the file.
-    """
+    """The open store file, or a copy of it in memory if the file cannot be written. For use by one thread."""
 
     path: Path
     connection: sqlite3.Connection
@@ -90,11 +87,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Begin a transaction, and return the connection for it as a context manager.
-
-        The transaction is durable when the block ends, and rolled back if the block raises. Raise StoreError if the
-        transaction fails.
-        """
+        """Begin a transaction, which is durable when the block ends, and rolled back if it raises. Raise StoreError."""
         if self.refusal is not None:
             raise self.refusal
         with store_errors(self.path), self.connection:  # commits, or rolls back if an exception is raised
@@ -195,10 +188,7 @@ def _copy_to_memory(path: Path) -> sqlite3.Connection:
 
 
 def _is_intact(path: Path) -> bool:
-    """Return True for the header of a store, and for a missing or empty file; False for a damaged header.
-
-    Raise StoreError if the file belongs to another program.
-    """
+    """Return False for a damaged header. Raise StoreError if the file belongs to another program."""
     header = _head(path)
     if not header or (header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4, "big")):
         return True

@@ -48,10 +48,7 @@ _LEFT_OUT: ContextVar[Counter[str] | None] = ContextVar("left_out", default=None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreTable(Generic[R]):
-    """Describes how rows of type R are written to one table.
-
-    Writing a row twice has the same effect as writing it once.
-    """
+    """Describes how rows of type R are written to one table. Writing a row twice has no further effect."""
 
     key: Callable[[R], Hashable]
     """Function that returns the key of a row, such as a uuid. A newer row replaces the older row with the same key."""
@@ -81,10 +78,7 @@ def matching(query: Any, conditions: Mapping[str, str]) -> tuple[str, dict[str, 
 
 
 def count_of(column: str) -> str:
-    """Return SQL for the value of a column that holds a count.
-
-    The value is 0 if the cell is damaged and has no valid count, so that counting continues.
-    """
+    """Return SQL for the value of a column that holds a count; 0 if the cell is damaged, so that counting continues."""
     return f"CASE WHEN typeof({column}) = 'integer' AND {column} BETWEEN 0 AND {MAX_COUNT} THEN {column} ELSE 0 END"
 
 
@@ -124,10 +118,7 @@ def upsert(
     key: str,
     kept: Collection[str] = (),
 ) -> None:
-    """Insert or update one row for each of these objects. Do not change the columns `kept` of a row that exists.
-
-    `key`: the unique column that identifies a row.
-    """
+    """Insert or update rows by the unique column `key`. Do not change the columns `kept` of a row that exists."""
     columns = columns_of(kind)
     updates = ", ".join(f'"{name}" = excluded."{name}"' for name in columns if name not in kept)
     connection.executemany(
@@ -170,10 +161,7 @@ def read_records(
 
 
 def validate(kind: type[R], document: object) -> R:
-    """Return a value read from the store, such as a dict of columns, as an object of type `kind`.
-
-    Raise ValueError if a field is missing, or has a value that pydantic cannot convert to its type.
-    """
+    """Return a value read from the store, such as a dict of columns, as an object of type `kind`. Raise ValueError."""
     if kind in INSTANTS and isinstance(document, Mapping):
         instants = {name: [document.get(column) for column in columns] for name, columns in INSTANTS[kind].items()}
         flattened = set(itertools.chain.from_iterable(INSTANTS[kind].values()))

@@ -99,10 +99,7 @@ def read_open(connection: sqlite3.Connection) -> tuple[Verdict, ...]:
 def read_transitions(
     connection: sqlite3.Connection, limit: int, *, significant: bool = False
 ) -> tuple[VerdictTransition, ...]:
-    """Return the newest `limit` transitions of verdicts, the newest last. Unreadable rows are left out.
-
-    If `significant` is True, only transitions on which later evaluations depend are read.
-    """
+    """Return the newest `limit` transitions, or of those on which later evaluations depend, the newest last."""
     rows = connection.execute(
         f"{_SELECT} {f'WHERE {_SIGNIFICANT}' if significant else ''} ORDER BY number DESC LIMIT ?", (limit,)
     ).fetchall()

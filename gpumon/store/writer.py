@@ -32,10 +32,7 @@ _Job = tuple[Callable[[sqlite3.Connection], Any], Future[Any]]
 
 
 class StoreWriter:
-    """A thread that runs queued reads and writes of the store in order, each in a transaction.
-
-    The thread opens the store, and reopens it after an error.
-    """
+    """A thread that runs queued reads and writes in order, each in a transaction, and opens the store for them."""
 
     def __init__(
         self,
@@ -70,10 +67,7 @@ class StoreWriter:
         self._thread.start()
 
     def submit(self, work: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Queue the function `work`, which reads or writes the store. Any thread may call this.
-
-        Return a future at once. It has the result of `work` when its changes are durable, or raises StoreError.
-        """
+        """Queue `work`. Return a future with its result when its changes are durable, or StoreError. Any thread."""
         answer: Future[T] = Future()
         answer.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
         try:
@@ -96,10 +90,7 @@ class StoreWriter:
         return StoreError(self.path, problem, "read the kernel log for a hung disk")
 
     def close(self, timeout: float) -> bool:
-        """Finish the queued work and close the store. Return True if the thread has ended.
-
-        Return False after `timeout` seconds; the thread is then abandoned.
-        """
+        """Finish the queued work and close the store. Return False if the thread has not ended in `timeout` seconds."""
         deadline = boot_clock() + timeout
         try:
             self._queue.put(None, timeout=timeout)
