@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpumon import trusted_file
 from gpumon.probe.core.conclusion import skipped_result
+from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.plan import Run
 from gpumon.probe.core.preflight import Skip, may_run, usable_gpus
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES, Probe
@@ -22,7 +23,7 @@ from gpumon.runner.containment import is_other_agent_alive, own_mark, sweep
 from gpumon.runner.probe_host import REQUEST, ProbeHost
 from gpumon.runner.run import Prepared, ProbeRun, Surroundings
 from gpumon.runner.scheduler_gate import OnAnswer, Question
-from gpumon.state.messages import ProbeProgressed, ProbeStarted
+from gpumon.state.messages import ProbeStarted
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe")
@@ -95,7 +96,7 @@ class ProbeRuns:
         probes: Mapping[str, Probe],
         host: ProbeHost,
         *,
-        publish: Callable[[ProbeStarted | ProbeProgressed], None],
+        publish: Callable[[ProbeStarted | Progress], None],
         store: Callable[[ProbeResult], None],
         record: RunRecord,
     ) -> None:
@@ -171,7 +172,7 @@ class ProbeRuns:
             prepare=lambda: self._prepare(run, probe),
             observed=host.observe,
             await_departure=host.visibility.await_departure,
-            on_progress=lambda progress: self._publish(ProbeProgressed(progress=progress)),
+            on_progress=self._publish,
             on_result=self._end,
         )
         host.current = ProbeRun(host.ranks, run, probe, surroundings, simulated=host.simulated)

@@ -15,7 +15,6 @@ from gpumon.supervisor.loop import Loop
 TIMEOUT_SECONDS = 30.0
 """Maximum duration of an attempt to send a message."""
 MAX_OUTPUT = 1 << 16
-"""Maximum number of bytes of an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +37,25 @@ class DeliveryChild:
         self._on_outcome: Callable[[Outcome], None] | None = on_outcome
         self._child: ChildProcess | None = None
         self._deadline = loop.call_after(seconds, lambda: self._time_out(seconds))
+
+        def report(error: str | None, *, refused: bool = False) -> None:
+            self._report(Outcome(error, refused))
+
         command = ChildCommand(
             name="delivery",
             arguments=(*PYTHON, "-m", "gpumon.services.delivery"),
             orders=json.dumps({**orders, "parent": os.getpid()}, default=str).encode() + b"\n",
-            on_output=LineSplitter(MAX_OUTPUT, self._on_line, lambda: None).feed,
-            on_exit=self._on_exit,
+            on_output=LineSplitter(MAX_OUTPUT, lambda line: report(**json.loads(line)), lambda: None).feed,
+            on_exit=lambda code: report(f"the process that sent it ended with status {code} and no outcome"),
         )
         if len(command.orders) > MAX_ORDERS:
-            loop.post(lambda: self._report(Outcome("the message is too long")))
+            loop.post(lambda: report("the message is too long"))
             return
         try:
             self._child = ChildProcess(loop, command)
         except OSError as error:
-            outcome = Outcome(f"no process can be started to send it: {error}")
-            loop.post(lambda: self._report(outcome))
+            problem = f"no process can be started to send it: {error}"
+            loop.post(lambda: report(problem))
 
     @property
     def is_running(self) -> bool:
@@ -65,12 +68,6 @@ class DeliveryChild:
         self._deadline.cancel()
         if self._child is not None:
             self._child.kill()
-
-    def _on_line(self, line: bytes) -> None:
-        self._report(Outcome(**json.loads(line)))
-
-    def _on_exit(self, code: int) -> None:
-        self._report(Outcome(f"the process that sent it ended with status {code} and no outcome"))
 
     def _time_out(self, seconds: float) -> None:
         self.timed_out = True

@@ -250,7 +250,6 @@ class MarkerFile:
 
     identity: tuple[int, ...]
     modified: float = 0.0
-    """Modification time in seconds since the epoch."""
     uid: int | None = None
     """User id of the owner of the file; None if the file is invalid or cannot be read."""
     request: MarkerRequest | None = None

@@ -124,7 +124,6 @@ class _Loss(NamedTuple):
     """Field of Acceptance to which it belongs."""
     identity: str
     names: frozenset[str]
-    """The names by which an operator may refer to it."""
     value: float = 0.0
     """The current speed in bytes/s, or number of PCIe lanes."""
 

@@ -49,7 +49,6 @@ class Delays:
     failure.
     """
     attempt: float = TIMEOUT_SECONDS
-    """Maximum duration of an attempt to send a message."""
     again: float = 60.0
     """Interval at which alerts that still fire are sent to an Alertmanager again."""
     lapse: float = 240.0
@@ -84,12 +83,10 @@ class Sender(ABC):
         self._retries: dict[str, tuple[int, float]] = {}
         """Number of failed attempts, and monotonic clock of the next one, by SentAlert.key."""
         self._attempt: DeliveryChild | None = None
-        """The attempt in progress."""
         self._late: list[DeliveryChild] = []
         """Attempts that did not end in time and are still running."""
         self._wanted: Wanted | None = None
         self._timer: Timer | None = None
-        """The next call of `_turn`."""
         self._started = False
 
     def restore(self, rows: Iterable[NotifiedAlert]) -> None:

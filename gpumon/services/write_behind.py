@@ -17,7 +17,7 @@ from gpumon.model.error_event import SXID, XID, ErrorCounter
 from gpumon.probe.core.result import ProbeCounters, ProbeResult
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_section import MAX_EVENTS
-from gpumon.state.messages import Acceptance, ErrorChanges, ProbeEnded, StoredState, VerdictTransitions
+from gpumon.state.messages import Acceptance, ErrorChanges, StoredState, VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs, records, verdicts
 from gpumon.store.store_error import StoreError
@@ -39,7 +39,7 @@ MAX_AGENT_RUNS = 50
 
 OnDone = Callable[[StoreError | None], None]
 """Function that is called when a write has ended, with the error if it failed or is late."""
-DurableMessage = Acceptance | ErrorChanges | ProbeEnded | StoredState | VerdictTransitions
+DurableMessage = Acceptance | ErrorChanges | ProbeResult | StoredState | VerdictTransitions
 
 
 class WriteBehind:
@@ -107,7 +107,7 @@ class WriteBehind:
 
     def record_result(self, result: ProbeResult) -> None:
         """Store the result of a probe run, then publish it."""
-        self.record(partial(probe_runs.record, result=result), ProbeEnded(result=result))
+        self.record(partial(probe_runs.record, result=result), result)
 
     # Rows that are copied from the Report
 

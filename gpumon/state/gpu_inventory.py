@@ -42,7 +42,6 @@ class Removal(StrEnum):
     EXCLUDED = "excluded"
     REPLACED = "replaced"
     ACCEPTED = "accepted"
-    """The operator accepted that the GPU is gone."""
 
 
 class RemovedGpu(NamedTuple):
@@ -59,7 +58,6 @@ class GpuInventory:
     gpus: Records = field(default_factory=dict)
     """Records of the GPUs of the node by bus id, absent GPUs included."""
     bus: PciBus | None = None
-    """Last reading of the PCI bus; None before the first."""
     stored: Mapping[str, StoredGpu] = field(default_factory=dict)
     """The GPU that an earlier run of the agent last read at each bus id."""
     learned: int = 0
@@ -69,7 +67,6 @@ class GpuInventory:
     removed: Mapping[str, RemovedGpu] = field(default_factory=dict)
     """GPUs that are no longer expected, by uuid."""
     status: DriverStatus | None = None
-    """Result of the last attempt to initialise the driver; None before the first."""
     samplers: SamplerStatus = SamplerStatus()
     polled_at: float | None = None
     """Time at which the last Snapshot arrived, as Now.uptime; None before the first."""
@@ -80,25 +77,21 @@ class GpuInventory:
     time, as Now.uptime, from which the release no longer explains why a GPU is not read.
     """
     release_holders: tuple[DeviceHolder, ...] = ()
-    """Processes of the agent that still have a released GPU open."""
 
     # derived from the above after each message
 
     fresh: bool = False
-    """True if the last poll is recent."""
     unwatched: Collection[str] = frozenset()
     """Bus ids of the GPUs that are not read because of a release. NODE is among them if no GPU of the node is read."""
     down: str | None = None
     """Reason why no GPU of the node can be read now; None if there is none."""
     views: Mapping[str, GpuView] = field(default_factory=dict)
-    """The last view of each GPU, by bus id."""
     states: tuple[GpuState, ...] = ()
     """The GPUs as outputs and checks read them, sorted by index, with a limited number of series."""
     dropped: Mapping[str, float] = field(default_factory=dict)
     """Number of series that `states` lacks because of a limit, by reason."""
     driver: Driver = Driver()
     expectation: Expectation = Expectation()
-    """Expected number of GPUs, with the basis of that number."""
 
     @property
     def pci(self) -> PciBus:

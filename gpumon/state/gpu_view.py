@@ -21,7 +21,6 @@ _Table = TypeVar("_Table", bound=Table)
 _FAULT_ROWS: Mapping[str | None, dict[str, float]] = {
     fault: {name: float(name == fault) for name in FAULTS} for fault in (None, *FAULTS)
 }
-"""Value of the row `fault`, by the fault that is active."""
 
 
 class ViewInputs(NamedTuple):

@@ -50,7 +50,6 @@ class StoredState:
     ports: tuple[PortRecord, ...] = ()
     """Stored ports, sorted by their last reading, the latest last."""
     accepted: bool = False
-    """True if the operator accepted the number of GPUs."""
     verdicts: tuple[Verdict, ...] = ()
     transitions: tuple[VerdictTransition, ...] = ()
     """Transitions of verdicts, the newest last."""
@@ -61,7 +60,6 @@ class StoredState:
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the newest last. The current run may be among them."""
     windows: Windows = ()
-    """Time windows, the newest last."""
     notified: tuple[NotifiedAlert, ...] = ()
     """Alerts of which a receiver was notified that they fire, and not yet that they are resolved."""
     probe_results: tuple[ProbeResult, ...] = ()
@@ -76,7 +74,6 @@ class Acceptance:
     count: int | None
     """Accepted number of GPUs; None if the expected number does not change."""
     gone: tuple[str, ...] = ()
-    """UUIDs of GPUs that are gone."""
     ports: tuple[str, ...] = ()
     """Identities of ports that are down or gone."""
     slow: Mapping[str, float] = field(default_factory=dict)
@@ -93,20 +90,6 @@ class ProbeStarted:
     probe: str = ALL_REDUCE
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that the run uses from now on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeProgressed:
-    """Progress of the slowest rank of the current probe run."""
-
-    progress: Progress
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeEnded:
-    """A probe run ended or was skipped."""
-
-    result: ProbeResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +139,9 @@ Message = (
     | WindowsEnded
     | StoredState
     | ProbeStarted
-    | ProbeProgressed
-    | ProbeEnded
+    | Progress
+    | ProbeResult
     | AgentStatus
     | Tick
 )
+"""Progress: of the slowest rank of the current probe run. ProbeResult: the run ended or was skipped."""

@@ -27,7 +27,6 @@ MIN_SERIES_PER_PORT = len(rows(InfinibandLink)) + len(rows(InfinibandPort)) + 1
 Place = tuple[str, str]
 """Current device name and port number of a port."""
 Records = Mapping[str, PortRecord]
-"""Records of ports by identity."""
 
 
 class MissingPort(NamedTuple):
@@ -53,7 +52,6 @@ class PortInventory:
     records: Records = field(default_factory=dict)
     """Every port that was present at some time, up to MAX_RECORDS, by identity."""
     here: Mapping[Place, str] = field(default_factory=dict)
-    """Identity of each port that is present."""
     missing: tuple[MissingPort, ...] = ()
     left_out: int = 0
     """Highest number of ports at one time that were not read because of the limit."""

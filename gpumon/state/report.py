@@ -32,7 +32,6 @@ from gpumon.state.port_inventory import MissingPort, PortInventory
 ValueT = TypeVar("ValueT", bound=Frame)
 
 INFINIBAND, PROCESSES = "infiniband", "processes"
-"""Names of readers of the host child."""
 
 Counted = Mapping[str, Mapping[str, tuple[float, float]]]
 """Number of errors, and wall time of the last one, by device and then by error code."""
@@ -47,9 +46,7 @@ class Errors:
     xids: Counted = field(default_factory=dict)
     sxids: Counted = field(default_factory=dict)
     position: LogPosition | None = None
-    """Last record of the kernel log that was processed."""
     catalogue: Catalogue = SHIPPED
-    """Meaning of each Xid code on this host."""
 
     @property
     def by_nvswitch(self) -> dict[str, float] | None:
@@ -102,7 +99,6 @@ class AgentState:
     runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the current run last."""
     restored: bool = False
-    """True after the store has been read."""
     lost_to: str = ""
     """Path to which a damaged store was moved when an empty store replaced it; empty if the store was intact."""
     notices: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +116,6 @@ class Report:
     started: float
     """Wall time in seconds at which the agent started."""
     boot_id: str = ""
-    """Id of the host's current boot."""
     simulated: str | None = None
     """Name of the simulated profile; None on a real node."""
     detailed: bool = False
@@ -131,13 +126,9 @@ class Report:
     """Releases, holds and maintenances in force, and the last windows that have ended. The newest window is last."""
     errors: Errors = Errors()
     health: Health = Health()
-    """Verdicts about GPUs, ports and the node."""
     inventory: GpuInventory = GpuInventory()
-    """The GPUs, their driver and the sampler child."""
     host: HostState = HostState()
-    """Ports, services, processes and schedulers, and the host child."""
     agent: AgentState = AgentState()
-    """The agent itself, and the metrics of the node."""
     probe: ProbeState = ProbeState()
     samples: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
     """Samples of metrics in the recent past, which checks read."""

@@ -27,7 +27,6 @@ class ReducerSettings:
     """The settings from the configuration that `reduce` and the checks use."""
 
     interval: float = 1.0
-    """Seconds between polls."""
     expected: int | None = None
     """Configured number of GPUs; None if the agent learns the expected number."""
     probe_intervals: Mapping[str, float] = field(default_factory=lambda: {"allreduce": 21600.0})
@@ -35,11 +34,8 @@ class ReducerSettings:
     probe_gated: bool = False
     """True if a gate command requests the node from the scheduler before each probe run."""
     ports: PortPatterns = PortPatterns()
-    """Patterns of network adapters from the configuration."""
     policy: Policy = Policy()
-    """Thresholds of checks, and disabled checks, from the configuration."""
     catalogue: Catalogue = SHIPPED
-    """Meaning of each Xid code on this host."""
 
     @property
     def stale_after(self) -> float:

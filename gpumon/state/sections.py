@@ -8,6 +8,8 @@ from dataclasses import replace
 from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series
 from gpumon.model.reading import samples as samples_of
 from gpumon.probe.core import state as probe_state
+from gpumon.probe.core.frames import Progress
+from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import (
     agent_section,
@@ -17,7 +19,7 @@ from gpumon.state import (
     host_section,
     window_section,
 )
-from gpumon.state.messages import AgentStatus, ProbeEnded, ProbeProgressed, ProbeStarted, StoredState
+from gpumon.state.messages import AgentStatus, ProbeStarted, StoredState
 from gpumon.state.report import Report
 from gpumon.state.section import LogLine, Section, Step
 
@@ -57,10 +59,10 @@ def _apply_probe(probe: ProbeState, step: Step) -> ProbeState:
     match step.message:
         case ProbeStarted(id=id, probe=name, gpus=gpus):
             return probe_state.begin_run(probe, id, name, gpus)
-        case ProbeProgressed(progress=progress):
-            return replace(probe, progress=progress)
-        case ProbeEnded(result=result):
-            return probe_state.end_run(probe, result, at=step.now.at, uptime=step.now.uptime)
+        case Progress():
+            return replace(probe, progress=step.message)
+        case ProbeResult():
+            return probe_state.end_run(probe, step.message, at=step.now.at, uptime=step.now.uptime)
         case StoredState(probe_results=results, probe_counters=counters):
             return probe_state.restore(probe, results, counters)
         case AgentStatus(next_probes=next_runs, probe_unkillable=unkillable):

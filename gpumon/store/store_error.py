@@ -28,7 +28,6 @@ _REMEDIES = {
     BUSY: ("another program has locked it", "end that program"),
     IOERR: ("the disk failed", f"read the kernel log for disk errors, {_ELSEWHERE}"),
 }
-"""Problem and remedy for the operator, by SQLite's result code."""
 _SYSTEM = {
     errno.ENOSPC: FULL,
     errno.EDQUOT: FULL,

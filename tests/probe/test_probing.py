@@ -27,6 +27,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
 from gpumon.model.nvlink import Fabric
 from gpumon.probe.core import preflight
+from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import Conditions, ProbeRequest, ProbeResult
 from gpumon.probe.core.settings import ProbeSettings, Timetable
@@ -36,7 +37,7 @@ from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.runs import WATCH_SECONDS, ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.state.gpu_inventory import GpuInventory
-from gpumon.state.messages import ProbeProgressed, ProbeStarted
+from gpumon.state.messages import ProbeStarted
 from gpumon.state.report import HostState, Report
 from gpumon.supervisor.loop import Loop
 
@@ -97,7 +98,7 @@ class Bench:
         worker.write_text(HANG)
         self.loop = Loop()
         self.report = node(0.0, 0.0)
-        self.published: list[ProbeStarted | ProbeProgressed] = []
+        self.published: list[ProbeStarted | Progress] = []
         self.results: list[ProbeResult] = []
         self.watch_calls: list[bool] = []
         self.probing = ProbeRuns(
@@ -133,7 +134,7 @@ class Bench:
         """Start a run, and wait until its ranks report progress."""
         answer = self.request(name)
         assert answer.accepted, answer
-        self.turn_until(lambda: any(isinstance(message, ProbeProgressed) for message in self.published))
+        self.turn_until(lambda: any(isinstance(message, Progress) for message in self.published))
         return answer.id
 
 
@@ -310,7 +311,7 @@ def test_ended_ranks_of_one_algorithm_are_not_foreign_to_the_next(bench: Bench, 
     bench.report = on_host(node(0.0, 0.0, simulated=False), contained=contained)
     assert bench.request().accepted
     first = [holder.pid for holder in bench.probing.host.holders()]
-    bench.turn_until(lambda: any(isinstance(message, ProbeProgressed) for message in bench.published))
+    bench.turn_until(lambda: any(isinstance(message, Progress) for message in bench.published))
     shown = [900_001, 900_002] if contained else first
     later = on_host(node(1.0, 1.0, simulated=False), shown, contained=contained)
     bench.report = with_pids_read_at(later, 1.0)
@@ -743,8 +744,7 @@ def test_progress_covers_all_planned_steps(bench: Bench, step: int, stage: str, 
     bench.run()
 
     def reported_progress() -> list[tuple[str, str, float]]:
-        messages = [message for message in bench.published if isinstance(message, ProbeProgressed)]
-        sized = [message.progress for message in messages if message.progress.size]
+        sized = [message for message in bench.published if isinstance(message, Progress) and message.size]
         return [(progress.stage, progress.algorithm, progress.ratio) for progress in sized]
 
     bench.turn_until(lambda: bool(reported_progress()))

@@ -30,6 +30,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.node import Node
 from gpumon.model.request import RequestResult
 from gpumon.model.time_window import WindowKind, WindowRequest, WindowSelection, in_force
+from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.preflight import IDLE_BYTES
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.settings import ProbeSettings, Timetable
@@ -39,7 +40,6 @@ from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.services import time_windows
 from gpumon.services.time_windows import HoldEffect, TimeWindows
-from gpumon.state.messages import ProbeEnded, ProbeProgressed
 from gpumon.state.report import Report
 
 RACES = 200
@@ -73,7 +73,7 @@ class HoldingAgent(StoringAgent):
                 lambda *, closely: self.watch_calls.append(closely),
             ),
             publish=self._record,
-            store=lambda result: self._record(ProbeEnded(result=result)),
+            store=self._record,
             record=RunRecord(worker.with_name("run.json")),
         )
         self.scheduler = ProbeScheduler(self.loop, self.probing, {"allreduce": Timetable(interval=3600)})
@@ -116,7 +116,7 @@ class HoldingAgent(StoringAgent):
         """Start a run, and wait until its ranks report progress."""
         before = len(self.messages)
         assert self.result_of(self.probing.request()).accepted
-        turn_until(self.loop, lambda: any(isinstance(message, ProbeProgressed) for message in self.messages[before:]))
+        turn_until(self.loop, lambda: any(isinstance(message, Progress) for message in self.messages[before:]))
 
     def owners(self) -> list[str]:
         return [window.owner for window in in_force(self.monitor.latest.windows)]
@@ -191,7 +191,7 @@ def test_a_rank_that_ends_slowly_is_named_as_not_stuck(
         answer = agent.hold("1")
         assert [(holder.pid, holder.stuck) for holder in answer.holders] == [(pid, False)]
     turn_until(agent.loop, lambda: not agent.probing.running)
-    assert (agent.messages[-1].result.outcome, agent.messages[-1].result.reason) == ("skipped", "held")
+    assert (agent.messages[-1].outcome, agent.messages[-1].reason) == ("skipped", "held")
 
 
 def on_real_gpus(

@@ -23,7 +23,7 @@ from gpumon.model.records import AgentRun, PortRecord, StoredGpu
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.result import ProbeCounters, ProbeResult
 from gpumon.probe.core.state import MAX_RESULTS, ProbeState
-from gpumon.state.messages import Message, ProbeEnded
+from gpumon.state.messages import Message
 from gpumon.state.report import Report
 from gpumon.store import error_events, probe_runs, records, verdicts
 from gpumon.store.store import Store
@@ -158,7 +158,7 @@ def test_no_probe_counter_is_ahead_of_the_store(tmp_path: Path) -> None:
 
     def check(arrival: Message) -> None:
         take(arrival)
-        if isinstance(arrival, ProbeEnded):
+        if isinstance(arrival, ProbeResult):
             shown = agent.monitor.latest.probe.metrics["allreduce"].runs_total or {}
             counted.append((sum(shown.values()), stored_run_count(path, tmp_path / f"crash {len(counted)}")))
 

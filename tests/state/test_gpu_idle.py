@@ -13,7 +13,7 @@ from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import AFTERGLOW_SECONDS
 from gpumon.state.gpu_record import GAP_SECONDS, busy_rows, is_in_use, without_latched_use
-from gpumon.state.messages import ProbeEnded, ProbeStarted
+from gpumon.state.messages import ProbeStarted
 from gpumon.state.report import Report
 
 IDLE = Gpu(processes=0.0, utilization_ratio=0.0, memory_used_bytes=4e6, memory_reserved_bytes=5e8)
@@ -105,7 +105,7 @@ def test_nvlink_traffic_of_the_probe_is_not_use() -> None:
     report = after(moving(1e12, 100.0))
     report = reduce_all(ProbeStarted(id="one", gpus=("GPU-0",)), at=100.5, report=report)
     report = reduce_all(snapshot(moving(2e12, 101.0), at=101.0), at=101.0, report=report)
-    report = reduce_all(ProbeEnded(result=DONE), at=101.5, report=report)
+    report = reduce_all(DONE, at=101.5, report=report)
     for at, count, rate in ((116.0, 3e12, 0.0), (131.0, 3e12 + 15e9, 1e9)):
         report = reduce_all(snapshot(moving(count, at), at=at), at=at, report=report)
         assert traffic(report) == rate
@@ -123,7 +123,7 @@ def test_the_load_of_the_probe_does_not_count_as_use() -> None:
     report = reduce_all(ProbeStarted(id="one", gpus=("GPU-0",)), at=100.5, report=report)
     for at in (101.0, 102.0):
         report = reduce_all(snapshot(gpu(0, **load), gpu(1, **load), at=at), at=at, report=report)
-    report = reduce_all(ProbeEnded(result=DONE), at=102.5, report=report)
+    report = reduce_all(DONE, at=102.5, report=report)
     report = reduce_all(snapshot(gpu(0, **load), gpu(1), at=103.0), at=103.0, report=report)
 
     own, other = gpu_state(report, "GPU-0"), gpu_state(report, "GPU-1")
