@@ -149,7 +149,7 @@ def test_a_hold_ends_the_run_before_its_answer(agent: HoldingAgent) -> None:
     assert agent.hold("4711") == RequestResult()
     assert len(pids) == 2
     assert not any(Path(f"/proc/{pid.pid}").exists() for pid in pids)
-    result = agent.messages[-1].result
+    result = agent.messages[-1]
     assert (result.outcome, result.reason) == ("skipped", "held")
     assert "4711 (by command)" in result.hint
 
