@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from gpumon import __version__
-from gpumon.cli.check_result import EXIT_CODES
+from gpumon.cli.check import EXIT_CODES
 from gpumon.cli.command_parser import CommandParser, UserError
 from gpumon.cli.config_arguments import add_flags, configuration_to_start
-from gpumon.cli.readiness import agent_checks, hardware_checks, torch_checks
+from gpumon.cli.readiness import agent_checks, hardware_checks
 from gpumon.cli.readiness.host_facts import HostFacts, Readiness, ReadinessCheck, gather, read_units
 from gpumon.cli.support_bundle import fill, new_bundle
 from gpumon.config.load import configuration_file, load
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.health.verdict import OK, UNKNOWN
 
-CHECKS: tuple[ReadinessCheck, ...] = (*agent_checks.CHECKS, *hardware_checks.CHECKS, *torch_checks.CHECKS)
+CHECKS: tuple[ReadinessCheck, ...] = (*agent_checks.CHECKS, *hardware_checks.CHECKS)
 WIDTH = 100
 WORDS = ("fail", "warn", "unknown", "ok", "absent")
 Answers = Sequence[tuple[ReadinessCheck, Readiness]]

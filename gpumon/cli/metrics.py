@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 
 from gpumon.cli.command_parser import CommandParser
-from gpumon.outputs.metric_catalogue import catalogue, document, text
+from gpumon.outputs.metric_catalogue import catalogue, text
 
 
 def add(parser: CommandParser) -> None:
@@ -16,5 +17,5 @@ def add(parser: CommandParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     entries = catalogue()
-    print(json.dumps(document(entries), indent=2) if args.json else text(entries).rstrip("\n"))
+    print(json.dumps([asdict(entry) for entry in entries], indent=2) if args.json else text(entries).rstrip("\n"))
     return 0

@@ -54,9 +54,12 @@ def run(args: argparse.Namespace) -> int:
     if args.prometheus:
         print("".join(Renderer(lambda: report, page).render(report) for page in Page), end="")
     elif args.json:
-        print(json.dumps(_document(report), indent=2))
+        print(json.dumps(report_document(report), indent=2))
     else:
-        print(terminal.table(_document(report), shutil.get_terminal_size((120, 24)).columns, color=in_color()), end="")
+        print(
+            terminal.table(report_document(report), shutil.get_terminal_size((120, 24)).columns, color=in_color()),
+            end="",
+        )
     if reading.failure is not None:
         print(f"gpumon: {reading.failure}", file=sys.stderr)
     return FAILED if reading.failure is not None or report.node.nvml_up == 0 else 0
@@ -94,10 +97,6 @@ class SingleReading:
         self._host.stop()
         return self._monitor.latest
 
-    def document(self) -> Document:
-        """Read the GPUs and ports, and return the report as `/api/v1/report` returns it."""
-        return _document(self.run())
-
     def _take(self, message: Frame) -> None:
         if not isinstance(message, (Hello, Logged, TrialResult, ErrorObservation)):
             self._monitor.take(message)
@@ -125,6 +124,6 @@ class SingleReading:
             self._loop.call_after(LINKS_SECONDS, self._loop.stop)
 
 
-def _document(report: Report) -> Document:
+def report_document(report: Report) -> Document:
     now = HostTime(host=platform.node(), wall=time.time(), boot=boot_clock())
     return ReportResponse.from_report(report, now).document()

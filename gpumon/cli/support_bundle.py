@@ -16,8 +16,7 @@ from pathlib import Path
 
 from gpumon import __version__
 from gpumon.cli.client import Client, ClientError
-from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts
+from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts, run_bounded
 from gpumon.config.redact import redact, redact_file, redact_text
 from gpumon.config.settings_table import show
 from gpumon.outputs import terminal

@@ -23,8 +23,7 @@ from gpumon.cli.client import Client, ClientError
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import url
 from gpumon.cli.live_view import add_watch_flag, in_color, watch
-from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.cli.readiness.host_facts import count
+from gpumon.cli.readiness.host_facts import count, run_bounded
 from gpumon.fleet.recording_rules import LAST_INFO, LAST_SEEN, LAST_VERDICT, VERDICT
 from gpumon.fleet.sd import ADDRESS, ALL, read_hosts, with_port
 from gpumon.health.verdict import Level

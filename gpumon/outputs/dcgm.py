@@ -280,7 +280,6 @@ class DcgmPage:
     """Label for the host name; None for the label that dcgm-exporter has: hostname if `canonical`, else Hostname."""
 
     def render(self, report: Report) -> str:
-        """Return the page of a Report as text."""
         version = "DCGM_FI_SYSTEM_DRIVER_VERSION" if self.canonical else "DCGM_FI_DRIVER_VERSION"
         host_label = self.host_label or ("hostname" if self.canonical else "Hostname")
         common = {host_label: self.host, version: report.driver.driver}

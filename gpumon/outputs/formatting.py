@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from gpumon.model.durations import from_rfc3339, utc
@@ -10,7 +10,6 @@ from gpumon.probe.core.wording import SYMBOLS, index_ranges, leaves_out
 
 ABSENT = "n/a"
 GAP = "  "
-"""Space between two columns of a table."""
 MINUTE, HOUR, DAY = 60, 3600, 86400
 STAGE_TEXTS = {
     "start": "starting",
@@ -49,24 +48,13 @@ def line_rate(bytes_per_second: float | None) -> str:
     return ABSENT if bytes_per_second is None else f"{bytes_per_second * 8 / 1e9:.3g} Gb/s"
 
 
-def clock(hertz: float | None) -> str:
-    return ABSENT if hertz is None else f"{hertz / 1e6:.0f} MHz"
+def _rounded(unit: str, factor: float = 1) -> Callable[[float | None], str]:
+    """Return a function that formats a reading, multiplied by `factor`, as a whole number with this unit."""
+    return lambda value: ABSENT if value is None else f"{value * factor:.0f}{unit}"
 
 
-def share(ratio: float | None) -> str:
-    return ABSENT if ratio is None else f"{ratio * 100:.0f} %"
-
-
-def watts(power: float | None) -> str:
-    return ABSENT if power is None else f"{power:.0f} W"
-
-
-def celsius(temperature: float | None) -> str:
-    return ABSENT if temperature is None else f"{temperature:.0f} °C"
-
-
-def count(number: float | None) -> str:
-    return ABSENT if number is None else f"{number:.0f}"
+celsius, clock, count = _rounded(" °C"), _rounded(" MHz", 1e-6), _rounded("")
+share, watts = _rounded(" %", 100), _rounded(" W")
 
 
 def latency(seconds: float | None) -> str:

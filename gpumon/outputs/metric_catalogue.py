@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from gpumon.model.reading import (
     INFO_HELP,
@@ -50,7 +49,6 @@ class CatalogueEntry:
     name: str
     type: str
     unit: str
-    """Name of the unit; empty for a plain number."""
     labels: tuple[str, ...]
     help: str
     sources: tuple[str, ...]
@@ -61,13 +59,11 @@ class CatalogueEntry:
     detail: bool | tuple[str, ...]
     """Whether /metrics exports it only with the setting DETAILED; a tuple has the label values that need it."""
     page: str
-    """Path of the page that exports the metric."""
     zeros: bool = True
     """False if the page has no series for a value of 0."""
 
 
 def catalogue() -> list[CatalogueEntry]:
-    """Return every metric, in the order in which the pages for Prometheus export them."""
     return [entry for table in TABLES for entry in entries_of(table)]
 
 
@@ -79,11 +75,6 @@ def unit(name: str) -> str:
 
 DETAILED = "metrics.detailed"
 """Name of the setting that adds the detailed metrics to /metrics."""
-
-
-def document(entries: Iterable[CatalogueEntry]) -> list[dict[str, Any]]:
-    """Return catalogue entries as JSON objects."""
-    return [asdict(entry) for entry in entries]
 
 
 def text(entries: Iterable[CatalogueEntry]) -> str:

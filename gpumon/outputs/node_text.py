@@ -21,7 +21,6 @@ _ERROR_COUNTERS = {
 
 
 def link_state(link: Document) -> str:
-    """Return the state of an NVLink from its response: up, down or unknown."""
     return {1: "up", 0: "down"}.get(link["up"], "unknown")
 
 
@@ -93,7 +92,6 @@ SLOWDOWN_REASONS = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal")
 
 
 def gpu_warnings(gpu: Document) -> list[str]:
-    """Return a list with a phrase for each condition of a GPU that deserves attention."""
     return list(_warnings(gpu))
 
 
@@ -153,7 +151,6 @@ def headline(node: Document) -> str:
 CLOCK_TOLERANCE_SECONDS = 60.0
 """A sentence mentions that the wall clock contradicts a time window if they differ by more than these seconds."""
 MAX_HOLDS = 3
-"""Maximum number of holds that a sentence names."""
 
 
 def releases(windows: list[Document]) -> list[str]:

@@ -39,11 +39,9 @@ class NodeProblem:
     title: str
     detail: str = ""
     action: str = ""
-    """What to do about the problem."""
     runbook_url: str = ""
     gpu: int | None = None
     since: float | None = None
-    """When the problem began, in seconds since the epoch."""
     unobserved: bool = False
     """True if the problem cannot be observed now, for example because its GPU does not answer."""
 

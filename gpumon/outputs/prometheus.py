@@ -97,7 +97,6 @@ class Renderer:
         return self._page
 
     def render(self, report: Report) -> str:
-        """Return the page of a Report as text."""
         families: dict[str, list[str]] = {name: [] for table in TABLES for name in _families(table, self._path)}
         tables = [(table, own, (type(table), own)) for table, own in tables_of(report) if type(table) in self._tables]
         detailed = report.detailed or self._path is LINKS

@@ -53,9 +53,7 @@ class Column:
 
     title: str
     cell: Callable[[Document], str]
-    """Returns the text for a GPU."""
     mig: Callable[[Document], str] = lambda mig: ""  # noqa: ARG005 - most columns have no text for an instance
-    """Returns the text for a MIG instance of a GPU."""
     bar: tuple[str, ...] = ()
     """Fields of the bar in a live view: a ratio, or a value and its maximum; empty for no bar."""
 

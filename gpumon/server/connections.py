@@ -110,7 +110,6 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, config: uvicorn.Config, state: ServerState, refusals: Refusals, connections: set[Connection]
     ) -> None:
-        """Create a connection. `connections` has all open ones."""
         self.peer: Peer | None = None
         self.used_at = 0.0
         self.transport: asyncio.Transport

@@ -36,7 +36,6 @@ T = TypeVar("T")
 MAIN_LOOP_TIMEOUT_SECONDS = 20.0
 """Maximum seconds to wait for the main loop, which itself waits a shorter time for the store or its children."""
 STORE_TIMEOUT_SECONDS = 5.0
-"""Maximum seconds to wait for the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,6 @@ class AuditedFilter(Filter):
 NoParameters = Annotated[Filter, Query()]
 SINCE = Field(None, description="Only what is newer: 1h, RFC 3339, or seconds since the epoch.")
 _MAX_SHOWN = 40
-"""Maximum number of characters of an invalid value that the answer repeats."""
 
 
 def duration_parameter(name: str, text: str) -> float:
@@ -133,7 +131,6 @@ def probe_parameter(text: str) -> Probe:
 
 
 def gpu_parameter(report: Report, text: str) -> GpuState:
-    """Return the GPU with this uuid, index or PCI address."""
     state = report.gpu(text)
     if state is not None:
         return state
@@ -184,8 +181,14 @@ def rendered_documents(request: Request) -> RenderedDocuments:
 def render_once(request: Request, name: str, build: Callable[[Report], ResponseModel]) -> Response:
     """Return the JSON response, rendered once per Report. `name`: cache key. Not for coroutines: it may block."""
     latest = sources(request).latest()
-    body = rendered_documents(request).get(name, latest, lambda: bytes(IndentedJson(build(latest)).body))
-    return Response(body, media_type="application/json")
+    return cached(request, name, latest, lambda: bytes(IndentedJson(build(latest)).body), "application/json")
+
+
+def cached(
+    request: Request, name: str, report: Report | None, render: Callable[[], bytes], media_type: str = "text/html"
+) -> Response:
+    """Return a response with the document `name`, as `RenderedDocuments.get` returns it."""
+    return Response(rendered_documents(request).get(name, report, render), media_type=media_type)
 
 
 def host_time(request: Request) -> HostTime:

@@ -91,7 +91,6 @@ class Guard:
 
 
 def _audit_entry(scope: Scope, status: int) -> AuditEntry:
-    """Return the audit entry of an authorized request that was answered with this HTTP status."""
     peer: Peer | None = scope["state"]["connection"].peer
     query = scope["query_string"].decode(errors="replace")
     given = parse_qs(query)
@@ -109,12 +108,9 @@ def _audit_entry(scope: Scope, status: int) -> AuditEntry:
 def _check_token(request: Request, sources: Sources) -> None:
     token, given = sources.token(), request.headers.get("authorization")
     if token is None:
-        raise Problem(
-            503,
-            "No token",
-            "The agent has no token, so it refuses requests that start work or change state.",
-            "The token file (--web.token-file) is missing or cannot be read: see the notices of the agent.",
-        )
+        detail = "The agent has no token, so it refuses requests that start work or change state."
+        remedy = "The token file (--web.token-file) is missing or cannot be read: see the notices of the agent."
+        raise Problem(503, "No token", detail, remedy)
     challenge = 'Bearer realm="gpumon"'
     if given is None:
         headers = {"WWW-Authenticate": challenge}

@@ -178,7 +178,6 @@ class Server(uvicorn.Server):
             raise RuntimeError("the HTTP server did not start; its thread has logged why")
 
     def stop(self) -> None:
-        """Finish the requests in progress and stop the server."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is already closed
@@ -255,7 +254,6 @@ class HttpEndpoint:
         self.host, port = self._socket.getsockname()[:2]
         self.refusals = Refusals()
         self.token = partial(_token, web.token_file)
-        """Returns the current content of the token file; None if it cannot be read."""
         read_token = None if web.read_token_file is None else partial(_token, web.read_token_file)
         self.access = Access(web.config_file, self.refusals, token=self.token, read_token=read_token)
         scheme = "http" if self.access.tls is None else "https"
@@ -279,7 +277,6 @@ class HttpEndpoint:
         _log.info("listening", extra={"url": self._url, "socket": str(self._local_path)})
 
     def stop(self) -> None:
-        """Finish the requests in progress, stop the server and close its sockets."""
         if self._server is None:
             self._socket.close()
         else:

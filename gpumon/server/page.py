@@ -22,7 +22,7 @@ from gpumon.outputs.problems import place
 from gpumon.outputs.responses.base import Document
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.outputs.runbook import runbooks
-from gpumon.server.context import IndentedJson, host_time, rendered_documents, sources
+from gpumon.server.context import IndentedJson, cached, host_time, sources
 from gpumon.server.problem import Problem
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ MAX_EVENTS = 10
 
 @router.get("/")
 def page(request: Request) -> Response:
-    """Return the whole status page as HTML."""
     return _live_html(request, "page.html")
 
 
@@ -49,21 +48,20 @@ def live(request: Request) -> Response:
 
 @router.get("/docs")
 def docs(request: Request) -> Response:
-    """Return the OpenAPI document as an HTML page."""
 
     def render() -> bytes:
         document = request.app.openapi()
         return html("docs.html", {"document": document, "operations": operations(document)})
 
-    return Response(rendered_documents(request).get("docs.html", None, render), media_type="text/html")
+    return cached(request, "docs.html", None, render)
 
 
 @router.get("/openapi.json")
 def openapi_document(request: Request) -> Response:
-    body = rendered_documents(request).get(
-        "openapi.json", None, lambda: bytes(IndentedJson(request.app.openapi()).body)
-    )
-    return Response(body, media_type="application/json")
+    def render() -> bytes:
+        return bytes(IndentedJson(request.app.openapi()).body)
+
+    return cached(request, "openapi.json", None, render, "application/json")
 
 
 @router.get("/static/{name}")
@@ -87,7 +85,7 @@ def _live_html(request: Request, template: str) -> Response:
         document = ReportResponse.from_report(report, host_time(request)).document()
         return html(template, {"report": document, "max_events": MAX_EVENTS})
 
-    return Response(rendered_documents(request).get(template, report, render), media_type="text/html")
+    return cached(request, template, report, render)
 
 
 def html(template: str, context: dict[str, Any]) -> bytes:
@@ -135,7 +133,6 @@ def with_code(text: str) -> str:
 
 @cache
 def static_files() -> dict[str, bytes]:
-    """Return the content of each style sheet, script and icon, by file name."""
     return {path.name: path.read_bytes() for path in sorted((HERE / "static").iterdir()) if path.suffix in TYPES}
 
 
@@ -146,8 +143,7 @@ def _version(name: str) -> str:
 
 @router.get(RUNBOOKS)
 def index(request: Request) -> Response:
-    """Return the list of all runbooks."""
-    return Response(rendered_documents(request).get(RUNBOOKS, None, _runbook_page), media_type="text/html")
+    return cached(request, RUNBOOKS, None, _runbook_page)
 
 
 @router.get(f"{RUNBOOKS}/{{name}}")
@@ -159,10 +155,7 @@ def runbook(request: Request, name: str) -> Response:
     base = sources(request).runbook_url
     if base is not None:
         return RedirectResponse(runbook_url(section, base))
-    return Response(
-        rendered_documents(request).get(f"runbook {section}", None, lambda: _runbook_page(section)),
-        media_type="text/html",
-    )
+    return cached(request, f"runbook {section}", None, lambda: _runbook_page(section))
 
 
 def static_pages() -> Iterator[tuple[str, bytes]]:
@@ -174,7 +167,6 @@ def static_pages() -> Iterator[tuple[str, bytes]]:
 
 
 def _runbook_page(name: str = "", style: str = "") -> bytes:
-    """Return the HTML page of a runbook; without `name`, the list of all. `style`: CSS to include in a static page."""
     root = "" if style else f"{RUNBOOKS}/"
     context = {"runbook": runbooks().get(name), "runbooks": runbooks(), "style": style, "root": root}
     return html("runbook.html", context)

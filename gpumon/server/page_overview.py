@@ -55,7 +55,6 @@ class Bar:
 
     @property
     def width(self) -> str:
-        """Return the width of the filled part of the bar in percent, as an SVG attribute."""
         return f"{min(max(self.ratio or 0.0, 0.0), 1.0) * 100:.1f}%"
 
 
@@ -75,10 +74,16 @@ def tiles(document: Document) -> list[Tile]:
         return [_gpus_tile(document), _probe(document)]
     drawn, limit = _sum(gpus, "power_watts"), _sum(gpus, "power_limit_watts")
     used, total = _sum(gpus, "memory_used_bytes"), _sum(gpus, "memory_total_bytes")
+    hottest = Tile(label="Hottest", value=ABSENT)
+    reporting = [gpu for gpu in gpus if gpu["temperature_celsius"] is not None]
+    if reporting:
+        top = max(reporting, key=lambda gpu: gpu["temperature_celsius"])
+        bar = _core_temperature(top)
+        hottest = Tile(label="Hottest", value=bar.text, note=f"GPU {top['gpu']}", tone=bar.tone)
     return [
         _gpus_tile(document),
         Tile(label="Power", value=_kilowatts(drawn), note="" if limit is None else f"of {_kilowatts(limit)} limit"),
-        _hottest(gpus),
+        hottest,
         Tile(label="Memory", value=size(used), note="" if total is None else f"of {size(total)}"),
         *_links(document),
         _probe(document),
@@ -91,7 +96,6 @@ def gpus_worst_first(document: Document) -> list[Document]:
 
 
 def facts(gpu: Document) -> list[Fact]:
-    """Return the cells of the GPU table for one GPU: utilization, memory, power and temperature."""
     number, memory = gpu["processes"], gpu["memory_temperature_celsius"]
     processes = "" if not number else "1 process" if number == 1 else f"{count(number)} processes"
     used = Bar(text=share(gpu["utilization_ratio"]), limit=processes, ratio=gpu["utilization_ratio"])
@@ -151,7 +155,6 @@ def current_result(document: Document) -> Document | None:
 
 
 def all_reduces(document: Document) -> list[Document]:
-    """Return the runs of the all-reduce, newest first."""
     return [run for run in document["probes"] if run["probe"] == ALL_REDUCE]
 
 
@@ -169,15 +172,6 @@ def _gpus_tile(document: Document) -> Tile:
     down = expected - up
     note = f"{down} not responding" if down else "all respond"
     return Tile(label="GPUs up", value=f"{up} of {expected}", note=note + suffix, tone="critical" if down else "ok")
-
-
-def _hottest(gpus: list[Document]) -> Tile:
-    reporting = [gpu for gpu in gpus if gpu["temperature_celsius"] is not None]
-    if not reporting:
-        return Tile(label="Hottest", value=ABSENT)
-    top = max(reporting, key=lambda gpu: gpu["temperature_celsius"])
-    bar = _core_temperature(top)
-    return Tile(label="Hottest", value=bar.text, note=f"GPU {top['gpu']}", tone=bar.tone)
 
 
 def _links(document: Document) -> Iterator[Tile]:

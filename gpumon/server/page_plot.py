@@ -17,7 +17,6 @@ WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 58, 12, 34
 PADDING = 8
 TICK = 7
-"""Height of the mark of a skipped run, below the axis."""
 LABEL_DISTANCE = 14
 MIN_BAND = 3.0
 """Minimum distance from the median to an edge of the band around it, so that a narrow band remains visible."""
@@ -167,23 +166,22 @@ def _measured_runs(by_algorithm: Mapping[str, Sequence[_Point]], top: float) -> 
 
 def _series(name: str, every: Sequence[_Point], top: float) -> PlotSeries:
     points = [point for point in every if point.comparable]
-    with_median = [list(part) for has, part in groupby(points, lambda point: point.median is not None) if has]
+    medians, bands = [], []
+    for has_median, group in groupby(points, lambda point: point.median is not None):
+        if has_median:
+            part = [(point.x, _y(point.median or 0.0, top), point.spread / top) for point in group]
+            medians.append(" ".join(f"{x},{y}" for x, y, _ in part))
+            edges = [(x, y, max(MIN_BAND, spread * (HEIGHT - BOTTOM - TOP))) for x, y, spread in part]
+            upper = [f"{x},{round(max(TOP, y - half), 1)}" for x, y, half in edges]
+            lower = [f"{x},{round(min(HEIGHT - BOTTOM, y + half), 1)}" for x, y, half in reversed(edges)]
+            bands.append(" ".join(upper + lower))  # along the upper edge and back along the lower edge
     return PlotSeries(
         name=name,
         line=" ".join(f"{point.x},{_y(point.value, top)}" for point in points),
-        medians=tuple(" ".join(f"{point.x},{_y(point.median or 0.0, top)}" for point in part) for part in with_median),
-        bands=tuple(_band(part, top) for part in with_median),
+        medians=tuple(medians),
+        bands=tuple(bands),
         label=_y((points or every)[-1].value, top) + 4,
     )
-
-
-def _band(points: Sequence[_Point], top: float) -> str:
-    """Return the points of an SVG polygon: along the upper edge of the band and back along the lower edge."""
-    scale = (HEIGHT - BOTTOM - TOP) / top
-    edges = [(point.x, _y(point.median or 0.0, top), max(MIN_BAND, point.spread * scale)) for point in points]
-    upper = [f"{x},{round(max(TOP, y - half), 1)}" for x, y, half in edges]
-    lower = [f"{x},{round(min(HEIGHT - BOTTOM, y + half), 1)}" for x, y, half in reversed(edges)]
-    return " ".join(upper + lower)
 
 
 def _separate_labels(series: Sequence[PlotSeries]) -> Iterator[PlotSeries]:

@@ -68,7 +68,6 @@ def conditions(run: Document) -> list[str]:
 
 
 def progress(probe: Document) -> Bar:
-    """Return a bar that shows the progress of the probe's current run."""
     current = probe["progress"] or {"message": "starting", "ratio": 0.0}
     ratio = current["ratio"]
     return Bar(text=f"A run is in progress: {current['message']}", limit=share(ratio), ratio=ratio)

@@ -79,7 +79,6 @@ class Problem(Exception):  # noqa: N818 - the term of RFC 9457
         self.more = more
 
     def response(self, scope: Scope) -> Response:
-        """Return the error response to a request with this scope."""
         body = ProblemDetails(
             type=f"urn:gpumon:problem:{self.kind.lower().replace(' ', '-')}",
             title=self.kind,

@@ -81,7 +81,6 @@ class WebConfig(_Part):
     tls_server_config: TlsConfig | None = None
     http_server_config: HttpConfig = HttpConfig()
     basic_auth_users: Mapping[str, str] = {}
-    """Bcrypt hashes of the passwords, by user name."""
 
     @field_validator("basic_auth_users")
     @classmethod

@@ -11,7 +11,7 @@ import sample_reports
 import yaml
 from test_health_file import content
 
-from gpumon.cli.check_result import SILENCE, check_result, device_taint_rules
+from gpumon.cli.check import SILENCE, check_result, device_taint_rules
 from gpumon.cli.health_file import LEVELS, GpuHealth, NodeHealth
 from gpumon.cli.main import main
 from gpumon.health.checks import gpu

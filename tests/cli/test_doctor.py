@@ -29,9 +29,8 @@ from sample_events import error_event
 from gpumon import __version__
 from gpumon.cli.config_arguments import web_problem
 from gpumon.cli.doctor import CHECKS, diagnose, document, table
-from gpumon.cli.readiness.bounded_child import run_bounded
-from gpumon.cli.readiness.host_facts import HostFacts, torch_report
-from gpumon.cli.readiness.torch_checks import runs_on
+from gpumon.cli.readiness.hardware_checks import runs_on
+from gpumon.cli.readiness.host_facts import HostFacts, run_bounded, torch_report
 from gpumon.cli.support_bundle import fill, new_bundle
 from gpumon.config.load import load
 from gpumon.config.model import Configuration

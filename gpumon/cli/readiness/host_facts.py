@@ -14,15 +14,16 @@ import resource
 import shlex
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any, NamedTuple
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.config_arguments import local_socket, web_problem
-from gpumon.cli.once import SingleReading
-from gpumon.cli.readiness.bounded_child import run_bounded
+from gpumon.cli.once import SingleReading, report_document
 from gpumon.clock import boot_clock
 from gpumon.collectors.host.reader import Tree, Trees, Turn
 from gpumon.collectors.host.services import read_schedulers
@@ -48,6 +49,8 @@ PROPERTIES = (
     "MainPID,Environment,EnvironmentFiles,StateDirectory,Listen"
 )
 COMMAND_SECONDS = 10.0  # for the agent, systemctl and nv-fabricmanager, which do not open the driver
+KILLED_SECONDS = 1.0
+"""Maximum seconds to wait for the end of a killed child process. A child that is blocked in the kernel is abandoned."""
 
 
 class UnitFacts(NamedTuple):
@@ -150,7 +153,7 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
     except ClientError as error:
         errors["agent"] = getattr(error.__cause__, "strerror", None) or str(error.__cause__ or error)
         reading = SingleReading(configuration)
-        report, errors["reading"] = reading.document(), reading.failure or ""
+        report, errors["reading"] = report_document(reading.run()), reading.failure or ""
     python, torch = probe_settings(configuration).python, dict[str, Any]()
     if report["node"]["releases"]:  # PyTorch would open the GPUs
         errors["torch"] = RELEASED
@@ -263,3 +266,27 @@ class ReadinessCheck(NamedTuple):
 
 def count(number: float, noun: str = "GPU") -> str:
     return f"{number:.0f} {noun}{'s' * (number != 1)}"
+
+
+class ChildOutput(NamedTuple):
+    """Standard output of a command (`text`), and why the command failed (`error`): empty if the exit code is 0."""
+
+    text: str
+    error: str
+
+
+def run_bounded(command: Sequence[str], deadline: float, **user: Any) -> ChildOutput:
+    """Run a command as `user` (see Popen) and return its output. Kill it if it takes longer than `deadline` seconds."""
+    try:
+        child = subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace", **user)
+    except OSError as error:
+        return ChildOutput("", f"{command[0]}: {error.strerror or error}")
+    try:
+        text, errors = child.communicate(timeout=deadline)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=KILLED_SECONDS)
+        return ChildOutput("", f"no answer within {deadline:g} s")
+    last = next(reversed(errors.strip().splitlines()), "")
+    return ChildOutput(text, f"exit code {child.returncode}: {last[:300]}" if child.returncode else "")

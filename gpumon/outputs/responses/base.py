@@ -33,7 +33,6 @@ class ResponseModel(BaseModel):
         return cls(**{name: getattr(source, name) for name in cls.model_fields if name not in values}, **values)
 
     def document(self) -> Document:
-        """Return the response as plain JSON values."""
         return self.model_dump(mode="json")
 
 
@@ -43,7 +42,6 @@ class HostTime:
 
     host: str
     wall: float
-    """Seconds since the epoch."""
     boot: float
     """CLOCK_BOOTTIME: seconds since the host was booted."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
+from typing_extensions import Self
 
 from gpumon.health.alert import FIRING, PENDING, RESOLVED
 from gpumon.health.alert_texts import SEVERITIES
@@ -21,7 +22,6 @@ from gpumon.state.report import Report
 
 LevelName = Literal["ok", "unknown", "warn", "fail"]
 MAX_TRANSITIONS = 100
-"""Maximum number of transitions in one response."""
 
 
 class VerdictResponse(ResponseModel):
@@ -48,8 +48,43 @@ class VerdictResponse(ResponseModel):
     last_seen: str = timestamp("When the fault was last observed.")
 
     @classmethod
-    def from_verdict(cls, verdict: Verdict, report: Report) -> VerdictResponse:
-        return cls(**_verdict_values(verdict, report))
+    def recorded(cls, verdict: Verdict, report: Report, **current: Any) -> Self:
+        """Return the response with the values that a transition recorded, except for those in `current`."""
+        state = report.gpu(verdict.device) if verdict.device else None
+        values = {"action": verdict.action.value, "repair": None, "repaired_at": None} | current
+        return cls.copied(
+            verdict,
+            level=verdict.level.word,
+            title=title(verdict),
+            device=verdict.device or None,
+            gpu=None if state is None else state.index,
+            evidence=dict(verdict.evidence),
+            since=rfc3339(verdict.raised.wall),
+            last_seen=rfc3339(verdict.last_active.wall),
+            **values,
+        )
+
+    @classmethod
+    def from_verdict(cls, verdict: Verdict, report: Report, **more: Any) -> Self:
+        """Return the current response, extended by the values in `more`.
+
+        While a repair is being verified, the action is none, so that automation does not repair in a loop.
+        """
+        health, repair, repaired_at = report.health, performed_repair(verdict, report.boot_id), None
+        if repair is not None and health.evaluated_wall is not None and health.evaluated_at is not None:
+            booted = health.evaluated_wall - health.evaluated_at
+            after = verdict.reset_at or 0.0 if repair is Clearance.RESET else 0.0
+            repaired_at = rfc3339(round(booted + after))
+        return cls.recorded(
+            verdict,
+            report,
+            reason=current_reason(verdict, report),
+            action=(verdict.action if repair is None else Action.NONE).value,
+            action_text=action_text(verdict, health, report.boot_id),
+            repair=None if repair is None else repair.value,
+            repaired_at=repaired_at,
+            **more,
+        )
 
 
 class PrimaryVerdictResponse(VerdictResponse):
@@ -58,9 +93,9 @@ class PrimaryVerdictResponse(VerdictResponse):
     consequences: list[VerdictResponse] = Field(description="Verdicts that this one inhibits.")
 
     @classmethod
-    def from_verdict(cls, verdict: Verdict, report: Report) -> PrimaryVerdictResponse:
+    def from_verdict(cls, verdict: Verdict, report: Report, **more: Any) -> Self:
         inhibited = [VerdictResponse.from_verdict(other, report) for other in report.health.consequences(verdict)]
-        return cls(**_verdict_values(verdict, report), consequences=inhibited)
+        return super().from_verdict(verdict, report, consequences=inhibited, **more)
 
 
 class RefusedVerdictResponse(VerdictResponse):
@@ -119,7 +154,7 @@ class TransitionResponse(ResponseModel):
             cleared_by_text="" if transition.cleared_by is None else CLEARANCE_TEXTS[transition.cleared_by],
             note=transition.note,
             in_maintenance=transition.muted,
-            verdict=VerdictResponse(**_recorded_values(transition.verdict, report)),
+            verdict=VerdictResponse.recorded(transition.verdict, report),
         )
 
 
@@ -190,51 +225,13 @@ class ClearResponse(ResponseModel):
 
 def refused_verdicts(answer: ClearResult, report: Report) -> list[RefusedVerdictResponse]:
     return [
-        RefusedVerdictResponse(**_verdict_values(verdict, report), message=message)
-        for verdict, message in answer.refused
+        RefusedVerdictResponse.from_verdict(verdict, report, message=message) for verdict, message in answer.refused
     ]
 
 
 def _level_name(value: float | None) -> LevelName:
     name: Any = Level(int(value or 0)).word
     return name  # type: ignore[no-any-return]
-
-
-def _verdict_values(verdict: Verdict, report: Report) -> dict[str, Any]:
-    """Return the fields of a verdict's response. Its action is none while a repair is verified, to repair no loop."""
-    health, repair, repaired_at = report.health, performed_repair(verdict, report.boot_id), None
-    if repair is not None and health.evaluated_wall is not None and health.evaluated_at is not None:
-        booted = health.evaluated_wall - health.evaluated_at
-        after = verdict.reset_at or 0.0 if repair is Clearance.RESET else 0.0
-        repaired_at = rfc3339(round(booted + after))
-    return _recorded_values(verdict, report) | {
-        "reason": current_reason(verdict, report),
-        "action": (verdict.action if repair is None else Action.NONE).value,
-        "action_text": action_text(verdict, health, report.boot_id),
-        "repair": None if repair is None else repair.value,
-        "repaired_at": repaired_at,
-    }
-
-
-def _recorded_values(verdict: Verdict, report: Report) -> dict[str, Any]:
-    """Return the fields of a verdict's response as a transition recorded them."""
-    state = report.gpu(verdict.device) if verdict.device else None
-    return {
-        "check": verdict.check,
-        "level": verdict.level.word,
-        "title": title(verdict),
-        "device": verdict.device or None,
-        "gpu": None if state is None else state.index,
-        "reason": verdict.reason,
-        "action": verdict.action.value,
-        "action_text": verdict.action_text,
-        "repair": None,
-        "repaired_at": None,
-        "evidence": dict(verdict.evidence),
-        "active": verdict.active,
-        "since": rfc3339(verdict.raised.wall),
-        "last_seen": rfc3339(verdict.last_active.wall),
-    }
 
 
 class AlertResponse(ResponseModel):
