@@ -56,10 +56,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.json:
         print(json.dumps(report_document(report), indent=2))
     else:
-        print(
-            terminal.table(report_document(report), shutil.get_terminal_size((120, 24)).columns, color=in_color()),
-            end="",
-        )
+        width = shutil.get_terminal_size((120, 24)).columns
+        print(terminal.table(report_document(report), width, color=in_color()), end="")
     if reading.failure is not None:
         print(f"gpumon: {reading.failure}", file=sys.stderr)
     return FAILED if reading.failure is not None or report.node.nvml_up == 0 else 0
