@@ -100,8 +100,7 @@ THRESHOLDS = ("health", "thresholds")
 
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
     """Add a problem to `sources` for each unknown name, and for each threshold that is out of range."""
-    _check_keys(sources, THRESHOLDS, LIMITS)
-    _check_ranges(sources)
+    _check_thresholds(sources)
     _check_keys(sources, ("health", "versions"), VERSIONS)
     names = split(sources.get("health", "disabled_checks"))
     for name in names if isinstance(names, list) else ():
@@ -123,7 +122,8 @@ def _check_name(sources: ConfigurationSources, key: Key, name: object, valid: Co
         sources.report(sources.origin(key), key, f"unknown name {name!r}", did_you_mean(name, valid))
 
 
-def _check_ranges(sources: ConfigurationSources) -> None:
+def _check_thresholds(sources: ConfigurationSources) -> None:
+    _check_keys(sources, THRESHOLDS, LIMITS)
     entries = sources.get(*THRESHOLDS)  # the model reports those that are not numbers
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}

@@ -10,9 +10,9 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -210,7 +210,15 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    ask, color = _source(args), in_color()
+    color = in_color()
+    if args.hosts:
+        scheme, hosts = "https" if args.tls else "http", read_hosts(args.hosts, args.group).items()
+        addresses = {name: f"{scheme}://{with_port(each.get(ADDRESS, name), DEFAULT_PORT)}" for name, each in hosts}
+        agents = {name: Client(each, args.token_file, SECONDS, MAX_HEALTH) for name, each in addresses.items()}
+        ask = partial(from_agents, agents)
+    else:
+        client = Client(args.prometheus, args.token_file, SECONDS)
+        ask = partial(from_prometheus, client, urlsplit(args.prometheus).path)
     if args.watch is not None:
         return watch(lambda size: "\n".join(_lines(_sort_problems(ask()), size.columns, color=color)), args.watch)
     state = _sort_problems(ask())
@@ -220,17 +228,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(state, shutil.get_terminal_size((160, 24)).columns, color=color)))
     return 0
-
-
-def _source(args: argparse.Namespace) -> Callable[[], FleetState]:
-    """Return the function that reads the state of the fleet. Raise UserError if the arguments are invalid."""
-    if args.hosts:
-        scheme, hosts = "https" if args.tls else "http", read_hosts(args.hosts, args.group).items()
-        addresses = {name: f"{scheme}://{with_port(each.get(ADDRESS, name), DEFAULT_PORT)}" for name, each in hosts}
-        agents = {name: Client(each, args.token_file, SECONDS, MAX_HEALTH) for name, each in addresses.items()}
-        return lambda: from_agents(agents)
-    client = Client(args.prometheus, args.token_file, SECONDS)
-    return lambda: from_prometheus(client, urlsplit(args.prometheus).path)
 
 
 def _sort_problems(state: FleetState) -> FleetState:

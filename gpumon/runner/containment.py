@@ -192,15 +192,15 @@ class SubreaperContainment:
         """Do nothing. The caller must ensure that no process is left."""
 
     def _scan(self) -> set[int]:
-        inherited = {pid for pid in children(os.getpid()) - child_process.unreaped_pids if self._is_inherited(pid)}
+        inherited = set()
+        for pid in children(os.getpid()) - child_process.unreaped_pids:
+            fields = stat(pid)
+            # a child that lost its parent, a rank, has another session, and was started since the pass began
+            if len(fields) > _START and int(fields[_SESSION]) != os.getsid(0) and int(fields[_START]) >= self._since:
+                inherited.add(pid)
         _reap(inherited)
         processes = inherited | descendants(*inherited, *self._ranks)
         return {pid for pid in processes - self._ranks if stat(pid)[:1] not in ([], ["Z"])}
-
-    def _is_inherited(self, pid: int) -> bool:
-        """Return whether this child has another session than the agent, and was started since the pass began."""
-        fields = stat(pid)
-        return len(fields) > _START and int(fields[_SESSION]) != os.getsid(0) and int(fields[_START]) >= self._since
 
 
 class CgroupContainment:
@@ -235,7 +235,6 @@ class CgroupContainment:
 
 
 Containment = CgroupContainment | SubreaperContainment
-"""Finds and kills the processes that the ranks of one pass start."""
 
 
 def _delegated_cgroup(root: Path) -> Path | None:

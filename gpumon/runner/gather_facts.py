@@ -62,35 +62,26 @@ def free_memory(report: Report, used: Collection[str]) -> float | None:
 
 def available_bytes(root: Path = Path("/")) -> float | None:
     """Return the available bytes of memory: the minimum over the host and the agent's cgroups; None if unknown."""
-    return min((*_free_on_host(root), *_free_in_cgroups(root)), default=None)
-
-
-def _free_on_host(root: Path) -> Iterator[float]:
-    for line in read_text(root / "proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            yield float(rest.split()[0]) * 1024
+    lines = read_text(root / "proc/meminfo").splitlines()
+    free = [float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min((*free, *_free_in_cgroups(root)), default=None)
 
 
 def _free_in_cgroups(root: Path) -> Iterator[float]:
     """Yield the free bytes of each cgroup (v2) with a memory limit: the agent's own cgroup and those above it."""
     folders = root / "sys/fs/cgroup"
-    for line in read_text(root / "proc/self/cgroup").splitlines():
-        if line.startswith("0::"):
-            own = folders / line.removeprefix("0::").lstrip("/")
-            for folder in (own, *own.parents):
-                yield from _free_in_cgroup(folder)
-                if folder == folders:
-                    return
-
-
-def _free_in_cgroup(folder: Path) -> Iterator[float]:
-    limit, used = read_text(folder / "memory.max").strip(), read_text(folder / "memory.current").strip()
-    values = dict(line.split(" ", 1) for line in read_text(folder / "memory.stat").splitlines() if " " in line)
-    cached = values.get("inactive_file", "").strip()  # counted as used, but reclaimed first
-    reclaimable = float(cached) if cached.isdigit() else 0.0
-    if limit.isdigit() and used.isdigit():
-        yield max(0.0, float(limit) - max(0.0, float(used) - reclaimable))
+    lines = read_text(root / "proc/self/cgroup").splitlines()
+    place = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
+    own = None if place is None else folders / place
+    for folder in () if own is None else (own, *own.parents):
+        limit, used = read_text(folder / "memory.max").strip(), read_text(folder / "memory.current").strip()
+        values = dict(line.split(" ", 1) for line in read_text(folder / "memory.stat").splitlines() if " " in line)
+        cached = values.get("inactive_file", "").strip()  # counted as used, but reclaimed first
+        if limit.isdigit() and used.isdigit():
+            reclaimable = float(cached) if cached.isdigit() else 0.0
+            yield max(0.0, float(limit) - max(0.0, float(used) - reclaimable))
+        if folder == folders:
+            return
 
 
 def _use(state: GpuState, foreign: float | None, at: float, *, own: bool, simulated: bool) -> GpuUse:

@@ -27,7 +27,6 @@ log = logging.getLogger("gpumon.probe")
 SCHEDULE, REQUEST = "schedule", "request"
 """Triggers of a run."""
 NCCL_CONF_LIMIT = 16 * 1024
-"""Max characters of nccl.conf that are read."""
 
 
 class ProbeHost:
@@ -41,12 +40,10 @@ class ProbeHost:
         self.ranks = Ranks(loop)
         self.visibility = GpuVisibility(loop, latest, read_closely)
         self.current: ProbeRun | None = None
-        """The run in progress; None if there is none."""
         self._recorder = TelemetryRecorder(latest, ())
 
     @property
     def simulated(self) -> bool:
-        """Return whether the node is simulated."""
         return self.latest().simulated is not None
 
     @property

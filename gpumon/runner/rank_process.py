@@ -20,7 +20,6 @@ from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess, 
 from gpumon.supervisor.loop import Loop
 
 FRAME_LIMIT = 64 * 1024
-"""Max bytes of a frame."""
 FRAMES, FRAMES_A_SECOND = 2000, 20
 """Max frames of a rank: FRAMES, plus FRAMES_A_SECOND for each second of the deadline."""
 _SHIM = (*PYTHON, "-S", exec_shim.__file__)

@@ -136,7 +136,7 @@ class _CurrentPass:
         self._on_end = on_end
         self._begun = boot_clock()
         self._begun_wall = time.time()
-        self._ending = Ending(duration=0.0)
+        self._ending = Ending()
         self._reported: Progress | None = None
         self._blamed: RankProcess | None = None
         self._stopping = False
@@ -183,9 +183,9 @@ class _CurrentPass:
         for rank in self.ranks:
             rank.child.write(line)
 
-    def _current_pass(self, ending: Ending | None = None) -> Pass:
+    def _current_pass(self) -> Pass:
         accounts = tuple(rank.account for rank in self.ranks)
-        return Pass(plan=self._plan, steps=tuple(self._steps), accounts=accounts, ending=ending)
+        return Pass(plan=self._plan, steps=tuple(self._steps), accounts=accounts, ending=self._ending)
 
     def _take_frame(self, rank: RankProcess) -> None:
         if rank.account.error:
@@ -275,7 +275,8 @@ class _CurrentPass:
             log.info("stopped the ranks", extra={"statuses": [rank.account.status for rank in self.ranks]})
         failed = None if self._blamed is None else self._blamed.account.rank
         duration = boot_clock() - self._begun
-        self._on_end(self._current_pass(replace(self._ending, duration=duration, first_failed=failed)))
+        self._ending = replace(self._ending, duration=duration, first_failed=failed)
+        self._on_end(self._current_pass())
 
     def _release_containment(self, others: frozenset[int]) -> None:
         """Remove the containment once no process is in it. Those of `others` that have ended are not unkillable."""

@@ -135,7 +135,7 @@ class ProbeRun:
         """End the run with this Skip while no rank runs. The result keeps the measurements of ended passes."""
         if self._passes:
             last = self._passes[-1]
-            self._passes[-1] = replace(last, ending=last.ending and replace(last.ending, aborted=skip))
+            self._passes[-1] = replace(last, ending=replace(last.ending, aborted=skip))
             self._depart()
         else:
             self._skip(skip)
@@ -221,5 +221,5 @@ class ProbeRun:
 
 def _ended_pids(passes: Sequence[Pass]) -> frozenset[int]:
     """Return the pids of the ranks of these passes, without those that SIGKILL did not end."""
-    stuck = {pid for ended in passes if ended.ending is not None for pid in ended.ending.abandoned}
+    stuck = {pid for ended in passes for pid in ended.ending.abandoned}
     return frozenset(rank.pid for ended in passes for rank in ended.accounts if rank.pid is not None) - stuck

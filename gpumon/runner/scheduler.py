@@ -167,8 +167,11 @@ class ProbeScheduler(Schedule):
 
 def pause(report: Report, facts: PreflightFacts, waited: float) -> float | None:
     """Return the seconds until a run that was due for `waited` seconds is tried again; None to begin it now."""
-    determined = facts.simulated or facts.gated or facts.schedulers is not None
-    if not _is_read(report) or not (determined or waited > SCHEDULER_PATIENCE):
+    status = report.inventory.status
+    polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
+    restored = report.agent.restored or report.node.store_up == 0
+    determined = facts.simulated or facts.gated or facts.schedulers is not None or waited > SCHEDULER_PATIENCE
+    if not (polled and restored and determined):
         return START_INTERVAL
     skip = may_run(facts)
     if skip is None or skip.wait is None or waited > facts.min_idle_seconds + SCHEDULER_PATIENCE:
@@ -189,10 +192,3 @@ def is_due_early(probe: str, report: Report, facts: PreflightFacts, *, wall: flo
     repairs = repairs_since_run(runs, report.gpus, report.health.history, Instant(report.boot_id, at, wall))
     repaired = any(not is_partial(facts) or repair.uuid in usable_gpus(facts) for repair in repairs)
     return repaired and pause(report, facts, 0.0) is None and may_run(facts) is None
-
-
-def _is_read(report: Report) -> bool:
-    """Return whether the first poll has ended or the driver is down, and the store was read or is unreadable."""
-    status = report.inventory.status
-    polled = report.node.snapshot_timestamp_seconds is not None or (status is not None and not status.up)
-    return polled and (report.agent.restored or report.node.store_up == 0)

@@ -211,7 +211,7 @@ _JUDGES = (_judge_wrong, _judge_ending, _judge_no_torch, _judge_late, _judge_fai
 def _judge(passes: Sequence[Pass], judge: Judge) -> _Verdict:
     for decide in _JUDGES:
         for run_pass in passes:
-            verdict = decide(run_pass, run_pass.ending or Ending(duration=0.0))
+            verdict = decide(run_pass, run_pass.ending)
             if verdict is not None:
                 return verdict
     return _judge_degraded(passes, judge) or _Verdict(outcome="ok", hint=_missing_median(passes, judge))

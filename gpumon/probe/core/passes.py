@@ -21,7 +21,7 @@ PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 class Ending:
     """How the ranks of a pass ended, as observed by the agent."""
 
-    duration: float
+    duration: float = 0.0
     """Seconds that the pass took."""
     timed_out: bool = False
     aborted: Skip | None = None
@@ -42,7 +42,7 @@ class Pass:
     """The steps that the ranks were ordered to take so far. The number of a step is its index here."""
     accounts: Sequence[Account] = ()
     """Account of each rank that was started, in the order of the ranks."""
-    ending: Ending | None = None
+    ending: Ending = Ending()
 
     @property
     def versions(self) -> Mapping[str, str]:

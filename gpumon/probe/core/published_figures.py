@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpumon.probe.core.baseline import SourcedFigure
 from gpumon.probe.core.probes import GIB, MIB
@@ -20,22 +20,17 @@ _ML = "stas00/ml-engineering, network/README.md"
 _H100_PEAK = "NVIDIA/nccl-tests#212, peak, taken for that of 16 GiB"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(NamedTuple):
     """A row of TABLE: a published all-reduce bandwidth for a GPU model, number of ranks, algorithm and size."""
 
     names: str
     """Regular expression that must match the whole product name that NVML returns."""
     ranks: int
-    algorithm: str = "default"
     bytes: int
     busbw: float
     """Bus bandwidth of an all-reduce in bytes per second."""
     source: str
-
-
-def _row(names: str, ranks: int, size: int, gigabytes: float, source: str, *, algorithm: str = "default") -> Published:
-    return Published(names=names, ranks=ranks, algorithm=algorithm, bytes=size, busbw=gigabytes * 1e9, source=source)
+    algorithm: str = "default"
 
 
 _A100, _H200, _B200 = r"NVIDIA A100-SXM4-\d+GB", r"NVIDIA H200", r"NVIDIA B200"
@@ -43,36 +38,36 @@ _H100, _B300 = r"NVIDIA H100 80GB HBM3", r"NVIDIA B300.*"
 _AS_H200 = f"as H200, whose links are the same: {_ML}"
 
 TABLE: tuple[Published, ...] = (
-    _row(_A100, 8, 256 * MIB, 194, _ML),
-    _row(_A100, 8, GIB, 229, _ML),
-    _row(_A100, 8, 16 * GIB, 234.9, _ML),
-    _row(_H100, 8, 256 * MIB, 436, _AS_H200),
-    _row(_H100, 8, 512 * MIB, 450, _AS_H200),
-    _row(_H100, 8, 16 * GIB, 480, _H100_PEAK),
-    _row(_H100, 8, 16 * GIB, 370, _H100_PEAK, algorithm="ring"),
-    _row(_H200, 4, 8 * GIB, 363, _ML),
-    _row(_H200, 5, 8 * GIB, 414, _ML),
-    _row(_H200, 6, 8 * GIB, 436, _ML),
-    _row(_H200, 7, 8 * GIB, 460, _ML),
-    _row(_H200, 8, 64 * MIB, 346, _ML),
-    _row(_H200, 8, 128 * MIB, 402, _ML),
-    _row(_H200, 8, 256 * MIB, 436, _ML),
-    _row(_H200, 8, 512 * MIB, 450, _ML),
-    _row(_H200, 8, 2 * GIB, 469, _ML),
-    _row(_H200, 8, 4 * GIB, 473, _ML),
-    _row(_H200, 8, 16 * GIB, 482.3, _ML),
-    _row(_H200, 8, 16 * GIB, 367.6, _ML, algorithm="ring"),
-    _row(_B200, 4, 8 * GIB, 673, _ML),
-    _row(_B200, 5, 8 * GIB, 678, _ML),
-    _row(_B200, 6, 8 * GIB, 778, _ML),
-    _row(_B200, 7, 8 * GIB, 811, _ML),
-    _row(_B200, 8, 256 * MIB, 646, _ML),
-    _row(_B200, 8, GIB, 723, _ML),
-    _row(_B200, 8, 8 * GIB, 838, _ML),
-    _row(_B200, 8, 8 * GIB, 682, _ML, algorithm="ring"),
-    _row(_B200, 8, 16 * GIB, 845.7, _ML),
-    _row(_B300, 8, 16 * GIB, 845, "NVIDIA/nccl#2140, size not given, assumed 16 GiB"),
-    _row(_B300, 8, 16 * GIB, 695, "NVIDIA/nccl#2140, size not given, assumed 16 GiB", algorithm="ring"),
+    Published(_A100, 8, 256 * MIB, 194e9, _ML),
+    Published(_A100, 8, GIB, 229e9, _ML),
+    Published(_A100, 8, 16 * GIB, 234.9e9, _ML),
+    Published(_H100, 8, 256 * MIB, 436e9, _AS_H200),
+    Published(_H100, 8, 512 * MIB, 450e9, _AS_H200),
+    Published(_H100, 8, 16 * GIB, 480e9, _H100_PEAK),
+    Published(_H100, 8, 16 * GIB, 370e9, _H100_PEAK, algorithm="ring"),
+    Published(_H200, 4, 8 * GIB, 363e9, _ML),
+    Published(_H200, 5, 8 * GIB, 414e9, _ML),
+    Published(_H200, 6, 8 * GIB, 436e9, _ML),
+    Published(_H200, 7, 8 * GIB, 460e9, _ML),
+    Published(_H200, 8, 64 * MIB, 346e9, _ML),
+    Published(_H200, 8, 128 * MIB, 402e9, _ML),
+    Published(_H200, 8, 256 * MIB, 436e9, _ML),
+    Published(_H200, 8, 512 * MIB, 450e9, _ML),
+    Published(_H200, 8, 2 * GIB, 469e9, _ML),
+    Published(_H200, 8, 4 * GIB, 473e9, _ML),
+    Published(_H200, 8, 16 * GIB, 482.3e9, _ML),
+    Published(_H200, 8, 16 * GIB, 367.6e9, _ML, algorithm="ring"),
+    Published(_B200, 4, 8 * GIB, 673e9, _ML),
+    Published(_B200, 5, 8 * GIB, 678e9, _ML),
+    Published(_B200, 6, 8 * GIB, 778e9, _ML),
+    Published(_B200, 7, 8 * GIB, 811e9, _ML),
+    Published(_B200, 8, 256 * MIB, 646e9, _ML),
+    Published(_B200, 8, GIB, 723e9, _ML),
+    Published(_B200, 8, 8 * GIB, 838e9, _ML),
+    Published(_B200, 8, 8 * GIB, 682e9, _ML, algorithm="ring"),
+    Published(_B200, 8, 16 * GIB, 845.7e9, _ML),
+    Published(_B300, 8, 16 * GIB, 845e9, "NVIDIA/nccl#2140, size not given, assumed 16 GiB"),
+    Published(_B300, 8, 16 * GIB, 695e9, "NVIDIA/nccl#2140, size not given, assumed 16 GiB", algorithm="ring"),
 )
 """Published bandwidths, sorted by size, of boards with SXM GPUs. Those of PCIe cards depend on their NVLink bridges."""
 

@@ -188,7 +188,6 @@ class ProbeResult:
 
     @property
     def ended(self) -> float:
-        """Return the end of the run in seconds since the epoch."""
         return self.started + self.duration_seconds
 
     @property

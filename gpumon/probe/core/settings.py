@@ -17,7 +17,6 @@ from gpumon.probe.core.baseline import Floors
 from gpumon.probe.core.probes import ALL_REDUCE, NEVER, Probe, Setting
 
 NCCL_CONF = Path("/etc/nccl.conf")
-"""The system-wide configuration of NCCL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,6 @@ class Timetable:
         return max((after - before).total_seconds() for before, after in pairwise(_fire_times(_cron(self.cron, None))))
 
     def trigger(self) -> Any:
-        """Return the trigger of APScheduler."""
         if self.interval is None:
             return _cron(self.cron, self.jitter)
         from apscheduler.triggers.interval import IntervalTrigger  # noqa: PLC0415 - as below

@@ -29,11 +29,8 @@ def index_ranges(indexes: Iterable[int]) -> str:
     """Return GPU indexes as an English list with ranges, such as "0 to 3, 5 and 7"."""
     ordered = enumerate(sorted(indexes))
     rows = [[index for _, index in row] for _, row in groupby(ordered, lambda pair: pair[1] - pair[0])]
-    return join_words([words for row in rows for words in _row(row)])
-
-
-def _row(indexes: list[int]) -> list[str]:
-    return [f"{indexes[0]} to {indexes[-1]}"] if len(indexes) >= MIN_RANGE else [str(index) for index in indexes]
+    words = [[f"{row[0]} to {row[-1]}"] if len(row) >= MIN_RANGE else map(str, row) for row in rows]
+    return join_words([word for row in words for word in row])
 
 
 def scale(unit: str) -> tuple[float, str]:

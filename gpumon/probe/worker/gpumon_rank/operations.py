@@ -122,7 +122,6 @@ class Operation(ABC):
         """Allocate the buffers of this rank."""
 
     def fill(self) -> None:
-        """Write this rank's pattern into the send buffer."""
         self._pattern.fill(self._send, self._rank)
 
     def prepare(self) -> None:  # noqa: B027 - most operations have nothing to prepare

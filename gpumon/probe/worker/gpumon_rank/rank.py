@@ -22,7 +22,6 @@ class Stopwatch:
         self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else None
 
     def time(self, operation: Callable[[], None]) -> float:
-        """Run the operation and return its duration in seconds."""
         if self._events is None:
             begun = time.monotonic()
             operation()
