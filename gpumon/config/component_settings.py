@@ -150,7 +150,6 @@ def probe_settings(configuration: Configuration) -> ProbeSettings:
 
 
 def max_window_seconds(configuration: Configuration) -> Mapping[WindowKind, float]:
-    """Return the maximum length of time windows in seconds, by kind."""
     return {
         WindowKind.RELEASE: configuration.release.max_seconds,
         WindowKind.HOLD: configuration.probe.max_hold_seconds,

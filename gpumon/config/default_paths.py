@@ -11,7 +11,6 @@ from collections.abc import Mapping
 StrPath = str | os.PathLike[str]
 STORE, TOKEN, HEALTH_FILE, SOCKET = "gpumon.db", "token", "health.json", "gpumon.sock"
 RUNTIME_DIRECTORY = "/run/gpumon"
-"""Runtime directory of the systemd unit."""
 HEALTH_FILE_VERSION = 1
 """Version of the schema of the health file, which docs/check.md documents."""
 

@@ -182,7 +182,6 @@ class ConfigurationSources:
                 self.report(variable, (), "is not a setting", f"use {misspelt[variable]}")
 
     def add_flags(self, flags: Mapping[str, str | None]) -> None:
-        """Add the flags of the command line."""
         for flag in FLAGS:
             text = flags.get(flag.name)
             if flag.setting is not None and text is not None:

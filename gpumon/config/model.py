@@ -35,11 +35,12 @@ from gpumon.model.reading import MAX_SERIES
 class WebSection(ConfigurationSection):
     """Settings of the HTTP server."""
 
+    RESTART = True
+
     listen_address: Annotated[str, AfterValidator(check_address)] = setting(
         f"127.0.0.1:{DEFAULT_PORT}",
         f"Address to listen on. `:{DEFAULT_PORT}` is every address of the host. Port 0 is any free port.",
         flag="--web.listen-address",
-        restart=True,
     )
     token_file: SomePath = setting(
         ...,
@@ -47,7 +48,6 @@ class WebSection(ConfigurationSection):
         flag="--web.token-file",
         default_in_words="`token` in the state directory",
         example="/var/lib/gpumon/token",
-        restart=True,
     )
     socket: SomePath | None = setting(
         None,
@@ -56,27 +56,23 @@ class WebSection(ConfigurationSection):
         flag="--web.socket",
         default_in_words="`gpumon.sock` in the runtime directory of the unit, else beside the store",
         example="/run/gpumon/gpumon.sock",
-        restart=True,
     )
     config_file: SomePath | None = setting(
         None,
         "File with certificates for TLS and with users, in the format of Prometheus's exporter-toolkit: docs/tls.md.",
         flag="--web.config.file",
         example="/etc/gpumon/web.yml",
-        restart=True,
     )
     read_token_file: SomePath | None = setting(
         None,
         "File with a bearer token that a client over TCP needs to read, unless it has a user's password. Created like "
         "`web.token_file`.",
         example="/var/lib/gpumon/read-token",
-        restart=True,
     )
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(split)] = setting(
         (),
         "Accepted names in the Host header besides IP addresses and the names of the host. `*` accepts any name.",
         example=["gpu-17.monitoring.example.com"],
-        restart=True,
     )
 
     @property
@@ -89,27 +85,26 @@ class WebSection(ConfigurationSection):
 class StoreSection(ConfigurationSection):
     """Settings of the SQLite database, which keeps data across restarts."""
 
+    RESTART = True
+
     path: SomePath = setting(
         ...,
         "SQLite file for events, counters, verdicts, the inventory and probe results.",
         flag="--store.path",
         default_in_words="`gpumon.db` in the state directory",
         example="/var/lib/gpumon/gpumon.db",
-        restart=True,
     )
     retention_days: float = setting(
         90,
         "Age at which events, verdict transitions and probe results are deleted. Counters and the probe results of the "
         "baseline are kept.",
         gt=0,
-        restart=True,
     )
     retention_rows: int = setting(
         100_000,
         "Maximum number of events, of verdict transitions and of probe results. Counters and the probe results of the "
         "baseline are kept.",
         ge=1,
-        restart=True,
     )
 
 
@@ -168,27 +163,28 @@ class GpusSection(ConfigurationSection):
 class MetricsSection(ConfigurationSection):
     """Settings of the Prometheus endpoint."""
 
+    RESTART = True
+
     detailed: bool = setting(
         default=False,
         meaning="Read all details (docs/metrics.md), and export them on `/metrics` too: half as many series again.",
-        restart=True,
     )
     dcgm_names: Literal["legacy", "canonical"] = setting(
         "legacy",
         "Names and units on `/metrics/dcgm`: those of dcgm-exporter up to 4.8 (`legacy`) or of 4.9 (`canonical`).",
-        restart=True,
     )
     dcgm_host_label: Literal["Hostname", "hostname"] | None = setting(
         None,
         "Label with the name of the host on `/metrics/dcgm`: `hostname` from dcgm-exporter 4.8.3 on.",
         default_in_words="`Hostname`, with canonical names `hostname`",
         example="hostname",
-        restart=True,
     )
 
 
 class SimulateSection(ConfigurationSection):
     """Settings of a simulated node that replaces the GPUs of this host."""
+
+    RESTART = True
 
     profile: str | None = setting(
         None,
@@ -196,7 +192,6 @@ class SimulateSection(ConfigurationSection):
         flag="--simulate",
         default_in_words="none: the real GPUs",
         example="h100x8",
-        restart=True,
     )
     scenario: SomePath | None = setting(
         None,
@@ -204,7 +199,6 @@ class SimulateSection(ConfigurationSection):
         flag="--simulate.scenario",
         default_in_words="the profile's own",
         example="scenario.yml",
-        restart=True,
     )
 
     @field_validator("scenario")

@@ -29,56 +29,51 @@ REPLACED_KEYS = {
 class NotificationsSection(ConfigurationSection):
     """Settings of the notifications that the agent sends directly, without Prometheus. By default it sends none."""
 
+    RESTART = True
+
     labels: Mapping[str, Annotated[str, BeforeValidator(number_to_text)]] = setting(
         {},
         "Labels that your Prometheus adds to this node's series, so that Alertmanager counts both as one alert.",
         default_in_words="`job: gpumon`, and `instance`: host and port of the agent",
         example={"instance": "gpu-17:17400", "cluster": "a"},
-        restart=True,
     )
     alertmanagers: Annotated[tuple[Url, ...], BeforeValidator(split)] = setting(
         (),
         "URLs of Alertmanagers, each of which gets every alert. Name all of a cluster, and no load balancer.",
         example=["http://alertmanager-1:9093", "http://alertmanager-2:9093"],
-        restart=True,
     )
     alertmanager_token_file: SomePath | None = setting(
         None,
         "File with the bearer token for the Alertmanagers.",
         example="/etc/gpumon/alertmanager.token",
-        restart=True,
     )
     webhook_url: _Hook | None = setting(
-        None, "URL that gets each alert as a CloudEvent.", example="https://events.example.com/gpumon", restart=True
+        None, "URL that gets each alert as a CloudEvent.", example="https://events.example.com/gpumon"
     )
     webhook_url_file: SomePath | None = setting(
-        None, "File with that URL, if it is secret.", example="/etc/gpumon/webhook.url", restart=True
+        None, "File with that URL, if it is secret.", example="/etc/gpumon/webhook.url"
     )
     webhook_token_file: SomePath | None = setting(
-        None, "File with the bearer token for the webhook.", example="/etc/gpumon/webhook.token", restart=True
+        None, "File with the bearer token for the webhook.", example="/etc/gpumon/webhook.token"
     )
     apprise_urls: Annotated[tuple[_AppriseUrl, ...], BeforeValidator(split)] = setting(
         (),
         "Apprise URLs of services that get each alert as a text, such as Slack, e-mail or PagerDuty; or paths of files "
         "with one such URL, because it contains secrets. Needs the package apprise.",
         example=["/etc/gpumon/slack.url", "mailtos://gpumon:PASSWORD@smtp.example.com?to=oncall@example.com"],
-        restart=True,
     )
     nvsentinel_socket: SomePath | None = setting(
         None,
         "Unix socket of NVSentinel's platform connector on this node, which gets each alert as a health event.",
         example="/var/run/nvsentinel/nvsentinel.sock",
-        restart=True,
     )
     nvsentinel_strategy: Literal["store_only", "execute_remediation"] = setting(
         "store_only",
         "Whether NVSentinel only stores these events, or may cordon, drain and repair the node because of them.",
-        restart=True,
     )
     nvsentinel_node: str | None = setting(
         None,
         "Name of this node in Kubernetes.",
         default_in_words="the host's name in lower case",
         example="gpu-17",
-        restart=True,
     )

@@ -137,7 +137,6 @@ class ProbeSection(ConfigurationSection):
     @field_validator("jitter_seconds")
     @classmethod
     def _jitter_fits_interval(cls, jitter: float | None, info: ValidationInfo) -> float | None:
-        """Return the jitter; raise an error of pydantic if it is longer than the interval."""
         interval = info.data.get("interval_seconds") or parse_schedule(PROBES[ALL_REDUCE].schedule).max_interval
         if jitter is not None and "interval_seconds" in info.data and jitter > interval:
             words = {"interval": f"{interval:g}", "remedy": f"set it to at most {interval:g}, or increase the interval"}

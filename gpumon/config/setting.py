@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -21,6 +21,9 @@ _GPU = re.compile(r"[0-9]{1,3}|GPU-[0-9a-fA-F-]+")
 
 class ConfigurationSection(BaseModel):
     """Base class of the sections of the configuration: immutable, and an unknown key is an error."""
+
+    RESTART: ClassVar[bool] = False
+    """Whether a change of any setting of the section takes effect only at a restart, not at a reload."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 

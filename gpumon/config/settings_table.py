@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, cast
 
-from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from gpumon.config import yaml_file
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact
+from gpumon.config.setting import ConfigurationSection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,14 @@ class SettingRow:
 
     @property
     def variable(self) -> str:
-        """Return the name of the setting's environment variable."""
         return f"GPUMON_{self.section}__{self.key}".upper()
 
 
 @cache
-def sections() -> Mapping[str, type[BaseModel]]:
+def sections() -> Mapping[str, type[ConfigurationSection]]:
     """Return the pydantic model of each section by name, in the order of the documented configuration file."""
-    return {name: cast("type[BaseModel]", field.annotation) for name, field in Configuration.model_fields.items()}
+    fields = Configuration.model_fields.items()
+    return {name: cast("type[ConfigurationSection]", field.annotation) for name, field in fields}
 
 
 @cache
@@ -65,7 +65,7 @@ def _row(section: str, key: str) -> SettingRow:
         default_in_words=str(extra["default_in_words"]),
         example=default if extra["example"] is None else extra["example"],
         flag=str(extra["flag"]),
-        restart=bool(extra["restart"]),
+        restart=sections()[section].RESTART or bool(extra["restart"]),
     )
 
 

@@ -45,15 +45,12 @@ from gpumon.health.verdict import UNKNOWN
 from gpumon.model.durations import as_duration
 
 STALE_SECONDS = 120.0
-"""Age of the last complete poll above which GpumonStale fires."""
 SCALE_OUT, SCALE_IN = 0.85, 0.3
 """Busy shares of GPU time in an hour: GpumonFleetBusy fires above SCALE_OUT, GpumonFleetIdle below SCALE_IN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRule(AlertText):
-    """One alert rule of Prometheus."""
-
     expr: str
     """PromQL of the condition, without the clause that mutes it in maintenance."""
     instances: str = ""

@@ -170,7 +170,6 @@ def _json(client: Client, path: str, *members: str) -> Any:
 
 
 def _time(value: float) -> float | None:
-    """Return a Unix time; None if the value, such as NaN, is none."""
     return value if 0 <= value < MAX_TIME else None
 
 
@@ -186,7 +185,6 @@ def slurm_drains() -> Mapping[str, str] | None:
 
 
 LEVELS = {"fail": RED, NO_ANSWER: YELLOW, "warn": YELLOW, "unknown": DIM}
-"""Color of each level of a problem. The worst level is first."""
 MAX_CELL = 24  # maximum width of the columns DRAINED and OWNER
 MAX_HEALTH = 2 << 20  # maximum bytes of the answer of an agent
 

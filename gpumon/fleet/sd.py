@@ -124,7 +124,6 @@ def add(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or serve the targets. Return the exit code."""
     if bool(args.nodes) == bool(args.hosts):
         raise UserError("give either node names, as in gpumon sd 'gpu[001-032]', or a file by --hosts")
     for label in [*args.label, *(f"{name}=" for name in args.label_from)]:
@@ -166,7 +165,6 @@ def with_port(host: str, port: int) -> str:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    """Serve the targets until the command is interrupted. Return the exit code."""
     if args.hosts == "-":
         raise UserError("--listen reads its file for each request: name a file by --hosts instead of -")
     host, _, port = args.listen.rpartition(":")

@@ -111,7 +111,6 @@ class ProbeRuns:
 
     @property
     def running(self) -> bool:
-        """Return whether a run is in progress."""
         return self.host.current is not None
 
     def start(self) -> None:

@@ -53,7 +53,6 @@ class Schedule:
             self._scheduler = None
 
     def apply(self, timetables: Mapping[str, Timetable]) -> None:
-        """Replace the jobs whose timetable has changed."""
         before, self._timetables = self._timetables, timetables
         if self._scheduler is None:
             return

@@ -13,7 +13,6 @@ from gpumon.supervisor.loop import Loop
 TAIL = 4096
 """Max bytes of the command's output that are kept in memory, counted from the end of the output."""
 LINE = 300
-"""Max characters of an output line in a hint."""
 END_SECONDS = 3.0
 """Seconds that the subreaper has to end all processes of the command. Then the subreaper is killed."""
 
@@ -49,7 +48,6 @@ class Question:
             loop.call_after(0.0, lambda: self._on_exit(1))
 
     def withdraw(self) -> None:
-        """End the command without calling `on_answer`."""
         self._on_answer = None
         self._end()
 

@@ -29,7 +29,6 @@ _VERSIONS = {"NCCL": "nccl", "CUDA": "cuda", "torch": "torch"}
 
 
 SourcedFigure = tuple[float, str]
-"""A published value, in the unit of the measurement, and its source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,6 @@ class Judge:
         return pick(medians, key=lambda dated: dated[0], default=(None, ""))
 
     def _missed_reference(self, comparison: Comparison) -> str:
-        """Return `below_reference` of a comparison."""
         for name, usual in (("baseline", comparison.baseline), ("drift", comparison.best)):
             if usual is not None and comparison.spread is not None:
                 distance = self.floors.spreads * comparison.spread

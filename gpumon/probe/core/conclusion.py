@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.evidence import NO_OBSERVATIONS, Observations, finding_sentences
@@ -21,7 +21,6 @@ from gpumon.probe.core.result import DECISIVE, LIMIT, SUCCESSES, Comparison, Loc
 from gpumon.probe.core.wording import in_words, size_in_words
 
 LOCATED = ("degraded", "wrong")
-"""Outcomes for which the location of the fault is determined."""
 BROKEN = ("failed", "timeout")
 """Outcomes whose hint includes findings about the GPUs, because a finding may be the cause."""
 LOG_LIMIT = 64 * 1024
@@ -109,18 +108,13 @@ def _unmeasured_sizes(plan: Plan) -> str:
 
 def unjudged_result(run: Run, plan: Plan, error: Exception, duration: float) -> ProbeResult:
     """Return a failed result, which blames no GPU, for a run that was not judged because of an error in the agent."""
-    return ProbeResult(
-        id=run.id,
-        probe=plan.probe.name,
+    hint = f"The agent failed to judge this run: {error!r}. Report it together with the agent's log."
+    return replace(
+        skipped_result(plan.probe, run, Skip(reason="setup", hint=hint), simulated=plan.simulated),
         outcome="failed",
-        reason="setup",
-        hint=f"The agent failed to judge this run: {error!r}. Report it together with the agent's log.",
-        trigger=run.trigger,
-        started=run.started,
         duration_seconds=duration,
         backend=plan.setting.backend,
         ranks=plan.ranks,
-        simulated=plan.simulated,
     )
 
 

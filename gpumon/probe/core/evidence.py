@@ -46,13 +46,11 @@ class GpuSample:
     fault: str = ""
     xids: Mapping[str, float] = field(default_factory=dict)
     ecc_errors: float | None = None
-    """Total of uncorrected ECC errors."""
     held_down: Collection[str] = ()
     """Clock event reasons that reduced the GPU's clocks when it was read: keys of HELD_DOWN."""
     held_seconds: Mapping[str, float] = field(default_factory=dict)
     """Total seconds of reduced clocks by clock event reason."""
     sm_clock: float | None = None
-    """SM clock in hertz."""
     links_down: Collection[str] = ()
     link_errors: Mapping[str, float] = field(default_factory=dict)
     """Total errors and recoveries of NVLinks, keyed by link number and description, such as `3 had replay errors`."""
@@ -240,7 +238,6 @@ WORDS = {"read": "read", "write": "write", "nvlink": "NVLink", "atomics": "atomi
 """NVML's peer access capabilities, each with its name in sentences."""
 
 Ends = tuple[str, str]
-"""UUIDs of two GPUs in the order of the run."""
 
 
 def missing_access(observations: Observations) -> dict[Ends, str]:

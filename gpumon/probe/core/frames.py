@@ -35,7 +35,6 @@ class Progress:
     """Share of the step that is done, 0 to 1. In the progress of a run: share of the run."""
 
     def place(self, size_unit: str) -> str:
-        """Return the stage and the size as words."""
         return self.stage if self.size is None else f"{self.stage} of {self.size} {size_unit}"
 
 
@@ -44,7 +43,6 @@ class Sized:
     """Operation times and wrong elements of one rank at one size, in an operation or in exchanges with one peer."""
 
     seconds: tuple[float, ...]
-    """Duration of each timed operation in seconds, in order."""
     wrong: int
     wrong_send_elements: int = 0
     """Number of wrong elements in the send buffer of this rank. It is counted in pair exchanges only."""
@@ -80,13 +78,11 @@ class Account:
 
 
 MIN_SECONDS, MAX_SECONDS = 1e-9, 1e6
-"""Range of valid operation times in seconds."""
 MAX_NUMBER = 1 << 53
 """Max value of whole numbers in a frame. A float holds each whole number up to it exactly."""
 MAX_TEXT, MAX_NAME, MAX_VERSIONS = 2000, 100, 20
 """Max characters of an error, max characters of a name, and max number of reported versions."""
 MAX_SHOWN = 200
-"""Max bytes of an invalid line that are quoted in an error."""
 
 
 def fold_frame(account: Account, line: bytes, steps: Sequence[Step]) -> Account:

@@ -46,7 +46,6 @@ class _Blame:
 
     ranks: tuple[int, ...]
     sentence: str
-    """The sentence, without a full stop."""
     wrong: bool = False
 
 

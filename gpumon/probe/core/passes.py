@@ -22,7 +22,6 @@ class Ending:
     """How the ranks of a pass ended, as observed by the agent."""
 
     duration: float = 0.0
-    """Seconds that the pass took."""
     timed_out: bool = False
     aborted: Skip | None = None
     not_started: str = ""
@@ -143,7 +142,6 @@ def _pair(step: Pairs, ranks: tuple[int, int], at_a: Sized, at_b: Sized) -> Pair
 
 
 def _faster_pair(before: Pair | None, after: Pair) -> Pair:
-    """Return the faster of two exchanges of one pair, with the sum of their wrong elements."""
     if before is None:
         return after
     (a, b), (c, d) = before.wrong_elements, before.wrong_send_elements

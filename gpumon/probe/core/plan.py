@@ -107,7 +107,6 @@ class Run:
 
     id: str
     trigger: str
-    """What started the run: schedule or request."""
     started: float
     """Start of the run in seconds since the epoch."""
 

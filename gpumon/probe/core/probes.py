@@ -70,7 +70,6 @@ class Probe:
     unit: str
     """Base unit of the values, as in names of metrics: bytes_per_second, flops, seconds."""
     value: Value
-    """Function that computes the value from the median seconds of an operation."""
     raw_quantity: str = ""
     raw_value: Value | None = None
     """A second value in the same unit, without the factor for the number of ranks: algorithm bandwidth."""
@@ -101,7 +100,6 @@ class Probe:
 
     @property
     def metric(self) -> str:
-        """Return the name of the probe's metric, without prefix."""
         return f"{self.quantity}_{self.unit}"
 
     @property

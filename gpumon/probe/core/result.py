@@ -28,8 +28,6 @@ MAX_NUMBER = 10**21
 """Max number in a result. A larger number in the store shows that the stored result is damaged."""
 Figure = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
-Subject = tuple[str, str, str]
-"""What was measured: operation, algorithm and data type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +46,12 @@ class Measured:
     """Bandwidths are defined as in nccl-tests."""
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> tuple[str, str, str]:
         """Return operation, algorithm and data type."""
         return (self.operation, self.algorithm, self.dtype)
 
     @property
-    def key(self) -> tuple[Subject, str, int]:
+    def key(self) -> tuple[tuple[str, str, str], str, int]:
         """Return subject, quantity and size. Measurements with equal keys in two runs are compared."""
         return (self.subject, self.quantity, self.size)
 
@@ -110,18 +108,13 @@ class Comparison(Measured):
     expected: Figure | None = None
     """Published figure for this hardware; None if there is none."""
     source: str = ""
-    """Source of the published figure."""
     below_reference: str = ""
     """Reference that the measurement falls short of: baseline, expected, or drift (the best median); empty if none."""
 
     @property
     def usual(self) -> float | None:
         """Return the reference figure that `below_reference` names; None if it names none."""
-        figures = {
-            "baseline": self.baseline,
-            "drift": self.best,
-            "expected": self.expected,
-        }
+        figures = {"baseline": self.baseline, "drift": self.best, "expected": self.expected}
         return figures.get(self.below_reference)
 
 
@@ -133,7 +126,8 @@ class Pair:
     bandwidth_bytes_per_second: Figure
     """Bytes per second in each direction, in the fastest exchange of the pair."""
     wrong_elements: tuple[Count, Count] = (0, 0)
-    """Number of wrong elements in the data that the second rank received, and in that of the first."""
+    """Number of wrong elements in the data that the second rank received from the first, and in the opposite direction.
+    """
     wrong_send_elements: tuple[Count, Count] = (0, 0)
     """Number of wrong elements in the send buffers of the first and of the second rank."""
     direct: bool | None = None
@@ -168,9 +162,7 @@ class ProbeResult:
     hint: str = ""
     """Explanation of the outcome and what the operator should do; empty if there is none."""
     trigger: str = "schedule"
-    """What started the run: schedule or request."""
     started: Figure
-    """Start of the run in seconds since the epoch."""
     duration_seconds: Figure = 0.0
     backend: str = ""
     ranks: Count = 0
@@ -197,7 +189,6 @@ class ProbeResult:
 
 
 def to_document(result: ProbeResult) -> dict[str, Any]:
-    """Return the result as a dict that `json.dumps` accepts."""
     return asdict(result)
 
 
@@ -219,9 +210,7 @@ class ProbeCounters:
     """Numbers of runs of one probe by outcome, since the store was created."""
 
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Number of runs by outcome, such as ok or skipped."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """Number of skipped runs by the reason for skipping them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

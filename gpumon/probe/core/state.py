@@ -52,7 +52,6 @@ class ProbeState:
     free_since: float | None = None
     """Uptime since which no process uses a GPU, all are readable, and no hold, maintenance or release is active."""
     unkillable: tuple[int, ...] = ()
-    """Pids of ranks that SIGKILL does not end."""
 
     def own_load(self, at: float) -> tuple[str, ...]:
         """Return the UUIDs of the GPUs whose load the probe may cause at the time `at` (seconds on the boot clock)."""
@@ -110,7 +109,6 @@ def restore(state: ProbeState, results: Sequence[ProbeResult], counters: Mapping
 
 
 def _sum(stored: Mapping[str, int], since: Mapping[str, float] | None) -> dict[str, float]:
-    """Return counters by name: the stored value plus the count since the agent's start."""
     since = since or {}
     return {name: stored.get(name, 0) + since.get(name, 0.0) for name in dict.fromkeys((*since, *stored))}
 
