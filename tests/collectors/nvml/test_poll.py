@@ -234,6 +234,15 @@ def test_one_failing_call_affects_one_row(tmp_path: Path) -> None:
     assert set(snapshot.errors) == {"fast,Unknown"}
 
 
+def test_a_gpu_on_which_every_call_fails_has_a_fault(tmp_path: Path) -> None:
+    getters = '{"nvmlDeviceGetUtil*": 999, "nvmlDeviceGet[!HUI]*": 999}'
+    with open_poll(folder=tmp_path, text=f"gpus: {{1: {{fail: {getters}}}}}") as poll:
+        faults = [gpu.fault for gpu in poll.poll().gpus]
+
+    assert faults[1] == "unknown"
+    assert not any(faults[:1] + faults[2:])
+
+
 def test_a_denied_call_names_its_row(tmp_path: Path) -> None:
     with open_poll(text='gpus: {"*": {fail: {"nvmlDeviceGetComputeRunningProcesses*": 4}}}', folder=tmp_path) as poll:
         poll.poll()
