@@ -1,4 +1,4 @@
-"""/metrics: the text format, held against the client library of Prometheus, promtool and a golden page."""
+"""/metrics: golden pages, also of faults and of probes, and what every page guarantees."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
+import example_node as example
+import pytest
+import yaml
 from changed_report import new_report
 from each_case import each_case
 from gpumon_sim.profiles import PROFILES
+from gpumon_sim.sim_fault import FULL
+from gpumon_sim.sim_faults import FAULTS
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +31,9 @@ from gpumon.model.reading import Page, count_series, metric_type
 from gpumon.model.reading import samples as samples_of
 from gpumon.outputs.metric_catalogue import catalogue
 from gpumon.outputs.prometheus import Renderer, daemon_process
+from gpumon.probe.core.probe_metrics import INITIAL
+from gpumon.probe.core.result import OUTCOMES, ProbeCounters, ProbeResult
+from gpumon.probe.core.state import ProbeState, end_run, restore
 from gpumon.state.gpu_view import ViewInputs, readings
 from gpumon.state.report import Report
 from gpumon.state.sections import samples, series_count
@@ -227,3 +237,101 @@ def test_page_has_the_usual_families_of_a_python_process() -> None:
     page = Renderer(lambda: report, Page.METRICS, daemon_process).exposition()
     assert page.raw.startswith(Renderer(lambda: report).exposition().raw)
     assert b"\nprocess_open_fds " in gzip.decompress(page.gzipped)
+
+
+FAULT_PAGES = Path(__file__).parents[1] / "golden" / "faults"
+
+CASES = [
+    (fault.key, profile)
+    for fault in FAULTS.values()
+    if "page" not in fault.without
+    for profile in dict.fromkeys(example.profile for example in fault.examples)
+]
+
+
+@cache
+def page_of(profile: str, scenario: Path | None = None) -> tuple[str, ...]:
+    report = report_of(profile, scenario)
+    return tuple("".join(Renderer(lambda: report, page).render(report) for page in Page).splitlines())
+
+
+def changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
+    """Lines that went, then lines that came, each in the order of its page."""
+    gone, come = set(before) - set(after), set(after) - set(before)
+    lines = [f"-{line}" for line in before if line in gone] + [f"+{line}" for line in after if line in come]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def golden_of(fault: str, profile: str) -> Path:
+    return FAULT_PAGES / (f"{fault}.diff" if profile == FULL else f"{fault}.{profile}.diff")
+
+
+@pytest.mark.parametrize(("fault", "profile"), CASES)
+def test_each_fault_changes_the_documented_lines(fault: str, profile: str, tmp_path: Path) -> None:
+    """Compare line by line; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
+    scenario, golden = tmp_path / "scenario.yml", golden_of(fault, profile)
+    scenario.write_text(yaml.safe_dump(FAULTS[fault].scenario(profile)), encoding="utf-8")
+    changed = changes(page_of(profile), page_of(profile, scenario))
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(changed, encoding="utf-8")
+
+    assert changed == golden.read_text(encoding="utf-8")
+
+
+def test_each_golden_page_is_of_a_fault() -> None:
+    """No page remains of an example that was removed."""
+    assert set(FAULT_PAGES.iterdir()) == {golden_of(*case) for case in CASES}
+
+
+PROBE_PAGE = Path(__file__).parents[1] / "golden" / "probe.metrics"
+GOOD = example.run(5)
+NOTHING = replace(GOOD, measurements=(), comparisons=(), wrong_elements=None)
+RUNS = (
+    GOOD,
+    replace(example.run(4, peak=400e9), outcome="degraded", reason="baseline"),
+    replace(example.run(3), outcome="wrong", wrong_elements=3),
+    replace(NOTHING, id="late", started=example.run(2).started, outcome="timeout", reason="join"),
+    replace(NOTHING, id="bad", started=example.run(1).started, outcome="failed", reason="setup", duration_seconds=2.5),
+    replace(NOTHING, id="skip", started=example.run(0).started, outcome="skipped", reason="held", ranks=0),
+)
+
+
+def after(runs: Sequence[ProbeResult]) -> ProbeState:
+    state = ProbeState(metrics=INITIAL)
+    for run in runs:
+        state = end_run(state, run)
+    return state
+
+
+def probe_page(state: ProbeState, *, restored: bool = True) -> str:
+    report = new_report(probe=state, restored=restored)
+    lines = Renderer(lambda: report).render(report).splitlines(keepends=True)
+    return "".join(line for line in lines if "gpumon_probe_" in line)
+
+
+def test_the_metrics_of_the_probe_are_the_golden_ones() -> None:
+    """Compare bytes after a run of each outcome; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
+    assert {run.outcome for run in RUNS} == set(OUTCOMES)
+    shown = probe_page(after(RUNS))
+    if os.environ.get("UPDATE_GOLDEN"):
+        PROBE_PAGE.write_text(shown, encoding="utf-8")
+
+    assert shown == PROBE_PAGE.read_text(encoding="utf-8")
+
+
+def test_a_restart_changes_no_metric_of_the_probe() -> None:
+    """Results and counters from the store give the same page."""
+    before = after(RUNS)
+    metrics = before.metrics["allreduce"]
+    outcomes, reasons = (
+        {name: int(n) for name, n in (t or {}).items()} for t in (metrics.runs_total, metrics.skips_total)
+    )
+    stored = {"allreduce": ProbeCounters(outcomes=outcomes, reasons=reasons)}
+    state = restore(ProbeState(metrics=INITIAL), RUNS, stored)
+    assert probe_page(state) == probe_page(before)
+
+
+def test_no_counter_is_exported_before_the_store_was_read() -> None:
+    """Else it would fall to 0 at each restart of the agent, which Prometheus counts as a reset."""
+    assert "_total{" not in probe_page(after(()), restored=False)
+    assert "_total{" in probe_page(after(()))
