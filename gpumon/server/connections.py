@@ -23,7 +23,7 @@ REQUEST_DEADLINE = 10.0
 WRITE_DEADLINE = 30.0
 """Maximum seconds for which a client that does not read may block the response; then the connection is reset."""
 MAX_CONNECTIONS = 256
-"""Maximum number of TCP connections. For another one, the one that was idle longest is closed, or itself."""
+"""Maximum number of TCP connections. A new one replaces the one that is idle longest; if none is, it is closed."""
 MAX_LOCAL_CONNECTIONS = 64
 """Maximum number of unix-socket connections of users who may change state; as many are allowed for all other users."""
 KEPT_FOR_METRICS = 32

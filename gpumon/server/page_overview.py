@@ -22,7 +22,6 @@ from gpumon.outputs.formatting import (
 from gpumon.outputs.node_text import error_code, gpu_counts, unmonitored_counts
 from gpumon.outputs.probe_text import largest
 from gpumon.outputs.responses.base import Document
-from gpumon.probe.core.probes import ALL_REDUCE
 
 HOT_RATIO = 0.95
 """The bar of a temperature has the warning color if temperature / slowdown temperature is at least this ratio."""
@@ -91,7 +90,7 @@ def tiles(document: Document) -> list[Tile]:
 
 
 def gpus_worst_first(document: Document) -> list[Document]:
-    """Return all GPUs: first those neither up nor released, then the others; in both groups, worst verdicts first."""
+    """Return first the GPUs neither up nor released, then the others; in both groups, worst verdicts first."""
     return sorted(document["gpus"], key=lambda gpu: (gpu["state"] in {"up", "released"}, -(gpu["health"] or 0.0)))
 
 
@@ -152,10 +151,6 @@ def current_result(document: Document) -> Document | None:
     """Return the run that determines the state of the all-reduce probe; None without one."""
     current = document["probe"]["current_result"]
     return next((run for run in document["probes"] if current and run["id"] == current["id"]), None)
-
-
-def all_reduces(document: Document) -> list[Document]:
-    return [run for run in document["probes"] if run["probe"] == ALL_REDUCE]
 
 
 def outcome_tone(outcome: str) -> str:

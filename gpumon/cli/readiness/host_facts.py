@@ -73,8 +73,7 @@ class HostFacts:
     errors: Mapping[str, str] = field(default_factory=dict)
     """Error by subject: configuration, web, agent, reading, torch, port, store or unit. One without is absent."""
     invalid_file: Path | None = None  # the configuration file, if the configuration is invalid
-    agent: Path = Path()
-    """Path of the agent's unix socket."""
+    agent: Path = Path()  # its unix socket
     python: str = ""
     """Path of the Python interpreter that runs probes: probe.python or the agent's own."""
     torch: Mapping[str, Any] = field(default_factory=dict)
@@ -96,7 +95,6 @@ class HostFacts:
     fabric_manager: str = ""
     """Output of `nv-fabricmanager --version`; empty if the program is not installed."""
     visible_devices: str | None = None
-    """The value of CUDA_VISIBLE_DEVICES; None if it is not set."""
     agent_devices: str | None = None  # CUDA_VISIBLE_DEVICES in the environment of the agent
 
     @property
@@ -145,7 +143,7 @@ def _assignments(environment: str, pid: str, files: Sequence[str]) -> Sequence[s
 
 
 def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFacts:
-    """Return the facts. Only child processes open the driver or load PyTorch. `wrong`: why it is invalid."""
+    """Return the facts. Only child processes open the driver or PyTorch. `wrong`: why the configuration is invalid."""
     errors, address = {"configuration": wrong, "unit": unit.error}, local_socket(configuration)
     errors["web"] = web_problem(configuration)
     try:
@@ -165,6 +163,8 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
         errors["port"] = _port_error(configuration.web.address)
     log = KernelLog(kernel_log_path(configuration))
     log.close()
+    tree = Tree(configuration.links.root)
+    turn = Turn("schedulers", Trees(tree, tree), HostOrders(), boot_clock())
     manager = "nv-fabricmanager"
     return HostFacts(
         configuration=configuration,
@@ -183,16 +183,11 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         cgroup2=Path("/sys/fs/cgroup/cgroup.controllers").exists(),
         clock_error=_clock_error(),
-        schedulers=_schedulers(configuration.links.root),
+        schedulers=read_schedulers(turn).names,
         fabric_manager=run_bounded([manager, "--version"], COMMAND_SECONDS).text if shutil.which(manager) else "",
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         agent_devices=unit.environment.get("CUDA_VISIBLE_DEVICES"),
     )
-
-
-def _schedulers(root: Path) -> tuple[str, ...] | None:
-    tree = Tree(root)
-    return read_schedulers(Turn("schedulers", Trees(tree, tree), HostOrders(), boot_clock())).names
 
 
 def torch_report(python: str, unit: Mapping[str, str]) -> tuple[dict[str, Any], str]:

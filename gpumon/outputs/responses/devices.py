@@ -13,8 +13,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import ROLES
 from gpumon.model.mig import Mig
 from gpumon.model.nvlink import C2cLink, Fabric, Platform
-from gpumon.model.records import PortRecord
-from gpumon.model.snapshot import PLACES, MigReading
+from gpumon.model.snapshot import PLACES
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import fault_text
 from gpumon.outputs.responses.base import ResponseModel, metric_rows, row_values, timestamp
@@ -40,10 +39,6 @@ class MigResponse(ResponseModel):
     gpu_instance_id: int
     compute_instance_id: int
     profile: str = Field(description="Profile of the instance as NVIDIA names it: 1c.3g.40gb.")
-
-    @classmethod
-    def from_instance(cls, instance: MigReading) -> MigResponse:
-        return cls.copied(instance, mig_uuid=instance.uuid, **row_values(instance.mig))
 
 
 @metric_rows(C2cLink)
@@ -85,7 +80,7 @@ class GpuResponse(ResponseModel):
             **readings | {"pci_bus_id": readings["pci_bus_id"] or state.bus_id},
             fabric=None if state.fabric is None else FabricResponse(**row_values(state.fabric)),
             platform=None if state.platform is None else PlatformResponse(**row_values(state.platform)),
-            migs=[MigResponse.from_instance(instance) for instance in state.migs],
+            migs=[MigResponse.copied(each, mig_uuid=each.uuid, **row_values(each.mig)) for each in state.migs],
             c2c_links=[C2cLinkResponse(link=int(link), **row_values(row)) for link, row in state.c2c_links.items()],
         )
 
@@ -222,21 +217,6 @@ class InventoryPortResponse(ResponseModel):
     first_up: str | None = timestamp("When the port was first up.")
     last_up: str | None = timestamp("When the port was last up.")
 
-    @classmethod
-    def from_record(cls, record: PortRecord, device: str, state: PortState) -> InventoryPortResponse:
-        return cls.copied(
-            record,
-            device=device,
-            state=state,
-            port_speed_bytes_per_second=None if record.speed is None else round(record.speed),
-            pci_bus_id=record.bus_id or None,
-            board=record.board or None,
-            firmware=record.firmware or None,
-            guid=record.guid or None,
-            first_up=rfc3339(record.first_up),
-            last_up=rfc3339(record.last_up),
-        )
-
 
 class FormerGpuResponse(ResponseModel):
     """One GPU that was present and is no longer expected."""
@@ -299,6 +279,17 @@ def _ports(report: Report) -> list[InventoryPortResponse]:
             state = "up" if is_up else down
         elif not is_present and not record.expected:
             continue
-        device = missing.get(record.identity, record.device)
-        responses.append(InventoryPortResponse.from_record(record, device, state))
+        response = InventoryPortResponse.copied(
+            record,
+            device=missing.get(record.identity, record.device),
+            state=state,
+            port_speed_bytes_per_second=None if record.speed is None else round(record.speed),
+            pci_bus_id=record.bus_id or None,
+            board=record.board or None,
+            firmware=record.firmware or None,
+            guid=record.guid or None,
+            first_up=rfc3339(record.first_up),
+            last_up=rfc3339(record.last_up),
+        )
+        responses.append(response)
     return responses
