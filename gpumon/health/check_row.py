@@ -44,9 +44,7 @@ class Paging(StrEnum):
 
 
 Where = Literal["same", "node", "peer", "any"]
-"""Device whose verdict inhibits: the same device as the inhibited verdict, the node, a GPU at the other end of an
-NVLink of the inhibited GPU (peer), or any device.
-"""
+"""Device whose verdict inhibits. peer: a GPU at the other end of an NVLink of the inhibited GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +167,7 @@ class Check:
     windows: tuple[SampleWindow, ...] = ()
     """Sample windows that the check reads. Only metrics that are named here are recorded."""
     counts_causes: bool = False
-    """Whether the check counts how often its causes recur. Then clearing a cause does not restart the count, and
-    does not clear the verdict while its fault is active.
-    """
+    """Whether the check counts how often its causes recur: clearing one does not restart it or clear an active verdict."""
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
     notice: str = ""

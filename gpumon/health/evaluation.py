@@ -136,11 +136,7 @@ class _CheckRun:
     facts: Facts
 
     def evaluate(self) -> tuple[Verdict | None, Pending | None, VerdictTransition | None]:
-        """Return the updated verdict, the pending findings and the due transition.
-
-        The verdict is None if none is open. The pending findings are None if no change of level is waiting
-        or due.
-        """
+        """Return the updated verdict if one is open, the pending findings of a level change, and the due transition."""
         finding, uptime = self.finding, self.facts.now.uptime
         if finding is None or self._lacks_evidence(finding):
             # The check cannot be evaluated. Pending time stays valid for a while: the condition may last unobserved.

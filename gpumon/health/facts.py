@@ -300,10 +300,3 @@ class PortCase(_DeviceCase):
     @property
     def record(self) -> PortRecord | None:
         return self.facts.known_ports.get(self.device)
-
-    @property
-    def similar_port_speeds(self) -> tuple[float, ...]:
-        """Return the speeds of the host's other ports with the same board and link layer."""
-        kind = (self.port.board, self.port.link_layer)
-        others = (port for port in self.facts.ports if port is not self.port and (port.board, port.link_layer) == kind)
-        return tuple(speed for port in others if (speed := port.link.port_speed_bytes_per_second) is not None)

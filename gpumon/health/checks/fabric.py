@@ -31,7 +31,6 @@ _CHECKS = {
 }
 _LIMITED = frozenset({"degraded_bandwidth", "route_recovery", "access_timeout_recovery"})
 """Keys of _CHECKS for conditions under which jobs still run (nvml.h, k8s-test-infra)."""
-_C2C_XIDS = frozenset({121, 173})
 
 
 def manager_down(facts: Facts) -> Finding | None:
@@ -253,6 +252,6 @@ CHECKS: tuple[Check, ...] = (
         gpu=c2c_down,
         after=2 * MINUTE,
         grace=True,
-        inhibited_by={"gpu_lost": "same", "gpu_xid_critical": XidCause("same", _C2C_XIDS)},
+        inhibited_by={"gpu_lost": "same", "gpu_xid_critical": XidCause("same", frozenset({121, 173}))},
     ),
 )

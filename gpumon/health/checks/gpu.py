@@ -68,8 +68,6 @@ FAULTS: Mapping[str, Advice] = {
 
 _BY_OPERATOR = frozenset({Basis.ACCEPTED, Basis.CONFIGURED})
 """Bases of the expected number of GPUs that an operator has set."""
-_OPENING = 2 * MINUTE
-"""Seconds that the driver may take to open all GPUs: without persistence mode up to 3 s for each, one by one."""
 
 
 def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Callable[[GpuCase], Finding | None]:
@@ -77,7 +75,7 @@ def _fault_check(fault: str, action: Action, level: Level = Level.FAIL) -> Calla
         state = gpu.state
         if state.fault == fault:
             detail = f" {state.detail.rstrip('.')}." if state.detail else ""
-            reason = FAULTS[fault].meaning + detail + _init_message(gpu.facts, state.bus_id)
+            reason = FAULTS[fault].meaning + detail + _message(gpu.facts, XID, INIT_FAILED, (state.bus_id,))
             return unknown(reason, action) if level is Level.UNKNOWN else fail(reason, action, pci_bus_id=state.bus_id)
         return None if state.fault is not None or state.released else PASSED
 
@@ -103,17 +101,14 @@ def missing_gpu(gpu: GpuCase) -> Finding | None:
     rebooted = board is not None and board.boot_id != gpu.facts.boot_id
     where = {"pci_bus_id": state.bus_id} if board is None else {"pci_bus_id": board.bus_id, "serial": board.serial}
     evidence: dict[str, Any] = {name: value for name, value in where.items() if value}
-    reason = f"{FAULTS['missing'].meaning} It is {state.detail}.{_init_message(gpu.facts, state.bus_id)}"
+    reason = (
+        f"{FAULTS['missing'].meaning} It is {state.detail}.{_message(gpu.facts, XID, INIT_FAILED, (state.bus_id,))}"
+    )
     if _may_be_withheld(gpu):
         given = "This container may have been given fewer GPUs than before"
         return unknown(f"{reason} {given}: if this is intended, run `gpumon inventory accept`.", **evidence)
     action = Action.INSPECT if rebooted else Action.REBOOT
     return fail(reason, action, **evidence)
-
-
-def _init_message(facts: Facts, *bus_ids: str) -> str:
-    """Return the driver's last message in this boot that it could not initialise one of these GPUs, after a space."""
-    return _message(facts, XID, INIT_FAILED, bus_ids)
 
 
 def nvlink_message(facts: Facts) -> str:
@@ -125,6 +120,7 @@ def nvlink_message(facts: Facts) -> str:
 
 
 def _message(facts: Facts, kind: str, code: int, bus_ids: tuple[str, ...]) -> str:
+    """Return the driver's last message of this kind in this boot about one of these GPUs, after a space; or ""."""
     texts = [
         event.text.rstrip(".")
         for event in facts.events
@@ -157,7 +153,7 @@ def count(facts: Facts) -> Finding | None:
         reason = f"{words}; expected are {expected.count}, {BASES[expected.basis]}."
         if expected.unlisted:
             reason += f" On the PCI bus but not reported by the driver: {', '.join(expected.unlisted)}."
-        reason += _init_message(facts, *expected.unlisted)
+        reason += _message(facts, XID, INIT_FAILED, expected.unlisted)
         action = Action.REBOOT if expected.unlisted else Action.INSPECT
         return fail(reason, action, gpus_visible=visible, gpus_expected=expected.count)
     if expected.place == SANDBOX and facts.bus is not None and visible > (opened := len(facts.bus)):
@@ -255,7 +251,7 @@ CHECKS = (
         help="The GPU cannot be read, and the driver reports no cause.",
         steps=_steps("unknown"),
         gpu=_fault_check("unknown", Action.RESET),
-        after=_OPENING,
+        after=2 * MINUTE,  # without persistence mode the driver opens the GPUs one by one, each in up to 3 s
         grace=True,  # as for `gpu_driver_down`: without a driver no GPU can be read
         inhibited_by={"gpu_driver_down": "node", "gpu_lost": "same"},
     ),

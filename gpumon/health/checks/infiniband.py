@@ -125,7 +125,10 @@ def slow_port(port: PortCase) -> Finding | None:
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
         return fail(reason, Action.INSPECT, port_speed_bytes_per_second=speed, **{_BEFORE: best})
-    similar_speeds = port.similar_port_speeds
+    kind = (port.port.board, port.port.link_layer)
+    similar = [each for each in port.facts.ports if each is not port.port and (each.board, each.link_layer) == kind]
+    speeds = (each.link.port_speed_bytes_per_second for each in similar)
+    similar_speeds = [speed for speed in speeds if speed is not None]
     faster = sum(other > speed for other in similar_speeds)
     if faster * 2 <= len(similar_speeds):
         return PASSED
