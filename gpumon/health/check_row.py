@@ -167,7 +167,7 @@ class Check:
     windows: tuple[SampleWindow, ...] = ()
     """Sample windows that the check reads. Only metrics that are named here are recorded."""
     counts_causes: bool = False
-    """Whether the check counts how often causes recur: clearing one neither restarts it nor clears an active verdict."""
+    """Whether the check counts how often causes recur: clearing one does not restart it or clear an active verdict."""
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
     notice: str = ""
