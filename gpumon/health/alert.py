@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from gpumon.health.alert_texts import PAGING, AlertText, fill, text_of
 from gpumon.health.check_row import split_action
@@ -72,32 +71,26 @@ def alerts_of(health: Health, gpus: Iterable[GpuState], *, boot_id: str, in_main
     return (*active.values(), *resolved.values())
 
 
-class _Stay(NamedTuple):
-    """The time for which a verdict has, or had, one level: this is what an alert rule selects."""
+def _stays(health: Health) -> Iterator[tuple[Verdict, float, VerdictTransition | None]]:
+    """Yield (verdict, start, end) for each time in which a verdict had one level: what an alert rule selects.
 
-    verdict: Verdict
-    since: float
-    """Time in seconds since the epoch at which the verdict got this level."""
-    end: VerdictTransition | None = None
-    """The transition that cleared the verdict or changed its level; None while the verdict has this level."""
-
-
-def _stays(health: Health) -> Iterator[_Stay]:
-    """Yield the stays that ended, the oldest end first, then those of the open verdicts."""
-    current: dict[Key, _Stay] = {}
+    The end is the transition that cleared the verdict or changed its level. First come the times that ended, the oldest
+    end first, then those of the open verdicts, without an end.
+    """
+    current: dict[Key, tuple[Verdict, float]] = {}
     for transition in health.history:
         verdict = transition.verdict
-        before = current.get(verdict.key)
+        before, since = current.get(verdict.key, (None, verdict.raised.wall))
         if transition.change is VerdictChange.CLEARED:
-            yield _Stay(verdict, verdict.raised.wall if before is None else before.since, transition)
+            yield verdict, since, transition
             current.pop(verdict.key, None)
-        elif before is None or before.verdict.level is not verdict.level:
+        elif before is None or before.level is not verdict.level:
             if before is not None:
-                yield before._replace(end=transition)
-            current[verdict.key] = _Stay(verdict, transition.time.wall)
+                yield before, since, transition
+            current[verdict.key] = (verdict, transition.time.wall)
     for verdict in health.verdicts:
-        before = current.get(verdict.key)
-        yield _Stay(verdict, verdict.raised.wall if before is None else before.since)
+        _, since = current.get(verdict.key, (verdict, verdict.raised.wall))
+        yield verdict, since, None
 
 
 def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Iterator[Alert]:

@@ -296,7 +296,3 @@ class PortCase(_DeviceCase):
         """Return a sentence about the GPUs below the same PCIe switch, beginning with a space; "" if there are none."""
         gpus = [str(state.index) for state in self.facts.gpus if state.bus_id in self.port.placement.gpus]
         return f" It is on the PCIe switch of GPU {', '.join(gpus)}." if gpus else ""
-
-    @property
-    def record(self) -> PortRecord | None:
-        return self.facts.known_ports.get(self.device)

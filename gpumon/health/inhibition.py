@@ -24,7 +24,7 @@ LAG_SECONDS = 300.0
 def with_causes(verdicts: Mapping[Key, Verdict], facts: Facts) -> dict[Key, Verdict]:
     """Return the same verdicts with `inhibited_by` updated: the key of the cause, None for a primary verdict."""
     causes = _Causes(verdicts.values(), facts)
-    return {key: _with_cause(verdict, causes.cause_of(verdict)) for key, verdict in verdicts.items()}
+    return {key: causes.mark(verdict) for key, verdict in verdicts.items()}
 
 
 def transitions_with_causes(
@@ -35,7 +35,7 @@ def transitions_with_causes(
     coming = {each.verdict.key: each.verdict for each in transitions if each.change is not VerdictChange.CLEARED}
     causes = _Causes({**verdicts, **coming}.values(), facts)
     for each in transitions:
-        yield each._replace(verdict=_with_cause(each.verdict, causes.cause_of(each.verdict)))
+        yield each._replace(verdict=causes.mark(each.verdict))
 
 
 def ended_with_causes(due: Iterable[VerdictTransition], open_verdicts: Mapping[Key, Verdict]) -> Iterator[Verdict]:
@@ -79,10 +79,6 @@ def _is_at(other: str, where: Where | None, device: str, facts: Facts) -> bool:
     return where == "any"
 
 
-def _with_cause(verdict: Verdict, cause: Key | None) -> Verdict:
-    return verdict if verdict.inhibited_by == cause else verdict._replace(inhibited_by=cause)
-
-
 class _Causes:
     """Index of the node's verdicts that finds for each verdict the one that inhibits it."""
 
@@ -94,13 +90,13 @@ class _Causes:
             self._by_key[verdict.key] = verdict
             self._by_check.setdefault(verdict.check, []).append(verdict)
 
-    def cause_of(self, verdict: Verdict) -> Key | None:
-        """Return the key of the verdict that inhibits this one; None if it is primary.
+    def mark(self, verdict: Verdict) -> Verdict:
+        """Return the verdict with `inhibited_by` updated.
 
         If a reboot for this verdict did not end its consequence, the consequence inhibits this verdict instead.
         """
-        cause = self._listed_cause(verdict)
-        return self._active_instead.get(verdict.key) if cause is None else cause
+        cause = self._listed_cause(verdict) or self._active_instead.get(verdict.key)
+        return verdict if verdict.inhibited_by == cause else verdict._replace(inhibited_by=cause)
 
     @cached_property
     def _active_instead(self) -> Mapping[Key, Key]:

@@ -69,7 +69,8 @@ def driver_fatal(port: PortCase) -> Finding | None:
 def port_down(port: PortCase) -> Finding | None:
     """Return a failure for a port that is down and was up or used before. EFA adapters do not report the state."""
     up = port.port.link.port_up
-    expected = None if port.record is None else port.record.expected
+    record = port.facts.known_ports.get(port.device)
+    expected = None if record is None else record.expected
     if expected is False:
         return clear(Clearance.GONE)
     if up is None:
@@ -120,7 +121,8 @@ def slow_port(port: PortCase) -> Finding | None:
     if speed is None:
         return None
     required = port.facts.limit(SPEED) if port.port.link_layer == "InfiniBand" else None
-    before = port.record.speed if port.record is not None else None
+    record = port.facts.known_ports.get(port.device)
+    before = None if record is None else record.speed
     best, words = (before or speed, "it had before") if required is None else (required, "it must have")
     if speed < best:
         reason = f"The port runs at {speed / _GIGABIT:.0f} Gb/s, below the {best / _GIGABIT:.0f} that {words}."
