@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gpumon_sim.board import Profile
 
 from benchmarks.truth.fault import (
     SWITCH_LINK_DOWN,
@@ -59,14 +62,9 @@ def rows() -> Iterator[FaultRow]:
         on=lambda profile: has_nvlinks(profile) and bool(profile.switches),
         hides=True,
     )
-    for counter in ("replay", "recovery"):
-        yield FaultRow(
-            name=f"an NVLink counts a {counter} now and then",
-            check="nvlink_errors",
-            steps=once(nvlinks={3: {counter: growing(0.1)}}),
-            on=nvlink4,
-            within=10 * MINUTE,
-        )
+    yield from (
+        _counting(f"an NVLink counts a {counter} now and then", counter, nvlink4) for counter in ("replay", "recovery")
+    )
     for rate in (10, 500):
         yield FaultRow(
             name=f"an NVLink counts CRC errors: {rate} a second",
@@ -75,21 +73,10 @@ def rows() -> Iterator[FaultRow]:
             on=nvlink4,
             within=10 * MINUTE,
         )
-    yield FaultRow(
-        name="an NVLink recovers again and again",
-        check="nvlink_errors",
-        steps=once(nvlinks={3: {"recovered": growing(0.1)}}),
-        on=nvlink5,
-        within=10 * MINUTE,
-    )
+    yield _counting("an NVLink recovers again and again", "recovered", nvlink5)
     for counter in ("symbol", "effective", "receive_remote"):
-        yield FaultRow(
-            name=f"an NVLink of Blackwell counts {counter.replace('_', ' ')} errors now and then",
-            check="nvlink_errors",
-            steps=once(nvlinks={3: {counter: growing(0.1)}}),
-            on=nvlink5,
-            within=10 * MINUTE,
-        )
+        words = counter.replace("_", " ")
+        yield _counting(f"an NVLink of Blackwell counts {words} errors now and then", counter, nvlink5)
     yield FaultRow(
         name="an NVLink loses too many bits",
         check="nvlink_ber_high",
@@ -104,20 +91,11 @@ def rows() -> Iterator[FaultRow]:
         steps=once(nvlinks={3: {"recovery_failed": 1}}),
         on=nvlink5,
     )
-    yield FaultRow(
-        name="an NVLink has errors for 20 minutes",
-        check="nvlink_unstable",
-        steps=once(nvlinks={3: {"replay": growing(0.1)}}),
-        on=nvlink4,
-        within=25 * MINUTE,
-    )
-    yield FaultRow(
-        name="an NVLink of Blackwell has symbol errors for 20 minutes",
-        check="nvlink_unstable",
-        steps=once(nvlinks={3: {"symbol": growing(0.1)}}),
-        on=nvlink5,
-        within=25 * MINUTE,
-    )
+    for name, counter, on in (
+        ("an NVLink has errors for 20 minutes", "replay", nvlink4),
+        ("an NVLink of Blackwell has symbol errors for 20 minutes", "symbol", nvlink5),
+    ):
+        yield replace(_counting(name, counter, on), check="nvlink_unstable", within=25 * MINUTE)
     yield FaultRow(
         # marin-community/marin#9086 and #8934: 505 recoveries since the driver was loaded, all other counters 0, and
         # five days later Xid 149.
@@ -170,36 +148,25 @@ def rows() -> Iterator[FaultRow]:
         steps=flaps(4, 2 * MINUTE, node={"services": {"fabric_manager": "stopped"}}),
         on=has_fabric_manager,
     )
-    yield FaultRow(
-        name="the GPU's registration with the fabric does not end",
-        check="fabric_unhealthy",
-        steps=once(fabric={"state": 2}),
-        on=fabric,
-        within=12 * MINUTE,
-    )
-    yield FaultRow(
-        name="the GPU's registration with the fabric failed",
-        check="fabric_unhealthy",
-        action=Action.RESET,
-        steps=once(fabric={"status": 999}),
-        on=fabric,
-        within=12 * MINUTE,
-    )
-    yield FaultRow(
-        name="the fabric runs with less bandwidth",
-        check="fabric_unhealthy",
-        steps=once(fabric={"health": {"degraded_bandwidth": 1}, "summary": 3}),
-        on=fabric_health,
-        within=12 * MINUTE,
-    )
-    yield FaultRow(
-        name="the driver reports the fabric as unhealthy without a cause",
-        check="fabric_unhealthy",
-        action=Action.RESET,
-        steps=once(fabric={"summary": 2}),
-        on=fabric_health,
-        within=12 * MINUTE,
-    )
+    for name, state, action, on in (
+        ("the GPU's registration with the fabric does not end", {"state": 2}, Action.INSPECT, fabric),
+        ("the GPU's registration with the fabric failed", {"status": 999}, Action.RESET, fabric),
+        (
+            "the fabric runs with less bandwidth",
+            {"health": {"degraded_bandwidth": 1}, "summary": 3},
+            Action.INSPECT,
+            fabric_health,
+        ),
+        ("the driver reports the fabric as unhealthy without a cause", {"summary": 2}, Action.RESET, fabric_health),
+    ):
+        yield FaultRow(
+            name=name,
+            check="fabric_unhealthy",
+            action=action,
+            steps=once(fabric=state),
+            on=on,
+            within=12 * MINUTE,
+        )
     yield FaultRow(
         name="IMEX has stopped",
         check="imex_unhealthy",
@@ -226,3 +193,9 @@ def rows() -> Iterator[FaultRow]:
         ),
         on=imex,
     )
+
+
+def _counting(name: str, counter: str, on: Callable[[Profile], bool]) -> FaultRow:
+    """Return the row of an NVLink that counts an error each ten seconds."""
+    steps = once(nvlinks={3: {counter: growing(0.1)}})
+    return FaultRow(name=name, check="nvlink_errors", steps=steps, on=on, within=10 * MINUTE)
