@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from gpumon_sim.profiles import PROFILES
 
-from gpumon.collectors.nvml.fields import FIELD_IDS, Version
+from gpumon.collectors.nvml.fields import FIELD_IDS
 from gpumon.collectors.nvml.gpm import METRICS
 from gpumon.model.reading import rows
 from scripts.simulated_reports import gpu_rows, rows_by_profile
@@ -17,7 +17,7 @@ def field_numbers() -> Mapping[str, str]:
     """Return the number of each field by driver version, such as `(251, 575+; 269, 580.82+)`."""
     numbers: dict[str, list[str]] = {}
     for row in FIELD_IDS:
-        since = f", {_words(row.since)}+" if row.since else ""
+        since = f", {'.'.join(map(str, row.since))}+" if row.since else ""
         numbers.setdefault(f"field {row.name}", []).append(f"{row.number}{since}")
     fields = {name: f"({'; '.join(each)})" for name, each in numbers.items()}
     return fields | {f"GPM {name}": f"({number})" for name, number in METRICS.items()}
@@ -50,7 +50,3 @@ def _compact(having: Collection[str]) -> str:
     if len(lacking) < len(having):
         return f"all but {', '.join(lacking)}"
     return ", ".join(name for name in kinds if name in having)
-
-
-def _words(version: Version) -> str:
-    return ".".join(map(str, version))

@@ -155,7 +155,8 @@ def outcome_of(
     new = list(newly_firing(each for each in received if each.labels.get("instance") == f"{name}:{DEFAULT_PORT}"))
     first: dict[Place, Notified] = {}
     for each in new:
-        first.setdefault(_place(each), each)
+        device = each.labels.get("gpu", each.labels.get("device", ""))
+        first.setdefault((each.labels["alertname"], device), each)
     alerts = tuple(sorted(tape.expected, key=lambda place: tape.raised[place]))
     due = {(alert, tape.raised[alert, device]) for alert, device in alerts}  # the same alert of two GPUs is one
     notified = {alert for alert, _ in first}
@@ -193,10 +194,6 @@ def _is_announcement(other: str, alerts: Iterable[Place]) -> bool:
     checks = {rule.name: rule.check for rule in alert_texts()}
     check, causes = checks[other], {cause.name for alert, _ in alerts if (cause := checks[alert])}
     return check is not None and not causes.isdisjoint(check.inhibited_by)
-
-
-def _place(one: Notified) -> Place:
-    return one.labels["alertname"], one.labels.get("gpu", one.labels.get("device", ""))
 
 
 def _lacking(name: str, new: Iterable[Notified], served: frozenset[str]) -> Iterator[str]:
@@ -276,18 +273,15 @@ def _example(outcomes: Sequence[NotificationOutcome]) -> Iterator[str]:
         yield "```\n"
 
 
-def _with_inhibitor(alert: str, inhibited: Mapping[str, str]) -> str:
-    return f"{alert} (inhibited by {inhibited[alert]})" if alert in inhibited else alert
-
-
 def _cases(outcomes: Sequence[NotificationOutcome]) -> Iterator[str]:
     yield "## Faults\n"
     yield "| fault | alert | receiver | notifications | after | also |\n| --- | --- | --- | --- | --- | --- |"
     for each in outcomes:
         count = str(each.pages) if each.pages == each.expected else f"{each.pages} for {each.expected}"
+        causes = {alert: f" (inhibited by {cause})" for alert, cause in each.inhibited}
         cells = (
             each.title,
-            ", ".join(_with_inhibitor(alert, dict(each.inhibited)) for alert, _ in each.alerts),
+            ", ".join(alert + causes.get(alert, "") for alert, _ in each.alerts),
             ", ".join(each.receivers),
             count + (f"; lacks {', '.join(each.lacking)}" if each.lacking else ""),
             ", ".join(f"{delay:.0f} s" for delay in each.delays),

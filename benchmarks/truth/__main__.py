@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from benchmarks.truth.benign import DISTURBANCES
 from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.page import PAGE, page_of, problems_of
-from benchmarks.truth.work import MEASURED, Piece, Result, ResultStore, all_pieces, measure_all, quick_pieces
+from benchmarks.truth.work import MEASURED, Piece, ResultStore, all_pieces, measure_all, quick_pieces
 
 
 def main() -> int:
@@ -30,7 +29,8 @@ def main() -> int:
     PAGE.write_text(page_of(store))
     results = store.results(pieces)
     if len(pieces) < len(whole):
-        _print_results(results)
+        for result in results:
+            print({name: value for name, value in asdict(result).items() if value not in ((), "")})
     problems = problems_of(results, FAULTS, DISTURBANCES)
     print("\n".join(problems) or "all faults were found; no false verdict was raised", flush=True)
     return 1 if problems else 0
@@ -47,11 +47,6 @@ class _Progress:
         if time.monotonic() - self._printed_at > 10 or done == self._pieces:
             self._printed_at = time.monotonic()
             print(f"{done} of {self._pieces}: {piece.names[0]} on {piece.profile}", file=sys.stderr, flush=True)
-
-
-def _print_results(results: Sequence[Result]) -> None:
-    for result in results:
-        print({name: value for name, value in asdict(result).items() if value not in ((), "")})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpumon_sim.board import Profile
@@ -51,21 +51,9 @@ def _has_mig(profile: Profile) -> bool:
     return bool(profile.board.mig_profiles) and not profile.mig and "H100 80GB" in profile.board.product
 
 
-def _counts_pcie_errors(profile: Profile) -> bool:
-    return profile.board.gpm and not profile.guest
-
-
-def _counts_clock_events(profile: Profile) -> bool:
-    return profile.board.gpm and not profile.mig
-
-
 def _many_ports(profile: Profile) -> bool:
     """Return whether there are enough ports for one to be uncabled."""
     return profile.ports is not None and profile.ports.count > 3
-
-
-def _is(*names: str) -> Callable[[Profile], bool]:
-    return lambda profile: profile.name in names
 
 
 _CAPPED = {"clock_events": 0x4, "sm_clock": 1600, "sw_power_cap_seconds": {"value": 0, "rate": 0.9, "from": 0}}
@@ -135,7 +123,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         Disturbance(
             name=name,
             before={**BUSY, "gpus": {"*": {"power_brake": {"seconds": seconds, "every": every}}}},
-            on=_counts_clock_events,
+            on=lambda profile: profile.board.gpm and not profile.mig,
         )
         for name, seconds, every in (
             ("a power brake of 5 ms each half minute, which only its counter shows", 0.005, 30),
@@ -152,7 +140,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="a non-fatal PCIe error each half hour, which may have been corrected",
         before={**BUSY, "gpus": {"*": {"pcie_errors": {"non_fatal": {"value": 0, "rate": 1 / 1800, "from": 0}}}}},
-        on=_counts_pcie_errors,
+        on=lambda profile: profile.board.gpm and not profile.guest,
     ),
     Disturbance(name="a single Xid 45", act=acts.xid_once(45, "Preemptive Channel Removal")),
     Disturbance(
@@ -203,7 +191,9 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="an adapter is replaced, and the old one put back", act=acts.replace_card, on=has_ports, every=20 * MINUTE
     ),
     Disturbance(name="an adapter is taken out, and accepted", act=acts.take_card_out, on=has_ports, every=20 * MINUTE),
-    Disturbance(name="a guest with part of a board, configured as such", on=_is("h100guestx2")),
+    Disturbance(
+        name="a guest with part of a board, configured as such", on=lambda profile: profile.name == "h100guestx2"
+    ),
     Disturbance(
         name="a guest that was given some of the GPUs",
         before=_withheld_gpus("guest", absent=True),

@@ -21,7 +21,7 @@ from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Measure, Pairs, Plan, Run, Step, make_plans
 from gpumon.probe.core.preflight import PreflightFacts, Skip, algorithms, may_run, usable_gpus
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
-from gpumon.probe.core.result import Measurement, ProbeResult
+from gpumon.probe.core.result import Measurement
 from gpumon.runner.assessment import TelemetryRecorder, make_judge
 from gpumon.runner.gather_facts import gather_facts
 from gpumon.state.messages import ProbeStarted
@@ -100,11 +100,8 @@ def record_good_runs(world: World) -> None:
     """Record enough good runs for a baseline; the last one a period ago."""
     plans, judge = _plan(world, _now(world))
     for number in range(ENOUGH_RUNS, 0, -1):
-        world.record_result(_result(_run(world.clock, -number * PERIOD), plans, judge))
-
-
-def _result(this: Run, plans: Sequence[Plan], judge: Judge) -> ProbeResult:
-    return conclude(this, _passes(plans, judge, HEALTHY), judge, RUN_SECONDS)
+        passes = _passes(plans, judge, HEALTHY)
+        world.record_result(conclude(_run(world.clock, -number * PERIOD), passes, judge, RUN_SECONDS))
 
 
 def _run(clock: float, later: float = 0.0) -> Run:
@@ -147,7 +144,10 @@ class _Ranks:
 
     def full_pass(self) -> Pass:
         """Return a pass with all steps of a run."""
-        attempt = Pass(plan=self.plan, accounts=[_account(rank) for rank in range(self.plan.ranks)])
+        ended = Account(progress=Progress(rank=0, stage="end", ratio=1.0), versions=VERSIONS, done=True, status=0)
+        ranks = range(self.plan.ranks)
+        accounts = [replace(ended, progress=replace(ended.progress, rank=rank)) for rank in ranks]
+        attempt = Pass(plan=self.plan, accounts=accounts)
         while (step := next_step(attempt, self.judge)) is not None:
             accounts = [self._after_step(each, len(attempt.steps), step) for each in attempt.accounts]
             attempt = replace(attempt, steps=(*attempt.steps, step), accounts=accounts)
@@ -195,21 +195,8 @@ class _Ranks:
         )
 
 
-def _account(rank: int) -> Account:
-    progress = Progress(rank=rank, stage="end", ratio=1.0)
-    return Account(progress=progress, versions=VERSIONS, done=True, status=0)
-
-
-def _with_blamed(a: int, b: int) -> bool:
-    return BLAMED in {a, b}
-
-
-def _on_path(a: int, b: int) -> bool:
-    return {a, b} == {0, BLAMED}
-
-
-SLOW_GPU = RankBehaviour(share=0.5, slow=_with_blamed)
-SLOW_PATH = RankBehaviour(share=0.5, slow=_on_path)
+SLOW_GPU = RankBehaviour(share=0.5, slow=lambda a, b: BLAMED in {a, b})
+SLOW_PATH = RankBehaviour(share=0.5, slow=lambda a, b: {a, b} == {0, BLAMED})
 SLOW = RankBehaviour(share=0.7)
 LESS = RankBehaviour(share=0.88)
 """Less than this host's baseline, and not less than published results."""

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from gpumon_sim.profiles import PROFILES
 from typing_extensions import Self
 
-from benchmarks.truth.host import VirtualHost, VirtualProcess
+from benchmarks.truth.host import VirtualHost
 from gpumon.bootstrap import Services, service_table
 from gpumon.clock import BOOT_ID, SIMULATED, boot_clock
 from gpumon.config.component_settings import timetables
@@ -101,10 +101,6 @@ class VirtualAgent(Daemon):
         self.services.http_endpoint.stop()
 
 
-def _in_a_call(process: VirtualProcess) -> bool:
-    return process.page >= 0 and Reader(process.page).read().running
-
-
 def _parts(profile: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the settings with `gpus.expected_count` for profiles with a part of a board: see docs/inventory.md."""
     if profile not in {"h100x1", "h100guestx2"}:
@@ -127,7 +123,7 @@ class World:
     ) -> None:
         self.profile = profile
         self.host = VirtualHost()
-        self.host.in_call = _in_a_call
+        self.host.in_call = lambda process: process.page >= 0 and Reader(process.page).read().running
         self.agent: VirtualAgent
         self._folder = folder
         self._settings = {**dict(settings or {}), **_parts(profile, settings or {})}

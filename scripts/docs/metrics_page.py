@@ -92,7 +92,8 @@ def _section(table: type[Table], numbers: Mapping[str, str], nodes: Mapping[str,
     uses = Counter(filter(None, notes.values()))
     repeated = [note for note, count in uses.items() if count >= _MIN_USES and len(note.split()) >= _MIN_WORDS]
     shared = {note: f"[{number}]" for number, note in enumerate(repeated, start=1)}
-    yield f"## {_title(table)}\n"
+    title, *_ = re.split(r"[.;]", table.__doc__ or "", maxsplit=1)
+    yield f"## {title}\n"
     if table.LABELS:
         yield f"Labels of every series: {', '.join(f'`{label}`' for label in table.LABELS)}.\n"
     for note, mark in shared.items():
@@ -103,7 +104,8 @@ def _section(table: type[Table], numbers: Mapping[str, str], nodes: Mapping[str,
     yield _line(["---"] * len(columns))
     for entry in entries:
         note = notes[entry.name]
-        words = (_meaning(entry), shared.get(note, note), _detail(entry))
+        meaning = "" if entry.help == INFO_HELP else entry.help
+        words = (meaning, shared.get(note, note), remark(replace(entry, note="")).strip())
         cells = [_series(entry, table), html.escape(" ".join(filter(None, words)), quote=False)]
         yield _line([*cells, _sources(entry, numbers)] if has_sources else cells)
     yield ""
@@ -113,10 +115,6 @@ def _series(entry: CatalogueEntry, table: type[Table]) -> str:
     """Return the name of a metric with the labels that not every metric of the table has."""
     labels = ",".join(label for label in entry.labels if label not in table.LABELS)
     return f"`{entry.name}{{{labels}}}`" if labels else f"`{entry.name}`"
-
-
-def _meaning(entry: CatalogueEntry) -> str:
-    return "" if entry.help == INFO_HELP else entry.help
 
 
 def _note(entry: CatalogueEntry, nodes: Mapping[str, str]) -> str:
@@ -131,10 +129,6 @@ def _note(entry: CatalogueEntry, nodes: Mapping[str, str]) -> str:
     return " ".join(filter(None, (entry.note, where)))
 
 
-def _detail(entry: CatalogueEntry) -> str:
-    return remark(replace(entry, note="")).strip()
-
-
 def _sources(entry: CatalogueEntry, numbers: Mapping[str, str]) -> str:
     sources = [_code(source, numbers) for source in entry.sources if source != AGENT_SOURCE]
     tier = "" if entry.tier == Tier.FAST.name.lower() or not sources else f"; {entry.tier}"
@@ -143,10 +137,6 @@ def _sources(entry: CatalogueEntry, numbers: Mapping[str, str]) -> str:
 
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _title(table: type[Table]) -> str:
-    return re.split(r"[.;]", table.__doc__ or "", maxsplit=1)[0]
 
 
 def _code(source: str, numbers: Mapping[str, str]) -> str:
