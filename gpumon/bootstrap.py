@@ -34,7 +34,6 @@ from gpumon.outputs.dcgm import DcgmPage
 from gpumon.outputs.prometheus import Renderer, daemon_process
 from gpumon.probe.core.probes import PROBES
 from gpumon.runner.probe_host import ProbeHost
-from gpumon.runner.rank_process import KilledRanks
 from gpumon.runner.runs import ProbeRuns, RunRecord
 from gpumon.runner.scheduler import ProbeScheduler
 from gpumon.server.app import create_app
@@ -49,7 +48,6 @@ from gpumon.services.notifier import Notifier
 from gpumon.services.persistence import Heartbeat, Persistence
 from gpumon.services.time_windows import HoldEffect, MaintenanceEffect, TimeWindows
 from gpumon.services.verdict_writer import VerdictWriter
-from gpumon.services.write_behind import WriteBehind
 from gpumon.state.messages import StoredState
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
@@ -66,27 +64,127 @@ RUN_RECORD = ".run.json"
 """Suffix of the file that records the probe run in progress. It is added to the path of the SQLite store."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """All services of one daemon, created by `build`. What the daemon does with them is in `service_table`."""
+    """All services of one daemon. What the daemon does with them is in `service_table`."""
 
-    loop: Loop
-    monitor: Monitor
-    persistence: Persistence
-    event_recorder: EventRecorder
-    verdict_writer: VerdictWriter
-    heartbeat: Heartbeat
-    samplers: SamplerSupervisor
-    host: HostSupervisor
-    probe: ProbeRuns
-    schedule: ProbeScheduler
-    driver_release: DriverRelease
-    windows: TimeWindows
-    http_endpoint: HttpEndpoint
-    health_file: HealthFile
-    notifier: Notifier
-    epoch: float
-    """Boot clock in seconds when the services were built. A simulated node's own time starts at this moment."""
+    def __init__(self, configuration: Configuration) -> None:
+        """Build the services. Raise ListenError or WebConfigError if the HTTP server cannot be set up."""
+        store = configuration.store
+        self.configuration = configuration
+        self.epoch = boot_clock()
+        """Boot clock in seconds. A simulated node's own time starts at this moment."""
+        self.loop = Loop()
+        self.monitor = Monitor(initial_report(configuration, boot_id(), self.epoch), reducer_settings(configuration))
+        take = self.monitor.take
+        self.persistence = Persistence(
+            self.loop,
+            store.path,
+            Retention(days=store.retention_days, rows=store.retention_rows),
+            publish=take,
+            latest=self.latest,
+        )
+        writes = self.persistence.writes
+        self.event_recorder = self._event_recorder()
+        self.samplers = SamplerSupervisor(
+            self.loop,
+            sampler_orders(configuration, self.epoch),
+            on_message=take,
+            on_state=take,
+            on_error=self.event_recorder.add_nvml_event,
+        )
+        self.host = HostSupervisor(self.loop, host_orders(configuration, self.epoch), on_message=take, on_state=take)
+        self.probe = ProbeRuns(
+            self.loop,
+            PROBES,
+            ProbeHost(self.loop, probe_settings(configuration), self.latest, self.samplers.watch),
+            publish=take,
+            store=writes.record_result,
+            record=RunRecord(store.path.with_name(store.path.name + RUN_RECORD)),
+        )
+        self.schedule = ProbeScheduler(self.loop, self.probe, timetables(configuration))
+        self.heartbeat = Heartbeat(self.loop, writes, self.latest)
+        self.verdict_writer = VerdictWriter(self.loop, writes, self.latest)
+        self.driver_release, self.windows = self._windows()
+        self.http_endpoint, self.health_file = self._outputs()
+        self.notifier = self._notifier()
+
+    def latest(self) -> Report:
+        return self.monitor.latest
+
+    def _event_recorder(self) -> EventRecorder:
+        def note_xid(bus_id: str, xid: int) -> None:
+            """Report an Xid from the kernel log to the sampler supervisor if the GPU is in the agent's inventory."""
+            if bus_id in self.latest().inventory.gpus:
+                self.samplers.note_xid(bus_id, xid)
+
+        def is_own(observation: ErrorObservation) -> bool:
+            contained = self.latest().host.value(ProcessReadings).contained
+            return self.probe.host.ranks.killed.has_caused(observation, same_pids=not contained)
+
+        return EventRecorder(
+            self.loop,
+            self.persistence.writes,
+            kernel_log_path(self.configuration),
+            boot_id(),
+            latest=self.latest,
+            on_xid=note_xid,
+            is_own=is_own,
+        )
+
+    def _windows(self) -> tuple[DriverRelease, TimeWindows]:
+        def record_maintenance() -> None:
+            self.heartbeat.beat()
+            self.health_file.update()
+
+        release = self.configuration.release
+        driver_release = DriverRelease(
+            self.loop,
+            MarkerWatch(release.marker, release.max_seconds, self.persistence.record_change),
+            samplers=self.samplers,
+            probing=self.probe,
+            latest=self.latest,
+            publish=self.monitor.take,
+            store_failed=lambda: self.persistence.error is not None,
+        )
+        windows = TimeWindows(
+            self.loop,
+            self.persistence.writes,
+            {
+                WindowKind.RELEASE: driver_release,
+                WindowKind.HOLD: HoldEffect(self.probe),
+                WindowKind.MAINTENANCE: MaintenanceEffect(record_maintenance),
+            },
+            max_seconds=max_window_seconds(self.configuration),
+            latest=self.latest,
+            publish=self.monitor.take,
+        )
+        return driver_release, windows
+
+    def _outputs(self) -> tuple[HttpEndpoint, HealthFile]:
+        configuration = self.configuration
+        store = configuration.store.path.absolute()
+        socket = configuration.web.socket or Path(default_paths.default_socket(store, os.environ))
+        path = configuration.health.file or Path(default_paths.default_health_file(store, os.environ))
+        return (
+            HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(self))),
+            HealthFile(self.loop, path, latest=self.latest, store=store, socket=socket),
+        )
+
+    def _notifier(self) -> Notifier:
+        configuration = self.configuration
+        address = _instance(configuration)
+        runbooks = configuration.alerts.runbook_url or f"http://{address}{RUNBOOKS}"
+        receivers = configuration.notifications.model_fields_set - {"labels"}
+        if receivers and not configuration.alerts.runbook_url and is_loopback(configuration.web.address[0]):
+            _log.warning("runbook links in notifications open on this host only: set alerts.runbook_url")
+        return Notifier(
+            self.loop,
+            configuration.notifications,
+            address,
+            runbooks,
+            latest=self.latest,
+            write=self.persistence.write,
+        )
 
 
 def _nothing(*_: object) -> None:
@@ -197,166 +295,6 @@ def service_table(services: Services) -> Sequence[Service]:
     return table
 
 
-def build(configuration: Configuration) -> Services:
-    """Return all services, built from the configuration.
-
-    Raise ListenError if the HTTP server cannot listen on its address, and WebConfigError if its web configuration file
-    is invalid.
-    """
-    core = _core(configuration)
-
-    def record_error(error: ErrorObservation) -> None:
-        event_recorder.add_nvml_event(error)
-
-    samplers = SamplerSupervisor(
-        core.loop,
-        sampler_orders(configuration, core.epoch),
-        on_message=core.monitor.take,
-        on_state=core.monitor.take,
-        on_error=record_error,
-    )
-    probe = _probe(core, samplers)
-    event_recorder = _event_recorder(core, samplers, probe.host.ranks.killed)
-    heartbeat = Heartbeat(core.loop, core.writes, core.latest)
-    driver_release = _driver_release(core, samplers, probe)
-    socket = _socket(configuration)
-    http_endpoint = HttpEndpoint(configuration.web, socket, lambda: create_app(_sources(services, configuration)))
-    health_file = _health_file(core, socket)
-
-    def record_maintenance() -> None:
-        heartbeat.beat()
-        health_file.update()
-
-    services = Services(
-        loop=core.loop,
-        monitor=core.monitor,
-        persistence=core.persistence,
-        event_recorder=event_recorder,
-        verdict_writer=VerdictWriter(core.loop, core.writes, core.latest),
-        heartbeat=heartbeat,
-        samplers=samplers,
-        host=HostSupervisor(
-            core.loop,
-            host_orders(configuration, core.epoch),
-            on_message=core.monitor.take,
-            on_state=core.monitor.take,
-        ),
-        probe=probe,
-        schedule=ProbeScheduler(core.loop, probe, timetables(configuration)),
-        driver_release=driver_release,
-        windows=_windows(core, driver_release, probe, record_maintenance),
-        http_endpoint=http_endpoint,
-        health_file=health_file,
-        notifier=_notifier(core),
-        epoch=core.epoch,
-    )
-    return services
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Core:
-    """The objects from which `build` creates the services: configuration, loop, monitor and persistence."""
-
-    configuration: Configuration
-    loop: Loop
-    monitor: Monitor
-    persistence: Persistence
-    epoch: float
-
-    @property
-    def writes(self) -> WriteBehind:
-        return self.persistence.writes
-
-    def latest(self) -> Report:
-        return self.monitor.latest
-
-
-def _core(configuration: Configuration) -> _Core:
-    loop, epoch, store = Loop(), boot_clock(), configuration.store
-    monitor = Monitor(initial_report(configuration, boot_id(), epoch), reducer_settings(configuration))
-    persistence = Persistence(
-        loop,
-        store.path,
-        Retention(days=store.retention_days, rows=store.retention_rows),
-        publish=monitor.take,
-        latest=lambda: monitor.latest,
-    )
-    return _Core(configuration=configuration, loop=loop, monitor=monitor, persistence=persistence, epoch=epoch)
-
-
-def _event_recorder(core: _Core, samplers: SamplerSupervisor, killed: KilledRanks) -> EventRecorder:
-    def note_xid(bus_id: str, xid: int) -> None:
-        """Report an Xid from the kernel log to the sampler supervisor if the GPU is in the agent's inventory."""
-        if bus_id in core.latest().inventory.gpus:
-            samplers.note_xid(bus_id, xid)
-
-    def is_own(observation: ErrorObservation) -> bool:
-        return killed.has_caused(observation, same_pids=not core.latest().host.value(ProcessReadings).contained)
-
-    log = kernel_log_path(core.configuration)
-    return EventRecorder(core.loop, core.writes, log, boot_id(), latest=core.latest, on_xid=note_xid, is_own=is_own)
-
-
-def _probe(core: _Core, samplers: SamplerSupervisor) -> ProbeRuns:
-    store = core.configuration.store.path
-    return ProbeRuns(
-        core.loop,
-        PROBES,
-        ProbeHost(core.loop, probe_settings(core.configuration), core.latest, samplers.watch),
-        publish=core.monitor.take,
-        store=core.writes.record_result,
-        record=RunRecord(store.with_name(store.name + RUN_RECORD)),
-    )
-
-
-def _driver_release(core: _Core, samplers: SamplerSupervisor, probe: ProbeRuns) -> DriverRelease:
-    release = core.configuration.release
-    return DriverRelease(
-        core.loop,
-        MarkerWatch(release.marker, release.max_seconds, core.persistence.record_change),
-        samplers=samplers,
-        probing=probe,
-        latest=core.latest,
-        publish=core.monitor.take,
-        store_failed=lambda: core.persistence.error is not None,
-    )
-
-
-def _windows(
-    core: _Core, driver_release: DriverRelease, probe: ProbeRuns, record_maintenance: Callable[[], None]
-) -> TimeWindows:
-    return TimeWindows(
-        core.loop,
-        core.writes,
-        {
-            WindowKind.RELEASE: driver_release,
-            WindowKind.HOLD: HoldEffect(probe),
-            WindowKind.MAINTENANCE: MaintenanceEffect(record_maintenance),
-        },
-        max_seconds=max_window_seconds(core.configuration),
-        latest=core.latest,
-        publish=core.monitor.take,
-    )
-
-
-def _health_file(core: _Core, socket: Path) -> HealthFile:
-    store = core.configuration.store.path.absolute()
-    path = core.configuration.health.file or Path(default_paths.default_health_file(store, os.environ))
-    return HealthFile(core.loop, path, latest=core.latest, store=store, socket=socket)
-
-
-def _notifier(core: _Core) -> Notifier:
-    configuration = core.configuration
-    address = _instance(configuration)
-    runbooks = configuration.alerts.runbook_url or f"http://{address}{RUNBOOKS}"
-    receivers = configuration.notifications.model_fields_set - {"labels"}
-    if receivers and not configuration.alerts.runbook_url and is_loopback(configuration.web.address[0]):
-        _log.warning("runbook links in notifications open on this host only: set alerts.runbook_url")
-    return Notifier(
-        core.loop, configuration.notifications, address, runbooks, latest=core.latest, write=core.persistence.write
-    )
-
-
 def _instance(configuration: Configuration) -> str:
     """Return the `host:port` at which Prometheus most probably scrapes this agent.
 
@@ -368,15 +306,8 @@ def _instance(configuration: Configuration) -> str:
     return f"{name}:{port}"
 
 
-def _socket(configuration: Configuration) -> Path:
-    store = configuration.store.path.absolute()
-    return configuration.web.socket or Path(default_paths.default_socket(store, os.environ))
-
-
-def _sources(services: Services, configuration: Configuration) -> Sources:
-    def latest() -> Report:
-        return services.monitor.latest
-
+def _sources(services: Services) -> Sources:
+    configuration, latest = services.configuration, services.latest
     host = services.http_endpoint.host
     names = own_names(host) | {name.lower() for name in configuration.web.allowed_hosts}
     return Sources(

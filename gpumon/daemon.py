@@ -9,10 +9,9 @@ import resource
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from gpumon import __version__, log, systemd
-from gpumon.bootstrap import build, service_table
+from gpumon.bootstrap import Services, service_table
 from gpumon.clock import boot_clock
 from gpumon.config.component_settings import reducer_settings
 from gpumon.config.configuration_error import ConfigurationError
@@ -41,7 +40,7 @@ class Daemon:
 
         `reread` reads the configuration again, for SIGHUP.
         """
-        self.services = build(configuration)
+        self.services = Services(configuration)
         self._table = service_table(self.services)
         self._configuration = configuration
         self._reread = reread
@@ -50,30 +49,37 @@ class Daemon:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT. Return the exit code 0."""
-        self._catch_signals()
+        loop = self.services.loop
+        signal.set_wakeup_fd(loop.wakeup_descriptor, warn_on_full_buffer=False)
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(ending, lambda *_: loop.stop())
+        signal.signal(signal.SIGHUP, lambda *_: loop.post(self.reload))
         self.start()
-        self.services.loop.run()
+        loop.run()
         self.stop()
         return 0
 
     def start(self) -> None:
-        """Start the services.
-
-        Notify systemd (READY=1) when the health file contains the verdicts from the store, or after 10 seconds if the
-        store does not answer.
-        """
-        self._log_start()
+        """Start the services. systemd gets READY=1 when the health file has the stored verdicts, or after 10 s."""
+        services, simulated = self.services, self._configuration.simulate.profile
+        node = f"a simulated {simulated}" if simulated else "the GPUs of this host"
+        _log.info("gpumon %s monitors %s", __version__, node, extra={"pid": os.getpid()})
         clear_ambient()
         _raise_descriptor_limit()
-        _create_state_directory(self._configuration.store.path)
-        _clean_up_after_previous_agent()
-        services = self.services
+        with contextlib.suppress(OSError):  # reported when the store is opened
+            self._configuration.store.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        # An earlier agent that was killed may have left probe runs and NCCL's shared memory.
+        end_orphans()
+        end_remains()
+        sweep()
         services.monitor.listeners.append(services.verdict_writer.record_due)
         for service in self._table:
             service.start()
         services.loop.every(BEAT_SECONDS, services.monitor.beat)
         services.loop.every(TICK_SECONDS, self._tick)
-        self._start_watchdog()
+        interval = systemd.watchdog_interval()
+        if interval is not None:
+            services.loop.every(interval / 2, self._feed_watchdog)
 
     def stop(self) -> None:
         """Stop the child processes first, then the services that record how the children ended, and the store last."""
@@ -90,35 +96,12 @@ class Daemon:
             if service.starts_children is starts_children:
                 service.stop()
 
-    # Start and stop
-
-    def _log_start(self) -> None:
-        simulated = self._configuration.simulate.profile
-        node = f"a simulated {simulated}" if simulated else "the GPUs of this host"
-        _log.info("gpumon %s monitors %s", __version__, node, extra={"pid": os.getpid()})
-
-    def _catch_signals(self) -> None:
-        loop = self.services.loop
-        signal.set_wakeup_fd(loop.wakeup_descriptor, warn_on_full_buffer=False)
-        for ending in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(ending, lambda *_: loop.stop())
-        signal.signal(signal.SIGHUP, lambda *_: loop.post(self.reload))
-
-    def _start_watchdog(self) -> None:
-        """Begin to send WATCHDOG=1 to systemd from the loop, if systemd's watchdog is on.
-
-        Nothing is sent while the loop hangs, or between a tick that raised an exception and the next successful tick.
-        A driver call that hangs in a child process does not stop the notifications.
-        """
-        interval = systemd.watchdog_interval()
-        if interval is not None:
-            self.services.loop.every(interval / 2, self._feed_watchdog)
+    # Periodic work
 
     def _feed_watchdog(self) -> None:
+        """Send WATCHDOG=1 to systemd, unless a tick raised an exception and none has succeeded since."""
         if not self._tick_failed:
             systemd.notify("WATCHDOG=1")
-
-    # Periodic work
 
     def _tick(self) -> None:
         self._tick_failed = True
@@ -153,9 +136,9 @@ class Daemon:
     # Reload
 
     def reload(self) -> None:
-        """Read the configuration again, and apply those settings that need no restart.
+        """Read the configuration and apply what needs no restart.
 
-        If it is invalid, log the error and keep the active configuration.
+        If it is invalid, log that and keep the active one.
         """
         systemd.notify_reloading()
         self.services.persistence.record_change(AuditEntry(wall=time.time(), request="SIGHUP", client="signal"))
@@ -180,22 +163,6 @@ class Daemon:
         self.services.monitor.apply(reducer_settings(self._configuration))
         for service in self._table:
             service.apply(self._configuration)
-
-
-def _create_state_directory(store: Path) -> None:
-    """Create the directory of the SQLite store. Ignore an error, because it is reported when the store is opened."""
-    with contextlib.suppress(OSError):
-        store.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-
-
-def _clean_up_after_previous_agent() -> None:
-    """Kill the processes that probe runs of an earlier, killed agent left behind.
-
-    Unless this process runs as root, delete NCCL's shared memory files that belong to its user and are not open.
-    """
-    end_orphans()
-    end_remains()
-    sweep()
 
 
 def _raise_descriptor_limit() -> None:

@@ -147,11 +147,7 @@ _FORMATS = {"logfmt": _logfmt, "json": _json}
 
 
 def _within_limit(fields: Fields, format_fields: Callable[[Fields], str]) -> bytes:
-    """Return the line for these fields as bytes, shortened to LINE_LIMIT.
-
-    The longest values are shortened in the middle. If that is not enough because there are too many fields, the end of
-    the line is cut off.
-    """
+    """Return the line as bytes, with the longest values shortened in the middle until it has LINE_LIMIT bytes."""
     line = _encode(format_fields(fields))
     while len(line) > LINE_LIMIT:
         longest = max(fields, key=lambda key: len(_text(fields[key])))

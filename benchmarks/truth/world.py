@@ -7,7 +7,6 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +74,8 @@ class VirtualAgent(Daemon):
     def __init__(self, configuration: Configuration, reread: Callable[[], Configuration]) -> None:
         super().__init__(configuration, reread)
         self.services.http_endpoint.stop()
-        self.services = replace(
-            self.services,
-            schedule=_Schedule(self.services, timetables(configuration)),
-            http_endpoint=_SilentEndpoint(configuration.web, Path("/unused"), FastAPI),
-        )
+        self.services.schedule = _Schedule(self.services, timetables(configuration))
+        self.services.http_endpoint = _SilentEndpoint(configuration.web, Path("/unused"), FastAPI)
         self._table = service_table(self.services)
 
     def advance(self, seconds: float) -> None:

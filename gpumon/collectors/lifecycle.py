@@ -48,10 +48,7 @@ class DaemonRequests:
 
 
 class SendMessages(Protocol):
-    """Function that sends its messages, possibly none, to the daemon in one write.
-
-    One write is needed because the daemon may end this child as soon as it has read the first message.
-    """
+    """Sends messages to the daemon in one write, because the daemon may end this child after the first of them."""
 
     def __call__(self, *messages: frame.Frame) -> None: ...
 
@@ -61,10 +58,7 @@ Work = Callable[[OrdersT, SendMessages, DaemonRequests], int]
 
 
 def run(orders_type: type[OrdersT], work: Work[OrdersT]) -> int:
-    """Read the orders (the configuration), then do `work` until the daemon requests the end or closes standard input.
-
-    Return the exit code.
-    """
+    """Read the orders, `work` until the daemon requests the end or closes standard input, and return the exit code."""
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # another thread reads the next lines
         orders = orders_type.decode(unbuffered.readline())
     pipe = os.dup(1)

@@ -20,10 +20,7 @@ MISSING = (
 
 
 class NodeWithoutGpu(Protocol):
-    """What the sampler child reads instead of a driver and of the files that show the GPUs without driver calls.
-
-    The functions are those of HostContext in sampler/node_reader.py.
-    """
+    """What the sampler child reads instead of a driver and of sysfs, as HostContext in sampler/node_reader.py."""
 
     library: Any
     """Replacement for `pynvml.nvmlLib`. Keep a reference while any of its functions is in use."""

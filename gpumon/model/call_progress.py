@@ -51,10 +51,7 @@ def create() -> int:
 
 @contextmanager
 def page_descriptor() -> Iterator[int]:
-    """Yield the descriptor of a new call page, and close the descriptor on exit.
-
-    Before the exit, the child must inherit the descriptor, and the `Reader` must map the page.
-    """
+    """Yield the descriptor of a new call page, which child and `Reader` must take over before the exit closes it."""
     descriptor = create()
     try:
         yield descriptor

@@ -30,10 +30,7 @@ def as_duration(seconds: float) -> str:
 
 
 def moment(text: str, now: float) -> float | None:
-    """Convert text to Unix time: a Unix time, an RFC 3339 time (UTC without offset), or a duration before `now`.
-
-    `now` is Unix time. Return None for other text.
-    """
+    """Convert text to Unix time, from Unix time, RFC 3339 or a duration before `now`; None for other text."""
     if PART.match(text):
         before = seconds(text)
         return None if before is None else now - before

@@ -117,10 +117,7 @@ class ErrorEvent:
 
     @property
     def device(self) -> str:
-        """Return the value of `ErrorCounter.device` under which the error is counted.
-
-        It is the uuid of the GPU (or the substitute for the uuid) for an Xid, else the PCI address.
-        """
+        """Return the `ErrorCounter.device` under which it is counted: the GPU's uuid for an Xid, else the address."""
         return self.uuid or f"{UNNAMED}{self.bus_id.lower()}" if self.kind == XID else self.bus_id
 
     @property

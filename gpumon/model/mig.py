@@ -17,10 +17,7 @@ def _gpu_metric(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mig:
-    """Readings of one MIG compute instance.
-
-    All are read in the SLOW tier, because a node may have 56 instances, and reading each takes several driver calls.
-    """
+    """Readings of one MIG compute instance, all in the SLOW tier, because a node may have 56 instances."""
 
     PREFIX: ClassVar[str] = "gpumon_mig_"
     LABELS: ClassVar[tuple[str, ...]] = (

@@ -172,10 +172,7 @@ have wrong widths.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """Registration of one GPU with its NVLink fabric.
-
-    For a GPU without a fabric, `state` is 0 or all attributes are None.
-    """
+    """Registration of one GPU with its NVLink fabric. Without a fabric `state` is 0, or all attributes are None."""
 
     PREFIX: ClassVar[str] = "gpumon_fabric_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")

@@ -147,10 +147,7 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Source of a labelled reading: one bit of a mask for each label value, as 1 or 0.
-
-    Label values whose bit is not set in the mask that `supported` returns are absent.
-    """
+    """Source: one bit of a mask for each label value, as 1 or 0; absent if not set in the mask of `supported`."""
 
     mask: Call
     bits: Mapping[str, int]
@@ -184,10 +181,7 @@ class Integral:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """Source: `first` if the GPU and the driver support it, else `second`.
-
-    For a counter, the choice does not change until the agent ends.
-    """
+    """Source: `first` if GPU and driver support it, else `second`. For a counter, the choice remains until the end."""
 
     first: Source
     second: Source
@@ -234,10 +228,7 @@ AGENT = Agent()
 
 
 def primary_sources(source: Source) -> Iterator[Source]:
-    """Yield the sources that `source` combines, the preferred first.
-
-    A Difference, an Integral, and a source that combines no others, are yielded themselves.
-    """
+    """Yield the sources that `source` combines, the preferred first. A Difference or Integral is yielded itself."""
     match source:
         case Distinct(lists=parts) | ProcessMemory(lists=parts):
             yield from parts
@@ -261,10 +252,7 @@ STOPS_BITS = 8
 
 
 def counter_range(source: Source, label: str = "") -> float:
-    """Return the value, in the metric's unit, at which a counter wraps to 0; infinity if it does not.
-
-    `label`: label value of the counter; "" if the metric has no label. For an Either, `first` decides.
-    """
+    """Return the value, in the metric's unit, at which a counter wraps to 0; infinity if it does not."""
     match source:
         case Field(bits=bits, scale=scale) | LinkField(bits=bits, scale=scale):
             return 2.0**bits * scale if STOPS_BITS < bits < WIDEST else math.inf
@@ -314,10 +302,7 @@ class Row:
         return Each({key: part for key, part in self.source.sources.items() if not self.needs_detail(key)})
 
     def omits(self, key: str, value: float, *, detailed: bool) -> bool:
-        """Return True if the series with the label values `key` and this value is not exported.
-
-        `detailed`: whether detailed metrics are exported.
-        """
+        """Return True if the series with the label values `key` and this value is not exported."""
         return not (detailed or self.page is LINKS or not self.needs_detail(key)) or not (self.zeros or value)
 
 
@@ -333,10 +318,7 @@ def reading(
     page: Page = METRICS,
     zeros: bool = True,
 ) -> Any:
-    """Return the dataclass field that declares a row: a counter if its name ends in `_total`, else a gauge.
-
-    `text` is the help text, `label` the label name, or several. The other parameters are those of Row.
-    """
+    """Return the dataclass field that declares a row: a counter if its name ends in `_total`, else a gauge."""
     labels = (label,) if isinstance(label, str) else label
     row = Row(text, source, every, labels, note=note, detail=detail, unread=unread, page=page, zeros=zeros)
     return dataclasses.field(default=None, metadata={"row": row})
@@ -395,10 +377,9 @@ def metric_type(name: str) -> str:
 def samples(
     table: Table, own: Labels, *, detailed: bool = True, names: frozenset[str] | None = None
 ) -> Iterator[Sample]:
-    """Yield a Sample for each value of a table, on whichever page it is exported, including values of 0.
+    """Yield a Sample, with the labels `own`, for each value of a table, on whichever page it is exported, also for 0.
 
-    `own` has the labels of every Sample. If `detailed` is False, omit detailed metrics. Unless `names` is None, yield
-    only the metrics with these names. A row that is None has no value.
+    Unless `names` is None, yield only the metrics with these names.
     """
     for attribute, name, row in _exported_rows(type(table), names):
         value = getattr(table, attribute)
@@ -415,10 +396,7 @@ def samples(
 
 
 def count_series(table: Table, page: Page, *, detailed: bool = True) -> int:
-    """Return the number of Prometheus series that the metric table has on this page, including its `info` series.
-
-    `detailed`: whether detailed metrics are exported.
-    """
+    """Return the number of Prometheus series that the table has on this page, including its `info` series."""
     count = sum(1 for _ in _info(table, ())) if info_page(type(table)) is page else 0
     for attribute, _, row in _exported_rows(type(table), None):
         value = getattr(table, attribute)

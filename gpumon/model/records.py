@@ -146,10 +146,7 @@ class AgentRun:
 
 
 class Count(NamedTuple):
-    """State of one counter: the exported `total`, and `raw`, the driver's value that last advanced `total`.
-
-    `raw` is None for a counter that the sampler integrates.
-    """
+    """Exported `total` of one counter, and `raw`, the driver's value that last advanced it; None if integrated."""
 
     total: float
     raw: float | None

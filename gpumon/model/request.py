@@ -33,10 +33,7 @@ class RequestResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One entry of the audit log: the requested change, and the client, time and reason of the request.
-
-    A request over HTTP is recorded when its response begins, also if it failed (see `status`).
-    """
+    """One entry of the audit log: a requested change. One over HTTP is recorded even if it failed (see `status`)."""
 
     wall: float
     """Time of the entry in seconds since the epoch."""

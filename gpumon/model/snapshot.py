@@ -77,10 +77,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(Frame):
-    """Result of one poll of the sampler, or of one part of a poll: the GPUs read since the previous Snapshot.
-
-    A poll is sent in parts if it takes longer than a second, or if it reads the rare tier of several GPUs.
-    """
+    """GPUs that the sampler has read since its previous Snapshot: one poll, or a part of a slow or rare one."""
 
     changing: ClassVar[Mapping[str, str]] = {"gpus": "bus_id"}
 
@@ -103,10 +100,7 @@ class Snapshot(Frame):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciBus(Frame):
-    """NVIDIA GPUs on the PCI bus, read from sysfs without the NVIDIA driver.
-
-    `functions` maps the bus id of each GPU to the kernel driver bound to it ("" for none).
-    """
+    """NVIDIA GPUs on the PCI bus, from sysfs: `functions` is the bound kernel driver ("" for none) by bus id."""
 
     functions: Mapping[str, str]
     excluded: tuple[str, ...] = ()
@@ -136,10 +130,7 @@ class DriverStatus(Frame):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortReading:
-    """Reading of one InfiniBand or RoCE port.
-
-    In the child's message, `counts` has the raw counters of the kernel; in the Report, it has the exported values.
-    """
+    """Reading of one port. In the child's message, `counts` has the raw counters; in the Report, the exported ones."""
 
     device: str
     port: str

@@ -43,10 +43,7 @@ class WindowKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindow:
-    """A requested period in which the agent refrains from driver access, probes or paging, depending on `kind`.
-
-    The window is in force until `ended` is set.
-    """
+    """A period in which the agent refrains from access, probes or paging (`kind`). In force until `ended` is set."""
 
     id: str
     kind: WindowKind
@@ -175,10 +172,7 @@ def released_scopes(windows: Iterable[TimeWindow]) -> frozenset[str]:
 
 
 def start(windows: Windows, window: TimeWindow) -> Windows:
-    """Return the windows with `window` added. A window in force with the same slot is ended, with REPLACED.
-
-    Only the newest MAX_ENDED of the ended windows of the same kind are kept.
-    """
+    """Return the windows with `window`, which replaces the one in its slot, and with at most MAX_ENDED ended ones."""
     replaced = tuple(_end(old, REPLACED, window.started) if old.slot == window.slot else old for old in windows)
     ended = [old for old in replaced if old.kind is window.kind and old.ended is not None]
     dropped = {old.id for old in ended[:-MAX_ENDED]}
@@ -236,11 +230,7 @@ def _is_undated(window: TimeWindow, now: Now, boot_id: str) -> bool:
 
 
 def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
-    """Return the window with its deadline on the boot clock of this boot.
-
-    If the wall clock is before the start of the window, it was never set; the window's length then counts from the
-    boot.
-    """
+    """Return the window on this boot's clock. A wall clock before its start was never set: it counts from the boot."""
     if window.deadline.boot_id == boot_id:
         return window
     seconds, left = window.seconds, window.deadline.wall - now.wall
@@ -256,10 +246,7 @@ def _on_this_boot(window: TimeWindow, now: Now, boot_id: str) -> TimeWindow:
 
 
 def duration_problem(seconds: float, max_seconds: float, setting: str) -> str:
-    """Return a sentence on why a window must not last `seconds`; "" if it may.
-
-    `setting` is the configuration key of `max_seconds`.
-    """
+    """Return a sentence on why a window must not last `seconds`; "" if it may. `setting`: key of the maximum."""
     if 0 < seconds <= max_seconds:
         return ""
     return f"{seconds:.10g} s is not between 0 and {setting}, which is {max_seconds:.10g}."

@@ -69,11 +69,9 @@ class HangDetector:
         """
 
     def is_late(self, call: CallInProgress, state: str, now: float) -> bool:
-        """Process one inspection of the child. Return True if it has been waiting in `call` for at least the deadline.
+        """Process one inspection of the child: its current or last `call`, its `state` in /proc/PID/stat, and the time.
 
-        `call` is the current or last call, `state` the process state in /proc/<pid>/stat (empty if the file cannot
-        be read), `now` the time on the boot clock. The time since the previous inspection, at most MAX_STEP_SECONDS,
-        counts as spent in `state`.
+        Return True if it has been waiting in `call` for at least the deadline.
         """
         elapsed = min(now - self._inspected_at, MAX_STEP_SECONDS) if self._inspected_at is not None else 0.0
         self._inspected_at = now
@@ -173,19 +171,15 @@ class Child:
         return self._hang_detector.idle_seconds > self._program.deadlines.silence
 
     def kill(self, reason: str) -> None:
-        """Send SIGKILL to the child and set `killed_for` to `reason`.
-
-        Do nothing if `kill` or `shut_down` was called before.
-        """
+        """Send SIGKILL and set `killed_for` to `reason`, unless `kill` or `shut_down` was called before."""
         if self.killed_for is None:
             self.killed_for = reason
             self._process.kill()
 
     def shut_down(self, reason: str) -> None:
-        """Send END, so that the child closes the driver and ends, and set `killed_for` to `reason`.
+        """Let the child close the driver and end within `Deadlines.grace`.
 
-        Ignore further messages except Xids. Kill the child if it still runs after `Deadlines.grace`. Do nothing if
-        `kill` or `shut_down` was called before.
+        Ignore its messages except Xids from now on.
         """
         if self.killed_for is None:
             self.killed_for = reason

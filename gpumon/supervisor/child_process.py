@@ -164,18 +164,19 @@ class ChildProcess:
             loop.watch(descriptor, partial(self._read, descriptor))
         command.on_started(self.pid)
         self.write(command.orders)
-        self._watch_for_end()
+        try:
+            self._end = os.pidfd_open(self.pid)
+        except OSError:  # a kernel before 5.3
+            loop.call_after(REAP_INTERVAL, self._reap)
+        else:
+            loop.watch(self._end, self._reap)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL to the child's process group, unless the child has ended.
-
-        If the child does not end within `ChildCommand.patience`, `on_abandoned` is called. When it ends, then or later,
-        `on_exit` is called.
-        """
+        """Send SIGKILL to the child's group. If it does not end in time, `on_abandoned` is called."""
         if self.ended:
             return
         self._signal(signal.SIGKILL)
@@ -215,25 +216,13 @@ class ChildProcess:
             self._loop.unwatch(descriptor)
         return bool(data)
 
-    def _watch_for_end(self) -> None:
-        try:
-            self._end = os.pidfd_open(self.pid)
-        except OSError:  # a kernel before 5.3
-            self._reap_later()
-        else:
-            self._loop.watch(self._end, self._reap)
-
-    def _reap_later(self) -> None:
-        self._loop.call_after(REAP_INTERVAL, self._reap)
-
     def _reap(self) -> None:
         if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
             if self._end is None:
-                self._reap_later()
+                self._loop.call_after(REAP_INTERVAL, self._reap)
             return
-        self._signal(
-            signal.SIGKILL
-        )  # kill what is left of its process group; the group id is not reused before the child is reaped
+        # Kill what is left of its process group. The group id is not reused before the child is reaped.
+        self._signal(signal.SIGKILL)
         code = self._process.wait()
         unreaped_pids.discard(self.pid)
         if self._end is not None:

@@ -80,10 +80,7 @@ class Loop:
         return self.call_at(boot_clock() + seconds, callback)
 
     def every(self, seconds: float, callback: Callback) -> None:
-        """Call `callback` immediately, and then repeatedly, `seconds` after each call began.
-
-        If the loop makes a call late, all later calls shift. Calls that were missed are not made up for.
-        """
+        """Call `callback` now, and then `seconds` after each call began. Missed calls are not made up for."""
 
         def repeat() -> None:
             self.call_after(seconds, repeat)
@@ -104,16 +101,17 @@ class Loop:
         """
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # otherwise a client that disconnects would cancel the future
-        self.post(lambda: self._work(work, future))
-        return future
 
-    def _work(self, work: Callable[[Future[T]], None], future: Future[T]) -> None:
-        try:
-            work(future)
-        except Exception as error:
-            if not future.done():
-                future.set_exception(error)
-            raise
+        def fulfil() -> None:
+            try:
+                work(future)
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
+                raise
+
+        self.post(fulfil)
+        return future
 
     def run(self) -> None:
         """Run the loop until `stop` is called. Return at once if it was called before."""
@@ -124,9 +122,8 @@ class Loop:
     def turn(self) -> None:
         """Wait until a descriptor, a posted callback or a timer is due, and make all calls that are due."""
         for key, _ in self._selector.select(self._wait()):
-            is_watched = (
-                self._selector.get_map().get(key.fileobj) == key
-            )  # otherwise an earlier callback of this turn has removed it
+            # An earlier callback of this turn may have removed it.
+            is_watched = self._selector.get_map().get(key.fileobj) == key
             if is_watched and not self._call(key.data):
                 self.unwatch(key.fd)  # otherwise the callback would fail in every turn
         while self._posted:
@@ -138,10 +135,7 @@ class Loop:
                 self._call(callback)
 
     def _call(self, callback: Callback) -> bool:
-        """Call `callback` and return True.
-
-        If it raises, return False, and log the first exception of that code location.
-        """
+        """Call `callback`. If it raises, return False, and log the first exception of that code location."""
         try:
             callback()
         except Exception as error:

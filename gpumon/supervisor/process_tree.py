@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -22,7 +22,15 @@ def become_subreaper() -> None:
 def children(pid: int) -> set[int]:
     """Return the pids of the children of a process, including zombies."""
     lists = [*(PROC / str(pid) / "task").glob("*/children")]
-    return {child for path in lists for child in _read_pids(path)} if lists else _children_by_parent(pid)
+    if lists:
+        below = set[int]()
+        for path in lists:
+            with contextlib.suppress(OSError):  # the thread has ended
+                below.update(map(int, path.read_text().split()))
+        return below
+    # a kernel without CONFIG_PROC_CHILDREN
+    processes = (int(process.name) for process in PROC.glob("[0-9]*"))
+    return {process for process in processes if stat(process)[1:2] == [str(pid)]}
 
 
 def descendants(*pids: int) -> set[int]:
@@ -57,14 +65,3 @@ def open_files(pid: int) -> set[str]:
 def resident_memory(pids: Iterable[int]) -> float:
     """Return the total resident memory of these processes in bytes. A page that several share is counted for each."""
     return float(resource.getpagesize() * sum(int(fields[_RSS]) for pid in pids if (fields := stat(pid))))
-
-
-def _read_pids(path: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError):  # the thread has ended
-        yield from map(int, path.read_text().split())
-
-
-def _children_by_parent(pid: int) -> set[int]:
-    """Return the pids of the children of a process, for kernels without CONFIG_PROC_CHILDREN."""
-    processes = (int(process.name) for process in PROC.glob("[0-9]*"))
-    return {process for process in processes if stat(process)[1:2] == [str(pid)]}

@@ -57,7 +57,13 @@ def main(arguments: Sequence[str]) -> int:
     status = _wait(started.pid, woken)
     started.returncode = 0  # reaped here, not by subprocess
     _end_descendants(woken)
-    return _end_as(os.waitstatus_to_exitcode(status))
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:  # end by the same signal, without a core dump
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError, ValueError):  # no handler can be set for SIGKILL
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(own, -code)
+    return code if code >= 0 else 128 - code
 
 
 def _wake_on_signals() -> int:
@@ -104,17 +110,6 @@ def _end_descendants(woken: int) -> None:
             return
         if select.select([woken], [], [], POLL_INTERVAL)[0]:
             os.read(woken, 4096)
-
-
-def _end_as(code: int) -> int:
-    """Return `code`, the exit status; if it is minus the number of a signal, end by that signal without a core dump."""
-    if code >= 0:
-        return code
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError, ValueError):  # no handler can be set for SIGKILL
-        signal.signal(-code, signal.SIG_DFL)
-    os.kill(os.getpid(), -code)
-    return 128 - code
 
 
 if __name__ == "__main__":

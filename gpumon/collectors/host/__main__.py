@@ -90,10 +90,7 @@ class HostChild:
 
 
 def trees(orders: HostOrders) -> Trees:
-    """Return the file trees of the host or, if the orders request a simulation, of the simulated node.
-
-    While the profile or scenario of a simulation is invalid, try again.
-    """
+    """Return the file trees of the host or of the simulated node. While a simulation is invalid, try again."""
     if orders.simulation is None:
         return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
     while True:

@@ -76,8 +76,7 @@ class PortReader:
     def __call__(self, turn: Turn) -> PortReadings:
         """Return the readings of the first MAX_PORTS ports.
 
-        Read all counters every 15 s (SLOW). In other turns read only those of new ports, and repeat the last values of
-        others.
+        Counters are read every 15 s (SLOW), and those of new ports.
         """
         self._turn, counting = turn, turn.at >= self._count_at
         if counting:
@@ -208,10 +207,7 @@ class PortReader:
         )
 
     def _link_downs(self, files: Files, device: str, port: str) -> Iterator[float | None]:
-        """Yield the value of each counter of link downs; None if `_number` returns None for the port's own counter.
-
-        The port itself has a counter and, except on InfiniBand, so has its network interface.
-        """
+        """Yield each counter of link downs: the port's and, except on InfiniBand, that of its network interface."""
         folder = f"{CLASS}/{device}/ports/{port}"
         if files.exists(f"{folder}/counters/link_downed"):
             yield self._number(files, f"{folder}/counters/link_downed", DOWNED_BITS)
@@ -264,11 +260,7 @@ def _link(files: Files, folder: str, read_errors: ReadErrors) -> InfinibandLink:
 
 
 def _efa_link(files: Files, device: str, port: str, read_errors: ReadErrors) -> InfinibandLink:
-    """Return the state and speed of an EFA port. The state is that of the port's network interface.
-
-    It is None without such an interface, or if the interface is neither up nor down. The state in the port's own folder
-    is not used, because it is always active.
-    """
+    """Return speed and state of an EFA port: the state of its network interface, because its own is always active."""
     netdev = _netdev(files, device, port)
     state = read_text(files, f"{netdev}/operstate", read_errors) if netdev else ""
     up = {"up": 1.0, "down": 0.0, "lowerlayerdown": 0.0}.get(state)

@@ -70,10 +70,7 @@ class _Asleep(NamedTuple):
 
 
 class ProcessReader:
-    """Finds stuck processes of the host or container.
-
-    Keeps the threads that were in state D at the last poll.
-    """
+    """Finds stuck processes of the host or container. Keeps the threads that were in state D at the last poll."""
 
     def __init__(self) -> None:
         self._kernel: set[str] = set()
@@ -96,10 +93,14 @@ class ProcessReader:
         namespace = read_link(self._files, "proc/self/ns/pid")
         # Any user may read names and states: a fabric manager in a container is found without permissions too.
         sleeping = list(self._sleeping_threads(pids[:MAX_PROCESSES]))
-        may_examine = self._may_examine()
-        turn.errors.denied |= not may_examine
+        denied = False
+        try:
+            self._files.link("proc/1/fd/0")
+        except OSError as error:  # other errors: its input is closed, or it is not in this tree
+            denied = isinstance(error, PermissionError)
+        turn.errors.denied |= denied
         return ProcessReadings(
-            stuck=self._stuck(sleeping) if may_examine else None,
+            stuck=None if denied else self._stuck(sleeping),
             contained=namespace != _HOST if namespace else None,
             fabric_manager=self._fabric_manager,
         )
@@ -111,16 +112,6 @@ class ProcessReader:
             if thread.stuck is not None:
                 stuck.setdefault(place.split("/")[1], thread.stuck)
         return tuple(stuck.values())[:MAX_STUCK]
-
-    def _may_examine(self) -> bool:
-        """Return whether the open files of other users' processes can be read, by trying those of process 1."""
-        try:
-            self._files.link("proc/1/fd/0")
-        except PermissionError:
-            return False
-        except OSError:
-            pass  # its input is closed, or it is not in this tree
-        return True
 
     def _sleeping_threads(self, pids: Collection[str]) -> Iterator[tuple[str, _Stat]]:
         """Yield the folder in /proc and the stat fields of each thread in state D, and set `_fabric_manager`.
@@ -135,22 +126,18 @@ class ProcessReader:
             stat = None if pid in self._kernel or pid in own else self._stat(f"proc/{pid}")
             if stat is None or stat.parent in own:
                 continue
-            if stat.name == FABRIC_MANAGER and stat.state != "Z" and self._is_of_root(pid):
-                self._fabric_manager = True
+            if stat.name == FABRIC_MANAGER and stat.state != "Z":
+                status = read_text(self._files, f"proc/{pid}/status")
+                # The name alone proves nothing, because any user can choose it.
+                if re.search(r"^Uid:\t0\t", status, re.MULTILINE):
+                    self._fabric_manager = True
             if stat.flags & _KERNEL_THREAD:
                 self._kernel.add(pid)
             elif stat.state == "D" or (stat.state == "Z" and stat.threads > 1):
                 yield from self._threads(pid, every=stat.state == "Z")
 
-    def _is_of_root(self, pid: str) -> bool:
-        """Return whether the process runs as root. Its name alone proves nothing, because any user can choose it."""
-        return re.search(r"^Uid:\t0\t", read_text(self._files, f"proc/{pid}/status"), re.MULTILINE) is not None
-
     def _threads(self, pid: str, *, every: bool) -> Iterator[tuple[str, _Stat]]:
-        """Yield folder and stat fields of the main thread or, with `every`, of all threads, if they are in state D.
-
-        `every` is for a killed process that cannot end because some of its threads are stuck.
-        """
+        """Yield folder and stat fields of the main thread or, with `every`, of all threads, if they are in state D."""
         for name in list_names(self._files, f"proc/{pid}/task") if every else [pid]:
             place = f"proc/{pid}/task/{name}"
             stat = self._stat(place)
@@ -166,33 +153,25 @@ class ProcessReader:
     def _record(self, place: str, stat: _Stat) -> _Asleep:
         """Return what to remember about a thread in state D, whose folder is `place`.
 
-        If the thread has not run since the last poll, examine it, unless an earlier poll has already found that
-        its process sleeps in the driver.
+        If the thread has not run since the last poll, examine it, unless an earlier poll has already found that its
+        process sleeps in the driver. A process that sleeps in NVIDIA's driver is stuck: if it is exiting, it may have
+        closed its files. Another process is stuck if it has an NVIDIA device open and does not sleep on purpose.
         """
         before = self._asleep.get(place)
         if before is None or before.ran != stat.ran:
             return _Asleep(stat.ran, self._turn.at)
         if before.stuck is not None and before.stuck.in_driver:
             return before
-        return before._replace(stuck=self._examine_process(place, before.since))
-
-    def _examine_process(self, place: str, since: float) -> StuckProcess | None:
-        """Return the process to report as stuck; None if it need not be reported.
-
-        A process that sleeps in NVIDIA's driver is always reported: if it is exiting, it may have closed its files.
-        Another process is reported if it has an NVIDIA device open and does not sleep on purpose.
-        """
         devices = list(self._devices(f"{place}/fd"))
         in_driver = self._is_in_driver(place)
-        if not in_driver and (not devices or _INTENDED.search(self._sleep_location(place))):
-            return None
-        return StuckProcess(since=since, gpus=tuple(sorted({minor for minor in devices if minor})), in_driver=in_driver)
+        location = read_text(self._files, f"{place}/stack") or read_text(self._files, f"{place}/wchan")
+        if not in_driver and (not devices or _INTENDED.search(location)):
+            return before._replace(stuck=None)
+        gpus = tuple(sorted({minor for minor in devices if minor}))
+        return before._replace(stuck=StuckProcess(since=before.since, gpus=gpus, in_driver=in_driver))
 
     def _is_in_driver(self, place: str) -> bool | None:
-        """Return whether the process sleeps in NVIDIA's driver; None if unknown.
-
-        The kernel stacks of its threads show it or, if unreadable, the wchan of the thread whose folder is `place`.
-        """
+        """Return whether the process sleeps in NVIDIA's driver, by its kernel stacks or its wchan; None if unknown."""
         process = place.rpartition("/")[0]
         with contextlib.suppress(OSError):  # it has ended, or only root may read it
             self._files.read(f"{place}/stack")
@@ -201,15 +180,8 @@ class ProcessReader:
         function = read_text(self._files, f"{place}/wchan")
         return True if _DRIVER.match(function) else False if _NOT_DRIVER.match(function) else None
 
-    def _sleep_location(self, place: str) -> str:
-        """Return the thread's kernel stack or, if that cannot be read, the kernel function in which it sleeps."""
-        return read_text(self._files, f"{place}/stack") or read_text(self._files, f"{place}/wchan")
-
     def _devices(self, folder: str) -> Iterator[str]:
-        """Yield the minor number of each open GPU device, and "" for each other open NVIDIA device.
-
-        Devices are recognised by their numbers, not by the name of the file, because any file can have such a name.
-        """
+        """Yield the minor number of each open GPU device, and "" for each other open NVIDIA device."""
         drivers = read_text(self._files, "proc/devices")
         majors, gpus = ({int(major) for major in kind.findall(drivers)} for kind in (_DEVICE, _GPUS))
         for name in list_names(self._files, folder)[:MAX_FILES]:  # none if it has ended
@@ -218,10 +190,7 @@ class ProcessReader:
                 yield str(minor) if major in gpus and minor < _CONTROL_MINOR else ""
 
     def _device(self, path: str) -> tuple[int, int] | None:
-        """Return the major and minor number of an open /dev/nvidia* file; None for other files.
-
-        Other files are recognised by their link and not accessed, because the access may block.
-        """
+        """Return the numbers of an open /dev/nvidia* file; None for other files, whose access may block."""
         if not read_link(self._files, path).startswith("/dev/nvidia"):
             return None
         try:

@@ -73,10 +73,7 @@ class Tree:
 
 
 class NotedTree:
-    """A file tree that shows each read on the call page, a small shared memory file that the daemon reads.
-
-    The page shows `subject`, a device or collector, and the path of the file as formatted by `shown`.
-    """
+    """A file tree that shows each read on the call page: its `subject`, and the path as formatted by `shown`."""
 
     def __init__(self, files: Files, page: Writer, subject: str, shown: Callable[[str], str] = str) -> None:
         self._files = files

@@ -10,7 +10,7 @@ even if it is stopped, so that probes run in the same way before and after the s
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpumon.collectors.host.processes import MAX_PROCESSES
@@ -55,7 +55,12 @@ class ServiceReader:
         """
         self._turn = turn
         installed = [unit for unit in UNITS.values() if self._is_installed(unit)]
-        slices = list(self._slices()) if installed else []
+        slices = [  # of every user: a unit is in system.slice unless it is assigned to another one
+            f"{hierarchy}/{name}"
+            for hierarchy in (HIERARCHIES if installed else ())
+            for name in list_names(turn.sysfs, hierarchy, turn.errors)
+            if name.endswith(".slice")
+        ]
         running = {unit: self._runs(unit, slices) for unit in installed if slices}
         states = {unit: runs for unit, runs in running.items() if runs is not None}
         ended = self._compare({unit: self._processes_of(unit, slices) for unit, runs in states.items() if runs}, states)
@@ -103,12 +108,6 @@ class ServiceReader:
         )
         return any(unit in list_names(self._turn.root, folder, self._turn.errors) for folder in folders)
 
-    def _slices(self) -> Iterator[str]:
-        """Yield the cgroup folder of each slice. A unit is in system.slice unless it is assigned to another slice."""
-        for hierarchy in HIERARCHIES:
-            names = list_names(self._turn.sysfs, hierarchy, self._turn.errors)
-            yield from (f"{hierarchy}/{name}" for name in names if name.endswith(".slice"))
-
     def _runs(self, unit: str, slices: list[str]) -> bool | None:
         """Return whether the unit has a running process; None if its cgroup cannot be read."""
         try:
@@ -119,10 +118,7 @@ class ServiceReader:
 
 
 def _has_process(files: Files, cgroup: str) -> bool:
-    """Return whether a process is in the cgroup or, with cgroup version 2, in one below it.
-
-    A missing cgroup means False, because systemd removes the cgroup of a unit that has ended.
-    """
+    """Return whether a process is in the cgroup or below it. systemd removes the cgroup of a unit that has ended."""
     for name, proof in (("cgroup.events", "populated 1"), ("cgroup.procs", "")):  # version 1 has only the second
         try:
             text = files.read(f"{cgroup}/{name}")
@@ -171,11 +167,9 @@ TABLE = (
 
 
 def read_schedulers(turn: Turn, environment: Mapping[str, str] = os.environ) -> SchedulerReadings:
-    """Return the names of the schedulers of this host; unknown if read errors prevented the detection.
-
-    `environment`: the environment variables of this process.
-    """
-    commands = frozenset(_commands(turn))
+    """Return the names of the schedulers of this host; unknown if read errors prevented the detection."""
+    pids = [name for name in list_names(turn.root, "proc", turn.errors) if name.isdecimal()]
+    commands = frozenset(read_text(turn.root, f"proc/{pid}/comm") for pid in pids[:MAX_PROCESSES])
     names = tuple(row.name for row in TABLE if row.variable in environment or _is_present(row, turn.root, commands))
     return SchedulerReadings(names=None if turn.errors.found and not names else names)
 
@@ -186,10 +180,3 @@ def _is_present(scheduler: Scheduler, root: Files, commands: frozenset[str]) -> 
     return not commands.isdisjoint(scheduler.commands) or any(
         root.exists(path) or read_link(root, path) for path in (*units, *scheduler.paths)
     )
-
-
-def _commands(turn: Turn) -> Iterator[str]:
-    """Yield the names of the visible processes, at most MAX_PROCESSES."""
-    pids = [name for name in list_names(turn.root, "proc", turn.errors) if name.isdecimal()]
-    for pid in pids[:MAX_PROCESSES]:
-        yield read_text(turn.root, f"proc/{pid}/comm")  # "" if it has ended

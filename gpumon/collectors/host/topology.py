@@ -32,10 +32,7 @@ class PciTopology:
                 self._gpus[bus_id] = (_bridges(files, f"{DEVICES}/{name}"), node)
 
     def placement(self, files: Files, folder: str) -> Placement:
-        """Return where a network adapter is relative to the GPUs, the nearest GPUs below its PCIe switch, and its kind.
-
-        `folder`: folder of the adapter, relative to /sys.
-        """
+        """Return where the adapter with this folder is relative to the GPUs, the nearest GPUs, and its kind."""
         bridges, node = _bridges(files, folder), read_text(files, f"{folder}/device/numa_node")
         depths = {gpu: _common(bridges, above) for gpu, (above, _) in self._gpus.items()}
         nearest = max(depths.values(), default=0)

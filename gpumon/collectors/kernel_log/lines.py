@@ -255,7 +255,12 @@ class FirmwareErrors:
             return None
         report, words = record["report"], record["text"]
         if section := _SEVERITY.fullmatch(words):
-            self._begin_section(report, section["severity"])
+            if len(self._severities) >= _MAX_REPORTS:
+                oldest = next(iter(self._severities))
+                del self._severities[oldest]
+                self._pcie.discard(oldest)
+            self._pcie.discard(report)
+            self._severities[report] = section["severity"]
         elif words == _PCIE and report in self._severities:
             self._pcie.add(report)
         elif report in self._pcie and (device := _DEVICE.fullmatch(words)):
@@ -264,11 +269,3 @@ class FirmwareErrors:
             if severity in {"fatal", "recoverable"}:
                 return pcie_error(device, f"The firmware reported a {severity} PCIe error", fatal=severity == "fatal")
         return None
-
-    def _begin_section(self, report: str, severity: str) -> None:
-        if len(self._severities) >= _MAX_REPORTS:
-            oldest = next(iter(self._severities))
-            del self._severities[oldest]
-            self._pcie.discard(oldest)
-        self._pcie.discard(report)
-        self._severities[report] = severity

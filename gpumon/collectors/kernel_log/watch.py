@@ -56,11 +56,7 @@ class KernelLogWatch:
 
     @property
     def position(self) -> LogPosition | None:
-        """Return the log position from which the next agent continues.
-
-        Return None before `resume`. If `resume` got no position of this boot, also return None until a read has
-        returned a record or reached the end of the log.
-        """
+        """Return the log position from which the next agent continues; None before `resume` and the first read."""
         if not self._resumed or not (self.log.caught_up or self.log.last is not None):
             return None
         return LogPosition(self._boot_id, -1 if self.log.last is None else self.log.last)
@@ -84,17 +80,11 @@ class KernelLogWatch:
         return self._observations(held, historical=stored is None)
 
     def begin(self) -> None:
-        """Let `read` begin before the stored position is known.
-
-        Errors that are already in the log are then held until `resume`. Later errors are returned at once.
-        """
+        """Let `read` begin before the stored position is known. Errors in the log are then held until `resume`."""
         self._begun = True
 
     def read(self) -> tuple[ErrorObservation, ...]:
-        """Read the new records, and return the errors in them or hold them (see `begin`).
-
-        Do nothing before `resume` or `begin` is called.
-        """
+        """Return the errors in new records, or hold them (see `begin`). Do nothing before `resume` or `begin`."""
         if not self._begun:
             return ()
         was_caught_up = self.log.caught_up
@@ -115,10 +105,7 @@ class KernelLogWatch:
         self.log.close()
 
     def _observations(self, errors: Iterable[tuple[Record, Line]], *, historical: bool) -> tuple[ErrorObservation, ...]:
-        """Return one observation, with a count, for each combination of device, error (kind and code) and process.
-
-        A storm of equal errors therefore costs little.
-        """
+        """Return one observation, with a count, for each device, error and process: a storm costs little."""
         alike: dict[tuple[object, ...], list[tuple[Record, Line]]] = {}
         for record, line in errors:
             alike.setdefault((line.kind, line.bus_id, line.code, line.numbered, line.pid), []).append((record, line))
@@ -127,6 +114,7 @@ class KernelLogWatch:
     def _observation(self, errors: list[tuple[Record, Line]], *, historical: bool) -> ErrorObservation:
         (first, _), (last, line) = errors[0], errors[-1]
         at = self._clock.to_boot_clock(last.seconds)
+        stated = {line.fatal for _, line in errors} - {None}
         return ErrorObservation(
             kind=line.kind,
             code=line.code,
@@ -141,7 +129,7 @@ class KernelLogWatch:
             numbered=line.numbered,
             gpu_instance_id=common(each.gpu_instance_id for _, each in errors),
             compute_instance_id=common(each.compute_instance_id for _, each in errors),
-            fatal=_fatal(errors),
+            fatal=any(stated) if stated else None,
             historical=historical,
             pid=line.pid,
         )
@@ -171,12 +159,6 @@ class KernelLogWatch:
         self._was_up = up
 
 
-def _fatal(errors: list[tuple[Record, Line]]) -> bool | None:
-    """Return whether any of these errors is fatal; None if no line states whether its error is fatal."""
-    stated = {line.fatal for _, line in errors} - {None}
-    return any(stated) if stated else None
-
-
 MAX_LINES = 2000
 """Max number of lines in one read, so that neither a storm of errors nor a wrong path blocks the loop."""
 
@@ -201,10 +183,7 @@ class Record:
 
 
 class KernelLog:
-    """Reads /dev/kmsg or a file like it. `read` returns each record once, the oldest first.
-
-    `read` opens the log again after an error. If the path is None, `read` returns no records.
-    """
+    """Reads /dev/kmsg or a file like it, and opens it again after an error. Without a path there are no records."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -258,11 +237,7 @@ class KernelLog:
             self._descriptor = None
 
     def _new_records(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records that were not returned before.
-
-        For each gap in the sequence numbers, add 1 to `overruns` and the number of missing records to `lost`. A
-        reopened log begins with its oldest record again.
-        """
+        """Yield the records that were not returned before, and count overwritten ones in `overruns` and `lost`."""
         for record in records:
             last = record.sequence - 1 if self.last is None else self.last
             if record.sequence <= last:
@@ -324,10 +299,7 @@ DRIFT = 1e-4
 
 
 class KernelClock:
-    """Converts time stamps of the kernel log to CLOCK_BOOTTIME, which counts suspended time and is adjusted by NTP.
-
-    It adds an offset, which `measure` updates.
-    """
+    """Converts time stamps of the kernel log to CLOCK_BOOTTIME by adding an offset, which `measure` updates."""
 
     def __init__(self, now: Callable[[], float] = boot_clock) -> None:
         self._now = now
@@ -348,8 +320,5 @@ class KernelClock:
         self._ahead, self._measured_at = ahead, now
 
     def to_boot_clock(self, seconds: float) -> float:
-        """Return CLOCK_BOOTTIME for a time stamp of the kernel log, both in seconds.
-
-        The result is never in the future.
-        """
+        """Return CLOCK_BOOTTIME for a time stamp of the kernel log, both in seconds; it is never in the future."""
         return min(self._now(), seconds + self._ahead)

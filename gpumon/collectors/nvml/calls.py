@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from gpumon.collectors.nvml.library import INSUFFICIENT_SIZE, Library, NvmlError
 from gpumon.model.nvlink import COMPLETED
@@ -56,10 +57,7 @@ class GpuFabricInfo3(ctypes.Structure):
 
 
 class FabricInfo(NamedTuple):
-    """NVLink fabric membership and health of a GPU.
-
-    A field that the driver does not report, or that is not valid, is None.
-    """
+    """NVLink fabric membership and health of a GPU. A field that is not reported, or not valid, is None."""
 
     state: int
     status: int | None
@@ -70,10 +68,7 @@ class FabricInfo(NamedTuple):
 
 
 def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
-    """Return the GPU's NVLink fabric info, read with the newest version of the struct that the driver accepts.
-
-    Driver 580 accepts version 3, drivers from 550 on version 2.
-    """
+    """Return the GPU's fabric info. Driver 580 accepts version 3 of the struct, drivers from 550 on version 2."""
 
     def ask(function: str, info: ctypes.Structure) -> Any:
         library.raw(function, handle, ctypes.byref(info), bus_id=bus_id)
@@ -92,16 +87,11 @@ def fabric_info(library: Library, handle: Any, bus_id: str) -> FabricInfo:
     return FabricInfo(
         state=info.state,
         status=info.status if done else None,
-        cluster_uuid=_uuid(cluster) if joined else None,
+        cluster_uuid=str(UUID(bytes=cluster)) if joined else None,
         clique_id=str(info.clique) if joined else None,
         health_mask=getattr(info, "health_mask", None),
         health_summary=getattr(info, "health_summary", None) or None,  # 0: not supported
     )
-
-
-def _uuid(raw: bytes) -> str:
-    digits = raw.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 class RawPlatformInfo(ctypes.Structure):

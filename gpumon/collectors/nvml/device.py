@@ -45,10 +45,7 @@ class AbsentError(Exception):
 
 
 class Device:
-    """A GPU or MIG instance, queried through NVML.
-
-    Answers are cached until the metrics with the same poll interval (Tier) are read again.
-    """
+    """A GPU or MIG instance, queried through NVML. Answers are cached until their tier is read again."""
 
     def __init__(self, library: Library, handle: Any, bus_id: str, field_ids: Mapping[str, int]) -> None:
         self.library = library
@@ -81,11 +78,7 @@ class Device:
         self.plausibility = PlausibilityFilter(bus_id, self.count)
 
     def instance(self, handle: Any) -> Device:
-        """Return a Device for a MIG instance of this GPU.
-
-        The new Device shares this GPU's counts of errors, denied queries, missed tiers and plausibility filter. It has
-        its own cache, and reads no NVML fields.
-        """
+        """Return a Device for a MIG instance, with this GPU's counts and filter, its own cache, and no NVML fields."""
         part = Device(self.library, handle, self.bus_id, {})
         part.tier, part.errors, part.denied, part.missed = self.tier, self.errors, self.denied, self.missed
         part.plausibility = self.plausibility
@@ -106,19 +99,16 @@ class Device:
         self._answers = self._answers_of[tier]
 
     def end(self) -> None:
-        """End the reading of the current tier: log metrics whose values became implausible or are no longer.
+        """End the reading of the current tier.
 
-        If the tier is FAST, at least one error was counted, and no query succeeded, raise GpuFaultError instead.
+        Raise GpuFaultError if it is FAST, with errors and without any success.
         """
         if self.tier is FAST and self._failed is not None and not self._answered:
             raise GpuFaultError("unknown", self._failed)
         self.plausibility.log_changes(self.tier)
 
     def forget(self) -> None:
-        """Forget which queries the device supports, and the answers that `constant` keeps.
-
-        This method is called when the device's capabilities may have changed.
-        """
+        """Forget what the device supports, and the answers of `constant`, because its capabilities may have changed."""
         self._unsupported.clear()
         self._known.clear()
         self._constants.clear()
@@ -161,10 +151,7 @@ class Device:
         return answer
 
     def constant(self, call: Call, otherwise: Any) -> Any:
-        """Return a getter's first successful answer since the last `forget`; `otherwise` if there has been none.
-
-        Raise GpuFaultError if the whole GPU fails.
-        """
+        """Return a getter's first answer since the last `forget`, or `otherwise`. May raise GpuFaultError."""
         if call not in self._constants:
             try:
                 self._constants[call] = self.call(call)
@@ -225,9 +212,9 @@ class Device:
                 self.judge(answer, key)
 
     def field(self, scoped: Scoped) -> float:
-        """Return the cached answer of a field in the current tier; infinity (NONSENSE) for an invalid one.
+        """Return the cached answer of a field (NONSENSE if invalid).
 
-        Raise AbsentError if there is no answer, NvmlError if the driver answered with an error.
+        Raise AbsentError if there is none, or NvmlError.
         """
         answer = self._answers.get(scoped)
         if answer is None:

@@ -183,10 +183,7 @@ class Monitoring:
         self.value = self._pair.value
 
     def read(self) -> None:
-        """Take a GPM sample. Raise GpuFaultError if the whole GPU fails. No other NVML error is raised.
-
-        Do nothing if GPM was found unsupported or, for RETRY_SECONDS, if permission was denied.
-        """
+        """Take a GPM sample, unless that is unsupported or denied. Raise GpuFaultError if the whole GPU fails."""
         if boot_clock() < self._retry_at:
             return
         try:

@@ -25,10 +25,7 @@ MAX_LANES = 32
 
 
 def functions(sysfs: Path) -> Mapping[str, str]:
-    """Return the kernel driver bound to each NVIDIA GPU ("" for none), by bus id such as 00000000:1B:00.0.
-
-    Virtual functions of a GPU are left out.
-    """
+    """Return the kernel driver of each NVIDIA GPU ("" for none), without virtual functions, by bus id."""
     drivers = {}
     for device in sorted((sysfs / "bus/pci/devices").glob("*")):
         if (device / "physfn").is_symlink():  # a virtual function of a GPU, for a virtual machine
@@ -40,10 +37,7 @@ def functions(sysfs: Path) -> Mapping[str, str]:
 
 
 def nvswitches(sysfs: Path) -> int:
-    """Return the number of NVSwitches on the PCI bus. Those of later generations than Hopper are not on it.
-
-    A virtual machine has NVSwitches only if it owns all GPUs of the host.
-    """
+    """Return the number of NVSwitches on the PCI bus. A guest has them only if it owns all GPUs of the host."""
     classes = (
         _read(device / "class")[:6]
         for device in (sysfs / "bus/pci/devices").glob("*")
@@ -53,19 +47,13 @@ def nvswitches(sysfs: Path) -> int:
 
 
 def ports(sysfs: Path) -> Mapping[str, str]:
-    """Return the bus id of each GPU's upstream PCIe port, by the GPU's bus id.
-
-    Errors that the kernel logs for that port concern the GPU or its PCIe link. A GPU without such a port is left out.
-    """
+    """Return the bus id of each GPU's upstream PCIe port, whose errors concern the GPU, by the GPU's bus id."""
     above = {function: folder.name for function, folder in _folders_above(sysfs)}
     return {function: port for function, name in above.items() if (port := parse_bus_id(name)) is not None}
 
 
 def slot_lanes(sysfs: Path) -> Mapping[str, int]:
-    """Return how many lanes the upstream PCIe port of each GPU supports, by bus id of the GPU.
-
-    A slot may have fewer lanes than its GPU. GPUs for which the number of lanes is unknown are left out.
-    """
+    """Return how many lanes the upstream PCIe port of each GPU supports, if known, by bus id of the GPU."""
     texts = {function: _read(folder / "max_link_width") for function, folder in _folders_above(sysfs)}
     lanes = {function: int(text) for function, text in texts.items() if text.isdecimal()}
     return {function: number for function, number in lanes.items() if 0 < number <= MAX_LANES}
@@ -74,12 +62,9 @@ def slot_lanes(sysfs: Path) -> Mapping[str, int]:
 def _folders_above(sysfs: Path) -> Iterator[tuple[str, Path]]:
     """Yield the bus id of each GPU and the sysfs folder above it: that of its upstream PCIe port, if it has one."""
     for function in functions(sysfs):
-        yield function, (sysfs / "bus/pci/devices" / _kernel_name(function)).resolve().parent
-
-
-def _kernel_name(bus_id: str) -> str:
-    domain, _, rest = bus_id.partition(":")
-    return f"{int(domain, 16):04x}:{rest.lower()}"
+        domain, _, rest = function.partition(":")
+        kernel_name = f"{int(domain, 16):04x}:{rest.lower()}"
+        yield function, (sysfs / "bus/pci/devices" / kernel_name).resolve().parent
 
 
 def _read(path: Path) -> str:

@@ -29,10 +29,7 @@ transmitted bytes. In each direction, GPUs up to Hopper support the first field,
 
 
 class LinkTable(Table, Protocol):
-    """A metric table that has one instance for each link of a GPU.
-
-    COUNT is the field with the GPU's number of links.
-    """
+    """A metric table with one instance for each link of a GPU. COUNT is the field with the number of links."""
 
     COUNT: ClassVar[Field]
 
@@ -60,10 +57,7 @@ class LinkReader:
                 yield from (Scoped(field.name, link, link=True) for link in range(self.count))
 
     def read(self, tier: Tier) -> None:
-        """Set `count` in the tiers ONCE and RARE, and `links` in the tier SLOW, from the last values of all tiers.
-
-        The fields of the tier must already be in the device's cache. `count` does not change if it cannot be read.
-        """
+        """Set `count` (in ONCE and RARE, if it can be read) and `links` (in SLOW) from the device's cached fields."""
         if tier in {ONCE, RARE}:
             count = self._device.value(Scoped(self._table.COUNT.name))
             if count is not None and count != NONSENSE:
@@ -91,10 +85,7 @@ class LinkReader:
         return decode_error_rate(value) if source.packed else scale_value(value, source.scale)
 
     def stop_reading(self, link: int) -> None:
-        """Stop reading, from all links of the GPU, the fields that this link does not support.
-
-        This link must be up, because then the other links do not support these fields either.
-        """
+        """Stop reading from all links of the GPU the fields that this link, which is up, does not support."""
         for row in rows(self._table).values():
             for field in _fields(row.source):
                 try:
@@ -158,11 +149,7 @@ class NvlinkReader(LinkReader):
 
 
 class PeerReader:
-    """Reads to which devices the NVLinks of a GPU lead.
-
-    Each link is read again until the driver has reported its peer, because the driver reports no peer of a link that is
-    down.
-    """
+    """Reads to which devices the NVLinks of a GPU lead. The driver reports no peer of a link that is down."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -228,10 +215,9 @@ class PeerAccess:
         self._steps = self._read(list(devices.items()))
 
     def take(self) -> Mapping[str, Access]:
-        """Continue reading for about TURN_SECONDS.
+        """Continue for about TURN_SECONDS.
 
-        The call that completes the reading returns the peer access of all GPUs, by UUID. Other calls return an empty
-        mapping.
+        Return the peer access of all GPUs, by UUID, once it is complete, else {}.
         """
         until = boot_clock() + TURN_SECONDS
         for _ in self._steps:

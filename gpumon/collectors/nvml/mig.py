@@ -35,11 +35,7 @@ class Instance(NamedTuple):
 
 
 class Instances:
-    """Reads the MIG instances of a GPU.
-
-    Each reading enumerates the instances again. `readings` has the result of the last reading. `gpm`: whether to read
-    GPM metrics.
-    """
+    """Reads the MIG instances of a GPU, which each reading enumerates again. `gpm`: whether to read GPM metrics."""
 
     def __init__(self, gpu: Device, *, gpm: bool) -> None:
         self._gpu = gpu
@@ -50,17 +46,24 @@ class Instances:
         self.readings: tuple[MigReading, ...] = ()
 
     def read(self) -> Iterator[None]:
-        """Read all current instances and set `readings`. Yield between driver calls, so that other GPUs can be read.
-
-        Raise GpuFaultError if the whole GPU fails.
-        """
+        """Read all instances and set `readings`; yield between calls. Raise GpuFaultError if the whole GPU fails."""
         self._gpu.denied -= {name for name in self._gpu.denied if name.startswith("mig_")}
         instances: list[Instance] = []
-        for slot in range(self._slots()):
+        try:
+            slots = int(self._call("nvmlDeviceGetMaxMigDeviceCount", self._gpu))
+        except NvmlError as error:
+            self._judge(error)
+            slots = 0
+        for slot in range(slots):
             instance = self._open(slot)
             instances += [] if instance is None else [instance]
             yield
-        self._note_layout(tuple(instance[1:] for instance in instances))
+        layout = tuple(instance[1:] for instance in instances)
+        if layout != self._layout:
+            if self._layout is not None:
+                log.info("the MIG layout changed", extra={"pci_bus_id": self._gpu.bus_id, "instances": len(layout)})
+            self.close()  # samples taken before may belong to another instance
+            self._layout = layout
         if self._gpm:
             self._sample({instance.gpu_instance for instance in instances})
         readings: tuple[MigReading, ...] = ()
@@ -74,20 +77,6 @@ class Instances:
             pair.free()
         self._pairs.clear()
         self._layout, self.readings = None, ()
-
-    def _note_layout(self, layout: tuple[tuple[str, int, int, str], ...]) -> None:
-        if layout != self._layout:
-            if self._layout is not None:
-                log.info("the MIG layout changed", extra={"pci_bus_id": self._gpu.bus_id, "instances": len(layout)})
-            self.close()  # samples taken before may belong to another instance
-            self._layout = layout
-
-    def _slots(self) -> int:
-        try:
-            return int(self._call("nvmlDeviceGetMaxMigDeviceCount", self._gpu))
-        except NvmlError as error:
-            self._judge(error)
-            return 0
 
     def _open(self, slot: int) -> Instance | None:
         """Return the MIG instance in this slot; None if there is none, or if it cannot be read."""
@@ -105,10 +94,7 @@ class Instances:
             return None
 
     def _profile(self, device: Device) -> str:
-        """Return the MIG profile of an instance, such as 1g.10gb.
-
-        It is read from the device name or, if the name contains no profile, computed from slices and memory size.
-        """
+        """Return the profile, such as 1g.10gb, from the device name or, without one, from slices and memory size."""
         _, _, profile = words("", self._call("nvmlDeviceGetName", device)).rpartition(" MIG ")
         if profile:
             return profile

@@ -51,11 +51,7 @@ class Events:
             self._register(handle, bus_id, uuid)
 
     def forget(self, bus_id: str) -> None:
-        """Remove a GPU from the event set. A set with a GPU that does not answer fails for all GPUs.
-
-        The set is freed, and built again by the next `prepare` or `take`. Xids that were waiting in it are kept for
-        `take`. Do nothing if the GPU is not in the set.
-        """
+        """Remove a GPU and free the set, which fails for all GPUs if one does not answer. Waiting Xids are kept."""
         wanted = [watched for watched in self._watched if watched[1] != bus_id]
         if len(wanted) != len(self._watched):
             self._watched = wanted
@@ -65,40 +61,8 @@ class Events:
             self._retry_at = 0.0  # without this GPU the set can be rebuilt at once
 
     def prepare(self) -> None:
-        """Create the event set if there is none, so that events until the next poll are kept.
-
-        Do nothing during the delay after an error, or if there is no GPU to register.
-        """
-        if self._set is None:
-            self._build()
-
-    def take(self) -> list[ErrorObservation]:
-        """Take at most MAX_EVENTS events. Return the Xids, and add the GPUs of other events to `changed`.
-
-        Also return the Xids that `forget` kept. No event is taken while the event set cannot be created.
-        """
-        taken, self._collected = self._collected, []
-        self.prepare()
-        if self._set is not None:
-            self._collect(taken)
-        return taken
-
-    def _collect(self, taken: list[ErrorObservation]) -> None:
-        try:
-            for _ in range(MAX_EVENTS - len(taken)):
-                event = self._library.call("nvmlEventSetWait_v2", self._set, 0)
-                if event.eventType & XID_ERROR:
-                    taken.append(self._xid(event))
-                else:
-                    self._note_change(event)
-        except NvmlError as error:
-            if error.code != TIMEOUT:
-                self._fail(error)
-            else:
-                self._delay = BACK_OFF[0]
-
-    def _build(self) -> None:
-        if not self._watched or boot_clock() < self._retry_at:
+        """Create the event set if there is none, except during the delay after an error."""
+        if self._set is not None or not self._watched or boot_clock() < self._retry_at:
             return
         try:
             self._set = self._library.call("nvmlEventSetCreate")
@@ -109,6 +73,30 @@ class Events:
         for handle, bus_id, uuid in self._watched:
             self._register(handle, bus_id, uuid)
 
+    def take(self) -> list[ErrorObservation]:
+        """Take at most MAX_EVENTS events. Return the Xids, and add the GPUs of other events to `changed`."""
+        taken, self._collected = self._collected, []
+        self.prepare()
+        if self._set is not None:
+            self._collect(taken)
+        return taken
+
+    def _collect(self, taken: list[ErrorObservation]) -> None:
+        try:
+            for _ in range(MAX_EVENTS - len(taken)):
+                event = self._library.call("nvmlEventSetWait_v2", self._set, 0)
+                bus_id, uuid = self._gpus.get(_address(event.device), ("", None))
+                if event.eventType & XID_ERROR:
+                    taken.append(_xid(event, bus_id, uuid))
+                elif bus_id not in self.changed:  # log a storm once
+                    self.changed.add(bus_id)
+                    log.warning(CHANGES.get(event.eventType, "an unexpected event"), extra={"pci_bus_id": bus_id})
+        except NvmlError as error:
+            if error.code != TIMEOUT:
+                self._fail(error)
+            else:
+                self._delay = BACK_OFF[0]
+
     def _register(self, handle: Any, bus_id: str, uuid: str | None) -> None:
         try:
             supported = self._library.call("nvmlDeviceGetSupportedEventTypes", handle, bus_id=bus_id)
@@ -118,11 +106,7 @@ class Events:
             log.warning("no Xid events from this GPU", extra={"pci_bus_id": bus_id, "error": error.name})
 
     def _register_types(self, handle: Any, supported: int, bus_id: str) -> bool:
-        """Register those of EVENT_TYPES that a GPU supports. Return whether the GPU supports any of them.
-
-        NVML refuses a registration as a whole if one type is unsupported or needs root. If NVML refuses the supported
-        types, only Xids are registered. Raise NvmlError if that fails too.
-        """
+        """Register the types that a GPU supports, only Xids if NVML refuses others. Return False if it has none."""
         types, xid_type = supported & EVENT_TYPES, supported & XID_ERROR
         try:
             if types:
@@ -132,28 +116,6 @@ class Events:
                 raise
             self._library.call("nvmlDeviceRegisterEvents", handle, xid_type, self._set, bus_id=bus_id)
         return bool(types)
-
-    def _xid(self, event: Any) -> ErrorObservation:
-        bus_id, uuid = self._gpus.get(_address(event.device), ("", None))
-        now = boot_clock()
-        return ErrorObservation(
-            kind=XID,
-            code=int(event.eventData),
-            bus_id=bus_id,
-            uuid=uuid,
-            at=now,
-            since=now,
-            wall=time.time(),
-            source=NVML,
-            gpu_instance_id=_attribute(event.gpuInstanceId),
-            compute_instance_id=_attribute(event.computeInstanceId),
-        )
-
-    def _note_change(self, event: Any) -> None:
-        bus_id, _ = self._gpus.get(_address(event.device), ("", None))
-        if bus_id not in self.changed:  # log a storm once
-            self.changed.add(bus_id)
-            log.warning(CHANGES.get(event.eventType, "an unexpected event"), extra={"pci_bus_id": bus_id})
 
     def _fail(self, error: NvmlError) -> None:
         """Free the event set and schedule its rebuild after a delay, which doubles with each failure."""
@@ -180,5 +142,18 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _attribute(instance: int) -> int | None:
-    return None if instance == NOT_ATTRIBUTED else int(instance)
+def _xid(event: Any, bus_id: str, uuid: str | None) -> ErrorObservation:
+    now = boot_clock()
+    instance, compute = event.gpuInstanceId, event.computeInstanceId
+    return ErrorObservation(
+        kind=XID,
+        code=int(event.eventData),
+        bus_id=bus_id,
+        uuid=uuid,
+        at=now,
+        since=now,
+        wall=time.time(),
+        source=NVML,
+        gpu_instance_id=None if instance == NOT_ATTRIBUTED else int(instance),
+        compute_instance_id=None if compute == NOT_ATTRIBUTED else int(compute),
+    )

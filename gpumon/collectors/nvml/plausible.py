@@ -64,10 +64,7 @@ def bounds(row: str) -> tuple[float, float]:
 
 
 class PlausibilityFilter:
-    """Drops implausible values of one GPU, and counts each of them as an error by calling `count`.
-
-    Logs when the values of a metric become implausible, and when they no longer are.
-    """
+    """Drops implausible values of one GPU, counts them by calling `count`, and logs when they begin and end."""
 
     def __init__(self, bus_id: str, count: Callable[[str], None]) -> None:
         self._bus_id = bus_id
@@ -80,10 +77,7 @@ class PlausibilityFilter:
         self._dropped_before[tier], self._dropped[tier] = self._dropped.get(tier, {}), {}
 
     def plausible(self, tier: Tier, row: str, value: Any) -> Any:
-        """Return the value of the metric named `row` if it is plausible, else None.
-
-        If the value is a dict, return a dict of its plausible items; None if no item is plausible.
-        """
+        """Return the value of the metric named `row`, or the items of a dict, if plausible; else None."""
         if isinstance(value, dict):
             return {key: number for key, number in value.items() if self._accepts(tier, row, number)} or None
         return value if self._accepts(tier, row, value) else None

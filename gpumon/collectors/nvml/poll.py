@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -50,18 +51,19 @@ NAMELESS_FAULTS = frozenset({"unknown", "init_failed"})
 
 
 def start(library: Library) -> DriverStatus:
-    """Initialise NVML, and set `library.driver`. Raise NvmlError if the initialisation fails.
-
-    Return a status with the versions of driver, NVML and CUDA. A version that cannot be read is None.
-    """
+    """Initialise NVML, set `library.driver`, and return the versions (None if unknown). Raise NvmlError if it fails."""
     library.call("nvmlInit")
     driver = _optional_text(library, "nvmlSystemGetDriverVersion")
     library.driver = version(driver or "")
+    cuda = None
+    with contextlib.suppress(NvmlError):  # the successor of this call needs libcuda
+        number = int(library.call("nvmlSystemGetCudaDriverVersion"))
+        cuda = f"{number // 1000}.{number % 1000 // 10}"
     return DriverStatus(
         up=True,
         driver=driver,
         nvml=_optional_text(library, "nvmlSystemGetNVMLVersion"),
-        cuda=_cuda(library),
+        cuda=cuda,
     )
 
 
@@ -134,10 +136,7 @@ class NodePoll:
         """
 
     def poll(self) -> Snapshot:
-        """Read the tiers that are due. Return a snapshot of the GPUs that were not yet passed to `partial`.
-
-        Raise NvmlError only if the driver itself is gone.
-        """
+        """Read the due tiers. Return the GPUs not yet passed to `partial`. Raise NvmlError if the driver is gone."""
         tiers = self._tiers_due()
         if RARE in tiers or SLOW in tiers or self.bus_changed or not self._slots:
             self._enumerate()
@@ -162,10 +161,7 @@ class NodePoll:
         return self._snapshot(readings, tally, complete=self._has_tried_all)
 
     def _renumber(self) -> None:
-        """Read NVML's index of each open GPU again.
-
-        Indexes shift when the driver lists more or fewer GPUs than before.
-        """
+        """Read NVML's index of each open GPU again, because the driver lists more or fewer GPUs than before."""
         for slot in self._slots.values():
             if slot.turns is not None:
                 handle = slot.turns.reader.device.handle
@@ -214,10 +210,7 @@ class NodePoll:
         return due
 
     def _enumerate(self) -> None:
-        """Update the list of GPUs to open, and close GPUs that are no longer in the list.
-
-        GPUs in `do_not_open`, and GPUs not bound to the kernel driver nvidia, are not in the list.
-        """
+        """Update the list of GPUs to open, those bound to the kernel driver nvidia, and close all others."""
         self.bus_changed = False
         bound = sorted(bus_id for bus_id, driver in self._bus().items() if driver == "nvidia")
         self._bound = len(bound)
@@ -248,21 +241,19 @@ class NodePoll:
                 is_read = slot.turns.take(tally)
                 return (slot.turns.reader.reading(slot.uuid, slot.index, self._gap),) if is_read else ()
         except GpuFaultError as fault:
-            self._blame(slot, fault, tally)
-        return (_fault(slot),) if slot.visible and slot.fault is not None else ()
-
-    def _blame(self, slot: _Slot, fault: GpuFaultError, tally: Tally) -> None:
-        if fault.error.code in GONE:
-            _count(self._library)  # raises NvmlError if the driver is gone, not only this GPU
-        if slot.visible:  # a GPU that was not given to this container is not an error
-            tally.errors[f"fast,{fault.error.name}"] += 1
-        self._close(slot, fault.fault, str(fault))
+            if fault.error.code in GONE:
+                _count(self._library)  # raises NvmlError if the driver is gone, not only this GPU
+            if slot.visible:  # a GPU that was not given to this container is not an error
+                tally.errors[f"fast,{fault.error.name}"] += 1
+            self._release(slot)
+            slot.fault, slot.error = fault.fault, str(fault)
+            slot.retry_at = boot_clock() + REOPEN_SECONDS
+        if slot.fault is None or not slot.visible:
+            return ()
+        return (GpuReading(bus_id=slot.bus_id, uuid=slot.uuid, index=slot.index, fault=slot.fault, error=slot.error),)
 
     def _open_in_turn(self, slot: _Slot, tally: Tally) -> None:
-        """Open the GPU, unless it failed before and other GPUs were not tried yet.
-
-        If opening takes longer than `patience`, set `tally.opened_slowly`, so that this poll opens no further GPU.
-        """
+        """Open the GPU, unless it failed before and others were not tried. Note in `tally` if that was slow."""
         if slot.tried and not self._has_tried_all:
             return
         began = boot_clock()
@@ -276,10 +267,7 @@ class NodePoll:
         return all(slot.tried for slot in self._slots.values())
 
     def _open(self, slot: _Slot) -> None:
-        """Open the GPU and create its reader; if its UUID is unwanted, mark it as invisible instead.
-
-        Raise GpuFaultError if opening fails.
-        """
+        """Open the GPU and create its reader; only read its UUID if it is unwanted. Raise GpuFaultError if it fails."""
         bus_id, slot.tried = slot.bus_id, True
         # The first lookup initialises the GPU and may take long. A repeated one has the usual deadline.
         note = AGAIN if slot.fault is not None else ""
@@ -300,11 +288,6 @@ class NodePoll:
         slot.fault, slot.error, slot.visible = None, "", True
         self.events.watch(handle, bus_id, slot.uuid)
 
-    def _close(self, slot: _Slot, fault: str, error: str) -> None:
-        self._release(slot)
-        slot.fault, slot.error = fault, error
-        slot.retry_at = boot_clock() + REOPEN_SECONDS
-
     def _release(self, slot: _Slot) -> None:
         self.events.forget(slot.bus_id)
         if slot.turns is not None:
@@ -316,10 +299,6 @@ class NodePoll:
         for slot in self._slots.values():
             self._release(slot)
         self.events.close()
-
-
-def _fault(slot: _Slot) -> GpuReading:
-    return GpuReading(bus_id=slot.bus_id, uuid=slot.uuid, index=slot.index, fault=slot.fault, error=slot.error)
 
 
 def _count(library: Library) -> int | None:
@@ -336,18 +315,6 @@ def _optional_text(library: Library, function: str) -> str | None:
         return _text(library.call(function))
     except NvmlError:
         return None
-
-
-def _cuda(library: Library) -> str | None:
-    """Return the CUDA version of the driver, such as 13.0; None if unknown.
-
-    The unversioned NVML call is used, because its successor needs libcuda.
-    """
-    try:
-        number = int(library.call("nvmlSystemGetCudaDriverVersion"))
-    except NvmlError:
-        return None
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _text(value: str | bytes) -> str:

@@ -63,10 +63,7 @@ def no_gpm(_metric: str) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessNames:
-    """Settings for metrics that name processes.
-
-    `largest`: number of processes to name, those with the most GPU memory first. `procfs`: path of /proc.
-    """
+    """How many processes to name, those with the most GPU memory first (`largest`), and the path of /proc."""
 
     largest: int = 0
     procfs: Path = Path("/proc")
@@ -97,10 +94,7 @@ def rows_of(table: type[Table], tier: Tier, *, detailed: bool = True) -> Mapping
 
 
 class TableReader:
-    """Reads the metrics of one table from one device. `values` has the last values, by name of the metric.
-
-    A metric that had no value when it was last read is not in `values`.
-    """
+    """Reads the metrics of one table from one device. `values` has those that had a value when last read."""
 
     def __init__(
         self,
@@ -296,11 +290,7 @@ class TableReader:
     # Integrals
 
     def increments(self, seconds: float) -> dict[str, Any]:
-        """Return how much counters grow in this number of seconds, by metric name.
-
-        Only counters that are integrated over time from the last value of another metric are included. The growth of a
-        metric with labels is a dict by label value.
-        """
+        """Return how much the counters that integrate another metric grow in this number of seconds, by name."""
         gained = ((name, self._gain(row.source, seconds)) for name, row in rows(self.table).items())
         return {name: gain for name, gain in gained if gain is not None}
 
@@ -331,10 +321,7 @@ def decode_error_rate(value: float) -> float:
 
 
 def words(name: str, value: Any) -> str:
-    """Return the value of the identity metric `name` as text. Drivers return several types.
-
-    For the metric `architecture`, the driver's number is replaced by a name such as Hopper.
-    """
+    """Return the value of the identity metric `name` as text: for the architecture a name such as Hopper."""
     if name == "architecture":
         return ARCHITECTURES.get(value, f"architecture {value}")
     if isinstance(value, bytes):

@@ -113,21 +113,14 @@ class Sampler:
         return min(self._orders.interval, WATCH_SECONDS) if self._requests.watch else self._orders.interval
 
     def _pause(self, until: float) -> None:
-        """Wait until this time of the boot clock.
-
-        Return early if the daemon requests the end or, within WATCH_SECONDS, if WATCH or REST changes `requests.watch`.
-        """
+        """Wait until this time of the boot clock, or until the daemon requests the end or changes `watch`."""
         watched = self._requests.watch
         while (left := until - boot_clock()) > 0 and self._requests.watch is watched:
             if self._requests.end.wait(min(left, WATCH_SECONDS)):
                 return
 
     def _has_been_blind(self, since: float | None) -> bool:
-        """Return True if all GPUs have failed without a known cause for so long that a new NVML start may help.
-
-        Each True doubles the seconds that are needed for the next, up to the maximum in BLIND_SECONDS. If `since` is
-        None, they return to the minimum. `since`: `NodePoll.blind_since`.
-        """
+        """Return True if all GPUs have failed without a known cause for so long that a new NVML start may help."""
         if since is None:
             self._blind_seconds = BLIND_SECONDS[0]
         elif boot_clock() - since > self._blind_seconds:
@@ -139,10 +132,7 @@ class Sampler:
         self._send(*(poll.events.take() if self._orders.events else ()))
 
     def _release(self) -> None:
-        """Close all GPUs and shut NVML down, even if the driver was unloaded.
-
-        Without the shutdown, the next initialisation would only increment NVML's reference count.
-        """
+        """Close all GPUs and shut NVML down: otherwise the next start would only increment NVML's reference count."""
         if self._polling is not None:
             self._polling.close()
             self._polling = None

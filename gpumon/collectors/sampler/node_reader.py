@@ -45,11 +45,7 @@ class HostContext:
 
 
 def surroundings(orders: SamplerOrders) -> HostContext:
-    """Return the host context of the real node or, if the orders request a simulation, of the simulated node.
-
-    For a simulated node, also replace the library that pynvml calls. Raise SimulationError if the profile or scenario
-    is invalid, or if no simulator is installed.
-    """
+    """Return the context of the real or simulated node. Raise SimulationError if it cannot be simulated."""
     if orders.simulation is not None:
         return _simulate(orders.simulation)
     sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
@@ -65,11 +61,7 @@ def surroundings(orders: SamplerOrders) -> HostContext:
 
 
 def await_surroundings(orders: SamplerOrders, send: Callable[[Frame], None]) -> HostContext:
-    """Return the host context of the node to read.
-
-    While the profile or scenario of a simulation is invalid, pass the error to `send`, and try again each
-    second.
-    """
+    """Return the context of the node to read. While it cannot be simulated, send the error and try again."""
     while True:
         try:
             return surroundings(orders)
@@ -137,10 +129,7 @@ def _is_contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> b
 
 
 def is_virtual(sysfs: Path, procfs: Path) -> bool:
-    """Return True in a virtual machine.
-
-    It is detected by the CPU flag `hypervisor` or, on Arm, which has no CPU flags, by vendor and product name in DMI.
-    """
+    """Return True in a virtual machine: by the CPU flag `hypervisor` or, on Arm, by vendor and product name in DMI."""
     for line in _text(procfs / "cpuinfo").splitlines():
         if line.startswith("flags"):
             return "hypervisor" in line.split()
