@@ -8,7 +8,7 @@ false, a decimal number or text. It reports other types, aliases and repeated ke
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -29,6 +29,13 @@ _WORDS = {
     "float": r"[-+]?[0-9]+\.[0-9]*(?:[eE][-+][0-9]+)?",
 }
 
+_SCALARS: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "null": lambda _: None,
+    "bool": lambda text: text.lower() == "true",
+    "int": int,
+    "float": float,
+}
 _PROBLEMS = {
     "expected the node content": "a value or a closing ] is missing",
     "expected ',' or ']'": "a comma or a closing ] is missing",
@@ -155,19 +162,10 @@ def _line(part: yaml.Node | yaml.Event) -> int:
 
 
 def _scalar(node: yaml.Node) -> Any:
-    text: str = node.value
+    convert = _SCALARS.get(node.tag.removeprefix(_TAG))
+    if convert is None:
+        raise YamlError(_line(node), f"the tag {node.tag} is not supported")
     try:
-        match node.tag.removeprefix(_TAG):
-            case "str":
-                return text
-            case "null":
-                return None
-            case "bool":
-                return text.lower() == "true"
-            case "int":
-                return int(text)
-            case "float":
-                return float(text)
+        return convert(node.value)
     except ValueError as error:
         raise YamlError(_line(node), str(error)) from error
-    raise YamlError(_line(node), f"the tag {node.tag} is not supported")

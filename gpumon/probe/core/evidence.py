@@ -253,23 +253,16 @@ def missing_access(observations: Observations) -> dict[Ends, str]:
     # if GPUs are not observed, the others do not show which peer access the board provides
     whole = all(uuid in observations for gpu in observations.values() for uuid in gpu.last.peer_access)
     complete = access_by_pair if whole else {}
-    return {
-        ends: words
-        for ends, access in access_by_pair.items()
-        if (words := _words(observations, ends, access, complete))
-    }
-
-
-def _words(
-    observations: Observations, ends: Ends, access: Mapping[str, str], complete: Mapping[Ends, Mapping[str, str]]
-) -> str:
-    before = observations[ends[0]].first.peer_access.get(ends[1], {})
-    without = {name: status for name, status in access.items() if status != OK}
-    lost = {name: status for name, status in without.items() if before.get(name) == OK}
-    unlike = {name: without[name] for name in without.keys() - lost.keys() if _is_usual(name, complete)}
-    return " and ".join(
-        (*_list_pairs("have lost", "they had before", lost), *_list_pairs("lack", "other pairs have", unlike))
-    )
+    missing = {}
+    for (a, b), access in access_by_pair.items():
+        before = observations[a].first.peer_access.get(b, {})
+        without = {name: status for name, status in access.items() if status != OK}
+        lost = {name: status for name, status in without.items() if before.get(name) == OK}
+        unlike = {name: without[name] for name in without.keys() - lost.keys() if _is_usual(name, complete)}
+        phrases = [*_list_pairs("have lost", "they had before", lost), *_list_pairs("lack", "other pairs have", unlike)]
+        if phrases:
+            missing[a, b] = " and ".join(phrases)
+    return missing
 
 
 def _is_usual(name: str, complete: Mapping[Ends, Mapping[str, str]]) -> bool:

@@ -131,18 +131,12 @@ def _progress(rank: int, frame: Mapping[str, Any], steps: Sequence[Step]) -> Pro
     if "index" not in frame:
         return Progress(rank=rank, stage=stage, step=step, ratio=1.0 if stage == "end" else 0.0)
     sizes = _integer(frame, "sizes", minimum=1)
-    ratio = (_integer(frame, "index", maximum=sizes - 1) + _share(stage, frame)) / sizes
+    done = 1.0 if stage == "check" else 0.0
+    if "operation" in frame and stage not in {"check", "warm_up"}:
+        operations = _integer(frame, "operations", minimum=1)
+        done = _integer(frame, "operation", maximum=operations) / operations
+    ratio = (_integer(frame, "index", maximum=sizes - 1) + done) / sizes
     return Progress(rank=rank, stage=stage, step=step, size=_integer(frame, "size"), ratio=ratio)
-
-
-def _share(stage: str, frame: Mapping[str, Any]) -> float:
-    """Return the share (0 to 1) of the work on one size that a rank has done, computed from the frame and its stage."""
-    if stage == "check":
-        return 1.0
-    if "operation" not in frame or stage == "warm_up":
-        return 0.0
-    operations = _integer(frame, "operations", minimum=1)
-    return _integer(frame, "operation", maximum=operations) / operations
 
 
 def _fold_times(account: Account, frame: Mapping[str, Any], steps: Sequence[Step]) -> Account:

@@ -24,7 +24,6 @@ class GpuUse:
     utilization: float | None = None
     """Utilization of the GPU, 0 to 1; None if unknown."""
     memory_used: float | None = None
-    """Bytes of GPU memory in use; None if unknown."""
     memory_free: float | None = None
     memory_exact: bool = False
     """Whether `memory_used` excludes the memory that the driver reserves."""
@@ -51,7 +50,6 @@ class PreflightFacts:
     released: bool = False
     """Whether a release of one GPU or of all GPUs is active."""
     maintained: bool = False
-    """Whether the node is in maintenance."""
     held: str = ""
     """Description of the active holds; empty if there is none."""
     store_read: bool = True
@@ -63,7 +61,6 @@ class PreflightFacts:
     schedulers: Collection[str] | None = ()
     """Names of the schedulers on this host; None if this is not determined yet."""
     gated: bool = False
-    """Whether a scheduler gate is configured."""
     min_idle_seconds: float = 0.0
     """Seconds for which the GPUs must have been idle before the run; 0 for a run on request."""
     memory_needed: float = 0.0

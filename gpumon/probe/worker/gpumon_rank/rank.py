@@ -15,25 +15,6 @@ from gpumon_rank.faults import Fault
 from gpumon_rank.operations import TABLE, Operation, Pattern, RankContext, exchange
 
 
-class Stopwatch:
-    """Times operations. On a GPU it times the work on the current stream, without the time to queue it."""
-
-    def __init__(self, torch: Any, *, on_gpu: bool) -> None:
-        self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if on_gpu else None
-
-    def time(self, operation: Callable[[], None]) -> float:
-        if self._events is None:
-            begun = time.monotonic()
-            operation()
-            return time.monotonic() - begun
-        start, stop = self._events
-        start.record()
-        operation()
-        stop.record()
-        stop.synchronize()
-        return float(start.elapsed_time(stop)) / 1e3
-
-
 class Rank:
     """One rank of a pass. `stop`: has the queue of the steps that the agent requests, and its SIGTERM."""
 
@@ -93,7 +74,8 @@ class Rank:
             if _version(self._torch.__version__) >= (2, 7, 1):
                 options["device_id"] = self._torch.device("cuda", self._rank)
         self._device = self._torch.device("cuda", self._rank) if self._on_gpu else self._torch.device("cpu")
-        self._stopwatch = Stopwatch(self._torch, on_gpu=self._on_gpu)
+        event = self._torch.cuda.Event
+        self._events = (event(enable_timing=True), event(enable_timing=True)) if self._on_gpu else None
         self._context = RankContext(
             torch=self._torch,
             group=self._group,
@@ -163,9 +145,22 @@ class Rank:
 
         timed.prepare()
         self._barrier()
-        if self._on_gpu:  # processes leave a barrier one after the other; the stopwatch starts when this ends
+        if self._on_gpu:  # processes leave a barrier one after the other; the timed interval begins when this ends
             self._group.all_reduce(self._token)
-        return self._stopwatch.time(operate)
+        return self._seconds(operate)
+
+    def _seconds(self, operation: Callable[[], None]) -> float:
+        """Return the seconds of an operation; on a GPU, of its work on the current stream, without queueing it."""
+        if self._events is None:
+            begun = time.monotonic()
+            operation()
+            return time.monotonic() - begun
+        start, stop = self._events
+        start.record()
+        operation()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3
 
     def _measure_pairs(self, step: dict[str, Any]) -> None:
         """Exchange data with the peers of this rank, round by round. All pairs of a round exchange at the same time."""
@@ -190,7 +185,7 @@ class Rank:
         self._fault.corrupt(out)
         for _ in range(step["warm_ups"]):
             operate()
-        seconds = [self._stopwatch.time(operate) for _ in range(step["operations"])]
+        seconds = [self._seconds(operate) for _ in range(step["operations"])]
         wrong = {
             "wrong": pattern.count_wrong(received, peer),
             "wrong_send_elements": pattern.count_wrong(out, self._rank),
