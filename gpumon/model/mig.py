@@ -17,7 +17,7 @@ def _gpu_metric(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mig:
-    """Readings of one MIG compute instance, all in the SLOW tier, because a node may have 56 instances."""
+    """Readings of one MIG compute instance. All are in the SLOW tier, because a node may have 56 instances."""
 
     PREFIX: ClassVar[str] = "gpumon_mig_"
     LABELS: ClassVar[tuple[str, ...]] = (

@@ -147,7 +147,10 @@ class HealthMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictInfo:
-    """Action, code and reason, as at its last transition, of a verdict that is not inhibited, for its alert."""
+    """Action, code and reason of a verdict that is not inhibited, for the text of its alert.
+
+    The reason is the text at the verdict's last transition, so that the label does not change with each poll.
+    """
 
     PREFIX: ClassVar[str] = "gpumon_health_check_"
     LABELS: ClassVar[tuple[str, ...]] = ("check", "gpu", "uuid", "device", "port")
