@@ -26,14 +26,13 @@ from gpumon.model.node import Build
 from gpumon.model.orders import HostOrders
 from gpumon.model.reading import Table, rows
 from gpumon.model.snapshot import GpuReading, HostSnapshot, PciBus, Snapshot
-from gpumon.outputs.prometheus import TABLES
 from gpumon.probe.core.probe_metrics import INITIAL
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.messages import StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce
 from gpumon.state.report import Report
 from gpumon.state.section import ReducerSettings
-from gpumon.state.sections import tables
+from gpumon.state.sections import TABLES, tables
 
 BUILD = Build(version="0.1.0", python="3.11.7", revision="000000000000")
 AT, WALL = 200.0, 1.7e9

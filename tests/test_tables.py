@@ -32,7 +32,7 @@ from gpumon.model.reading import (
     rows,
 )
 from gpumon.outputs.metric_catalogue import unit
-from gpumon.outputs.prometheus import TABLES
+from gpumon.state.sections import TABLES
 
 NEWEST_DRIVER = "9999"
 

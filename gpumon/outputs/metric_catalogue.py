@@ -24,7 +24,7 @@ from gpumon.model.reading import (
     primary_sources,
     rows,
 )
-from gpumon.outputs.prometheus import TABLES
+from gpumon.state.sections import TABLES
 
 UNITS = (
     ("_timestamp_seconds", "seconds since the epoch"),

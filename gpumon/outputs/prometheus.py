@@ -10,11 +10,8 @@ from functools import cache
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from gpumon.model.gpu import Gpu
-from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
-from gpumon.model.mig import Mig
-from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
-from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort
+from gpumon.model.nvlink import C2cLink, Nvlink, NvlinkPeer, Platform
 from gpumon.model.reading import (
     INFO_HELP,
     LINKS,
@@ -28,30 +25,11 @@ from gpumon.model.reading import (
     metric_type,
     rows,
 )
-from gpumon.probe.core.probe_metrics import METRICS as PROBE_METRICS
 from gpumon.state.report import Report
+from gpumon.state.sections import TABLES
 from gpumon.state.sections import tables as tables_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-TABLES: tuple[type[Table], ...] = (
-    Build,
-    Driver,
-    Node,
-    HealthMetrics,
-    VerdictInfo,
-    Gpu,
-    Mig,
-    Fabric,
-    Platform,
-    Nvlink,
-    NvlinkPeer,
-    C2cLink,
-    InfinibandPortInfo,
-    InfinibandLink,
-    InfinibandPort,
-    *PROBE_METRICS.values(),
-)
-"""All metric tables. The pages export their metrics in this order."""
 CACHED = (Nvlink, NvlinkPeer, C2cLink, Platform, InfinibandLink, InfinibandPort)
 """Tables that rarely change: their rendered lines are reused while the Report has the same table object."""
 EXACT = 1e15

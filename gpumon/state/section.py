@@ -69,6 +69,8 @@ class Section(NamedTuple):
     """Attribute of the Report that holds the state."""
     apply: Callable[[Any, Step], Any]
     """Returns the state after a message; the same object if nothing changed. Pure."""
+    kinds: tuple[type[Table], ...] = ()
+    """Kinds of the metric tables of the section, in the order of their metrics on a page."""
     tables: Callable[[Report], Iterable[tuple[Table, Labels]]] = lambda _: ()
     """Returns the metric tables of the section, with the labels that all series of a table have."""
     changes: Callable[[Report, Report], Iterable[LogLine]] = lambda _, __: ()

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpumon.model.gpu import Gpu
+from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
+from gpumon.model.mig import Mig
+from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
+from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
 from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series
 from gpumon.model.reading import samples as samples_of
 from gpumon.probe.core import state as probe_state
 from gpumon.probe.core.frames import Progress
+from gpumon.probe.core.probe_metrics import METRICS as PROBE_METRICS
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import (
@@ -73,15 +79,34 @@ def _apply_probe(probe: ProbeState, step: Step) -> ProbeState:
 SECTIONS = (
     Section("windows", window_section.apply, changes=window_section.changes),
     Section("errors", error_section.apply, changes=error_section.changes),
-    Section("health", health_section.apply, _health_tables, health_section.changes),
-    Section("inventory", gpu_section.apply, _gpu_tables, gpu_section.changes),
-    Section("host", host_section.apply, _port_tables, host_section.changes),
+    Section("health", health_section.apply, (HealthMetrics, VerdictInfo), _health_tables, health_section.changes),
     Section(
-        "agent", agent_section.apply, lambda report: [(report.build, ()), (report.node, ())], agent_section.changes
+        "inventory",
+        gpu_section.apply,
+        (Driver, Gpu, Mig, Fabric, Platform, Nvlink, NvlinkPeer, C2cLink),
+        _gpu_tables,
+        gpu_section.changes,
     ),
-    Section("probe", _apply_probe, _probe_tables),
+    Section(
+        "host",
+        host_section.apply,
+        (InfinibandPortInfo, InfinibandLink, InfinibandPort),
+        _port_tables,
+        host_section.changes,
+    ),
+    Section(
+        "agent",
+        agent_section.apply,
+        (Build, Node),
+        lambda report: [(report.build, ()), (report.node, ())],
+        agent_section.changes,
+    ),
+    Section("probe", _apply_probe, tuple(PROBE_METRICS.values()), _probe_tables),
 )
 """The sections, in the order in which a message is applied to them. A section may read those before it."""
+
+TABLES = tuple(kind for section in SECTIONS for kind in section.kinds)
+"""All metric tables. The pages export their metrics in this order."""
 
 
 def tables(report: Report) -> Tables:

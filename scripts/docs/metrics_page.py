@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from gpumon.model.reading import INFO_HELP, Table, Tier, rows
 from gpumon.outputs.metric_catalogue import AGENT_SOURCE, DETAILED, CatalogueEntry, entries_of, remark
-from gpumon.outputs.prometheus import TABLES
 from gpumon.probe.core.probe_metrics import METRICS
 from gpumon.probe.core.probes import SCHEDULED
+from gpumon.state.sections import TABLES
 from scripts.metric_facts import field_numbers, nodes_with_metric
 
 _UNREAD = ", ".join(f"`{table.PREFIX}{name}`" for table in TABLES for name, row in rows(table).items() if row.unread)

@@ -14,9 +14,8 @@ from gpumon_sim.profiles import PROFILES
 
 from gpumon.model.reading import rows
 from gpumon.outputs.metric_catalogue import catalogue, text
-from gpumon.outputs.prometheus import TABLES
 from gpumon.state.report import Report
-from gpumon.state.sections import samples
+from gpumon.state.sections import TABLES, samples
 from scripts.docs.metrics_page import metrics_page
 from scripts.metric_facts import kind
 from scripts.missing_metrics import ALL, MISSING_METRICS, missing

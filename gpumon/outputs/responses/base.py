@@ -56,13 +56,18 @@ def timestamp(description: str, attribute: str | None = None) -> Any:
 
 def metric_rows(*tables: type[Table]) -> Callable[[type[Model]], type[Model]]:
     """Return a class decorator that adds a field, with its description, for each row of these metric tables."""
+    fields = {}
+    for name, row in (each for table in tables for each in rows(table).items()):
+        by_label = f" By {', then '.join(row.labels)}." if row.labels else ""
+        description = f"{row.help}{by_label}{' ' + row.note if row.note else ''}"
+        fields[name] = (_field_type(row), Field(description=description))
+    return with_fields(fields)
+
+
+def with_fields(fields: Mapping[str, Any]) -> Callable[[type[Model]], type[Model]]:
+    """Return a class decorator that adds fields to a response model: a pair of type and default by name."""
 
     def extend(model: type[Model]) -> type[Model]:
-        fields: dict[str, Any] = {}
-        for name, row in (each for table in tables for each in rows(table).items()):
-            by_label = f" By {', then '.join(row.labels)}." if row.labels else ""
-            description = f"{row.help}{by_label}{' ' + row.note if row.note else ''}"
-            fields[name] = (_field_type(row), Field(description=description))
         return create_model(
             model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
+from typing_extensions import Self
 
 from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.catalogue import RECOVERY_ACTION
@@ -14,7 +15,15 @@ from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, ErrorEvent
 from gpumon.model.time_window import WindowKind, in_force
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.problems import problems, worst
-from gpumon.outputs.responses.base import HostTime, ResponseModel, Timestamp, metric_rows, row_values, timestamp
+from gpumon.outputs.responses.base import (
+    HostTime,
+    ResponseModel,
+    Timestamp,
+    metric_rows,
+    row_values,
+    timestamp,
+    with_fields,
+)
 from gpumon.outputs.responses.devices import (
     GpuResponse,
     GpusResponse,
@@ -194,29 +203,31 @@ class NodeResponse(ResponseModel):
         )
 
 
+class Part(NamedTuple):
+    """A row of the table of the parts of the report, in which the sections of the Report show their state."""
+
+    kind: Any
+    """Type of the part: a response model, a frozen dataclass, or a list of one of them."""
+    make: Callable[[Report, HostTime], Any]
+
+
+PARTS: Mapping[str, Part] = {
+    "node": Part(NodeResponse, NodeResponse.from_report),
+    "gpus": Part(list[GpuResponse], lambda report, _: GpusResponse.from_report(report).gpus),
+    "links": Part(list[NvlinkResponse], lambda report, _: NvlinksResponse.from_report(report).links),
+    "ports": Part(list[PortResponse], lambda report, _: PortsResponse.from_report(report).ports),
+    "health": Part(HealthResponse, lambda report, now: HealthResponse.from_report(report, now.boot)),
+    "alerts": Part(list[AlertResponse], lambda report, _: report.alerts),
+    "events": Part(list[EventResponse], lambda report, _: newest_first(report, report.events)),
+    "probe": Part(ProbeResponse, ProbeResponse.from_report),
+    "probes": Part(list[RunResponse], lambda report, _: report.probe.results[::-1]),
+}
+
+
+@with_fields({name: (part.kind, ...) for name, part in PARTS.items()})
 class ReportResponse(ResponseModel):
     """The whole report of the node. All its fields describe the same moment."""
 
-    node: NodeResponse
-    gpus: list[GpuResponse]
-    links: list[NvlinkResponse]
-    ports: list[PortResponse]
-    health: HealthResponse
-    alerts: list[AlertResponse]
-    events: list[EventResponse]
-    probe: ProbeResponse
-    probes: list[RunResponse]
-
     @classmethod
-    def from_report(cls, report: Report, now: HostTime) -> ReportResponse:
-        return cls(
-            node=NodeResponse.from_report(report, now),
-            gpus=GpusResponse.from_report(report).gpus,
-            links=NvlinksResponse.from_report(report).links,
-            ports=PortsResponse.from_report(report).ports,
-            health=HealthResponse.from_report(report, now.boot),
-            alerts=[AlertResponse.model_validate(alert) for alert in report.alerts],
-            events=newest_first(report, report.events),
-            probe=ProbeResponse.from_report(report, now),
-            probes=[RunResponse.model_validate(result) for result in reversed(report.probe.results)],
-        )
+    def from_report(cls, report: Report, now: HostTime) -> Self:
+        return cls(**{name: part.make(report, now) for name, part in PARTS.items()})
