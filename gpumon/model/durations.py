@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from datetime import datetime, timezone
@@ -34,11 +35,14 @@ def moment(text: str, now: float) -> float | None:
     if PART.match(text):
         before = seconds(text)
         return None if before is None else now - before
-    try:
+    with contextlib.suppress(ValueError):
         value = float(text)
+        return value if math.isfinite(value) else None
+    try:
+        parsed = from_rfc3339(text)
     except ValueError:
-        return _unix_time(text)
-    return value if math.isfinite(value) else None
+        return None
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def utc(wall: float) -> datetime:
@@ -52,11 +56,3 @@ def from_rfc3339(text: str) -> datetime:
     The result is naive if the text has no offset. Before Python 3.11 `fromisoformat` itself rejects a final Z.
     """
     return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-
-
-def _unix_time(text: str) -> float | None:
-    try:
-        parsed = from_rfc3339(text)
-    except ValueError:
-        return None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()

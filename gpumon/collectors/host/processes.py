@@ -121,7 +121,10 @@ class ProcessReader:
         """
         self._kernel &= set(pids)
         # With hidepid=2 only processes of the same user are listed: process 1, of root, is not among them.
-        own, self._fabric_manager = self._own(), False if "1" in pids else None
+        self._fabric_manager = False if "1" in pids else None
+        this = read_link(self._files, "proc/self")
+        this_stat = self._stat(f"proc/{this}") if this else None
+        own = {pid for pid in (this, this_stat and this_stat.parent) if pid}
         for pid in pids:
             stat = None if pid in self._kernel or pid in own else self._stat(f"proc/{pid}")
             if stat is None or stat.parent in own:
@@ -143,12 +146,6 @@ class ProcessReader:
             stat = self._stat(place)
             if stat is not None and stat.state == "D":
                 yield place, stat
-
-    def _own(self) -> set[str]:
-        """Return the pids of this process and of its parent, the daemon."""
-        pid = read_link(self._files, "proc/self")
-        stat = self._stat(f"proc/{pid}") if pid else None
-        return {pid for pid in (pid, stat and stat.parent) if pid}
 
     def _record(self, place: str, stat: _Stat) -> _Asleep:
         """Return what to remember about a thread in state D, whose folder is `place`.

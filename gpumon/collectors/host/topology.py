@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from gpumon.collectors.host.reader import Files, list_names, read_link, read_text
 from gpumon.model.bus_id import parse_bus_id
@@ -34,7 +35,11 @@ class PciTopology:
     def placement(self, files: Files, folder: str) -> Placement:
         """Return where the adapter with this folder is relative to the GPUs, the nearest GPUs, and its kind."""
         bridges, node = _bridges(files, folder), read_text(files, f"{folder}/device/numa_node")
-        depths = {gpu: _common(bridges, above) for gpu, (above, _) in self._gpus.items()}
+        depths: dict[str, int] = {}
+        """Number of bridges, from the root port on, that are above both the GPU and the adapter, by GPU."""
+        for gpu, (above, _) in self._gpus.items():
+            shared = takewhile(lambda pair: pair[0] == pair[1], zip(bridges, above, strict=False))
+            depths[gpu] = len(list(shared))
         nearest = max(depths.values(), default=0)
         return Placement(
             position=SWITCH if nearest else self._position(node),
@@ -55,12 +60,6 @@ def _bridges(files: Files, path: str) -> list[str]:
     Two devices with the same root port are below the same switch, because a root port has one link.
     """
     return _ADDRESS.findall(read_link(files, path))[:-1]
-
-
-def _common(bridges: list[str], others: list[str]) -> int:
-    """Return how many bridges two lists have in common, counted from the root port."""
-    pairs = enumerate(zip(bridges, others, strict=False))
-    return next((depth for depth, (bridge, other) in pairs if bridge != other), min(len(bridges), len(others)))
 
 
 def _kind(files: Files, folder: str) -> str:

@@ -229,24 +229,22 @@ class KernelLog:
             self._rest = rest[-_RECORD_LIMIT:]
             records += [record for line in lines if (record := _parse(line)) is not None]
             lines_read += max(1, len(lines))
-        return tuple(self._new_records(records))
+        return tuple(record for record in records if self._is_new(record))
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _new_records(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield the records that were not returned before, and count overwritten ones in `overruns` and `lost`."""
-        for record in records:
-            last = record.sequence - 1 if self.last is None else self.last
-            if record.sequence <= last:
-                continue
-            gap = record.sequence - last - 1
-            self.overruns += gap > 0
-            self.lost += gap
-            self.last = record.sequence
-            yield record
+    def _is_new(self, record: Record) -> bool:
+        """Return True if the record was not returned before. Count records that are missing before it."""
+        gap = 0 if self.last is None else record.sequence - self.last - 1
+        if gap < 0:
+            return False
+        self.overruns += gap > 0
+        self.lost += gap
+        self.last = record.sequence
+        return True
 
     def _open(self) -> None:
         self.up, self.denied, self._rest = None, False, b""

@@ -106,10 +106,15 @@ class SamplePair:
         self._error = None
         try:
             if self._supported is None:
-                self._supported = self._is_supported()
+                support = _Support(_VERSION)
+                self._call("nvmlGpmQueryDeviceSupport", self._gpu.handle, ctypes.byref(support))
+                self._supported = bool(support.supported)
             if self._supported:
                 self._sample(now)
         except NvmlError as error:
+            if self._supported is None and error.code in UNSUPPORTED:
+                self._supported = False
+                return
             self._taken_at, self.values, self._error = None, {}, error
             raise
 
@@ -120,16 +125,6 @@ class SamplePair:
         if metric not in self.values:
             raise AbsentError
         return self.values[metric]
-
-    def _is_supported(self) -> bool:
-        support = _Support(_VERSION)
-        try:
-            self._call("nvmlGpmQueryDeviceSupport", self._gpu.handle, ctypes.byref(support))
-        except NvmlError as error:
-            if error.code in UNSUPPORTED:
-                return False
-            raise
-        return bool(support.supported)
 
     def _sample(self, now: float) -> None:
         while len(self._samples) < 2:

@@ -79,16 +79,13 @@ class PlausibilityFilter:
     def plausible(self, tier: Tier, row: str, value: Any) -> Any:
         """Return the value of the metric named `row`, or the items of a dict, if plausible; else None."""
         if isinstance(value, dict):
-            return {key: number for key, number in value.items() if self._accepts(tier, row, number)} or None
-        return value if self._accepts(tier, row, value) else None
-
-    def _accepts(self, tier: Tier, row: str, value: float) -> bool:
+            return {key: item for key, item in value.items() if self.plausible(tier, row, item) is not None} or None
         low, high = bounds(row)
         if low <= value <= high and math.isfinite(value):
-            return True
+            return value
         self._dropped[tier][row] = value
         self._count("Implausible")
-        return False
+        return None
 
     def log_changes(self, tier: Tier) -> None:
         """Log the metrics that became implausible, or are no longer, in this reading of the tier."""

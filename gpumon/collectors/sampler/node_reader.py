@@ -16,7 +16,7 @@ from gpumon.collectors.node_source import node_source
 from gpumon.collectors.nvml import gpu_list
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.frame import Frame
-from gpumon.model.orders import SamplerOrders, Simulation, SimulationError
+from gpumon.model.orders import SamplerOrders, SimulationError
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus
 
 log = logging.getLogger("gpumon.collectors.sampler")
@@ -47,7 +47,11 @@ class HostContext:
 def surroundings(orders: SamplerOrders) -> HostContext:
     """Return the context of the real or simulated node. Raise SimulationError if it cannot be simulated."""
     if orders.simulation is not None:
-        return _simulate(orders.simulation)
+        node = node_source().open_node(orders.simulation)
+        pynvml.nvmlLib = node.library
+        return HostContext(
+            node.pci_functions, node.uuids, node.place, slot_lanes=node.slot_lanes, nvswitches=node.nvswitches
+        )
     sysfs, procfs = Path(orders.sysfs), Path(orders.procfs)
     return HostContext(
         bus=lambda: gpu_list.functions(sysfs),
@@ -68,14 +72,6 @@ def await_surroundings(orders: SamplerOrders, send: Callable[[Frame], None]) -> 
         except SimulationError as error:
             send(DriverStatus(up=False, error="SimulationError", remedy=str(error)))
             time.sleep(AGAIN_SECONDS)
-
-
-def _simulate(simulation: Simulation) -> HostContext:
-    node = node_source().open_node(simulation)
-    pynvml.nvmlLib = node.library
-    return HostContext(
-        node.pci_functions, node.uuids, node.place, slot_lanes=node.slot_lanes, nvswitches=node.nvswitches
-    )
 
 
 def excluded_bus_ids(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:
@@ -117,15 +113,11 @@ _VENDORS = re.compile(
 
 def place(*, sysfs: Path, procfs: Path, root: Path, environment: Mapping[str, str]) -> str:
     """Return where the agent runs: CONTAINER, also in a virtual machine, else GUEST (virtual machine) or HOST."""
-    if _is_contained(procfs, root, environment):
-        return CONTAINER
-    return GUEST if is_virtual(sysfs, procfs) else HOST
-
-
-def _is_contained(procfs: Path, root: Path, environment: Mapping[str, str]) -> bool:
     marked = any((root / mark).exists() for mark in _MARKS) or bool(_VARIABLES & environment.keys())
     started = re.search(r"(^|\0)container=[^\0]", _text(procfs / "1/environ")) is not None  # by systemd's convention
-    return marked or started or _GROUPS.search(_text(procfs / "self/cgroup")) is not None
+    if marked or started or _GROUPS.search(_text(procfs / "self/cgroup")):
+        return CONTAINER
+    return GUEST if is_virtual(sysfs, procfs) else HOST
 
 
 def is_virtual(sysfs: Path, procfs: Path) -> bool:
