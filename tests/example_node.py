@@ -10,7 +10,7 @@ from example_parts import GIB, bus_id, gpu, mig, port, uuid
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import Action, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
 from gpumon.model.node import Build, Driver, Node
 from gpumon.model.time_window import COMMAND, WindowKind, WindowRequest, new_window
 from gpumon.outputs.responses.base import HostTime
@@ -171,9 +171,7 @@ def health() -> Health:
     return Health(
         open={verdict.key: verdict},
         history=(raised,),
-        evaluated=True,
-        evaluated_wall=WALL,
-        evaluated_at=STAMP.boot - 2.5,
+        evaluated=Now(at=STAMP.boot - 2.5, wall=WALL, uptime=0.0),
     )
 
 

@@ -32,6 +32,7 @@ from gpumon.state.section import ReducerSettings
 from gpumon.state.sections import samples
 
 STAMP: HostTime = example.STAMP
+EVALUATED = Now(at=STAMP.boot, wall=STAMP.wall, uptime=0.0)
 MINUTE, HOUR = 60.0, 3600.0
 RUNS = 24
 
@@ -59,7 +60,7 @@ def healthy(count: int = 8) -> Report:
         gpus=tuple(example_parts.gpu(index) for index in range(count)),
         ports=tuple(example_parts.port(number) for number in range(count)),
         events=(),
-        health=Health(evaluated=True),
+        health=Health(evaluated=EVALUATED),
         probe=replace(base.probe, history=history),
     )
 
@@ -290,7 +291,7 @@ def without_gpus() -> Report:
         build=example.report().build,
         driver=Driver(),
         node=Node(simulated=0.0),
-        health=Health(evaluated=True),
+        health=Health(evaluated=EVALUATED),
     )
 
 

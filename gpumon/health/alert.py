@@ -100,8 +100,9 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> It
         inhibited = (verdict if end is None else end.verdict).inhibited_by is not None
         if rule is None or inhibited or (end is not None and not _is_shown(end, rule, health, boot_id)):
             continue
-        at = health.evaluated_at if end is None else end.time.at
-        fired = max(0.0, (at or 0.0) - verdict.raised.at_or_boot(boot_id)) >= rule.for_seconds
+        now_at = 0.0 if health.evaluated is None else health.evaluated.at
+        at = now_at if end is None else end.time.at
+        fired = max(0.0, at - verdict.raised.at_or_boot(boot_id)) >= rule.for_seconds
         if not fired and end is not None:
             continue
         alert, coded = _alert(rule, verdict.key, gpus), health.with_code(verdict)
@@ -119,9 +120,9 @@ def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> It
 
 def _is_shown(end: VerdictTransition, rule: AlertText, health: Health, boot_id: str) -> bool:
     """Return whether an alert that ended so is shown as resolved: not after long, nor if a maintenance ended it."""
-    if health.evaluated_at is None or end.time.boot_id != boot_id or (end.muted and rule.severity in PAGING):
+    if health.evaluated is None or end.time.boot_id != boot_id or (end.muted and rule.severity in PAGING):
         return False
-    return health.evaluated_at - end.time.at <= RESOLVED_SECONDS
+    return health.evaluated.at - end.time.at <= RESOLVED_SECONDS
 
 
 def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
@@ -130,7 +131,8 @@ def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
         for level in sorted(pending.lasted, reverse=True):
             rule = text_of(key[0], level)
             if level > max(pending.level, UNKNOWN) and rule is not None:
-                yield replace(_alert(rule, key, gpus), since=(health.evaluated_wall or 0.0) - pending.lasted[level])
+                wall = 0.0 if health.evaluated is None else health.evaluated.wall
+                yield replace(_alert(rule, key, gpus), since=wall - pending.lasted[level])
                 break
 
 

@@ -42,7 +42,7 @@ SAME_EVENT_SECONDS = 1e-3
 def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> Health:
     """Evaluate the enabled checks once and return the new health. `Health.due` has the transitions to store next."""
     checks = [check for check in checks if check.name not in facts.policy.disabled]
-    passed = 0.0 if health.evaluated_uptime is None else facts.now.uptime - health.evaluated_uptime
+    passed = 0.0 if health.evaluated is None else facts.now.uptime - health.evaluated.uptime
     verdicts, pending, due = dict(health.open), dict[Key, Pending](), list[VerdictTransition]()
     unvisited, failing_checks = dict(health.pending), dict[Key, str]()
     for check in checks:
@@ -71,10 +71,7 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
         failing_checks=failing_checks,
         due=tuple(inhibition.transitions_with_causes(due, verdicts, facts)),
         score=node_score(health.history, verdicts, facts),
-        evaluated=True,
-        evaluated_wall=facts.now.wall,
-        evaluated_at=facts.now.at,
-        evaluated_uptime=facts.now.uptime,
+        evaluated=facts.now,
     )
 
 

@@ -58,14 +58,8 @@ class Health:
     """Text of the exception by (check, device), for checks that raised one in the last evaluation."""
     score: float | None = None
     """Score of the node from 0 to 100, as `node_score` defines it; None before the first evaluation."""
-    evaluated: bool = False
-    """Whether the checks have been evaluated since the start. Until then the health is unknown."""
-    evaluated_wall: float | None = None
-    """Time of the last evaluation in seconds since the epoch."""
-    evaluated_at: float | None = None
-    """Time of the last evaluation on the boot clock."""
-    evaluated_uptime: float | None = None
-    """Time of the last evaluation in this agent run, on the clock of Now.uptime."""
+    evaluated: Now | None = None
+    """Time of the last evaluation of the checks; None before the first since the start, when the health is unknown."""
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -189,9 +183,9 @@ class PendingVerdict:
 
 def pending_to_store(health: Health, boot_id: str) -> Iterator[PendingVerdict]:
     """Yield the pending findings as rows for the store; none before the first evaluation."""
-    if health.evaluated_at is None or health.evaluated_uptime is None:
+    if health.evaluated is None:
         return
-    offset = health.evaluated_at - health.evaluated_uptime
+    offset = health.evaluated.at - health.evaluated.uptime
     for (check, device), pending in health.pending.items():
         yield PendingVerdict(
             check=check,

@@ -68,12 +68,12 @@ class HealthFileContent(CurrentHealthResponse):
 
     @classmethod
     def from_report(cls, report: Report, agent: AgentIdentity) -> HealthFileContent:
-        health, window = report.health, report.maintenance
+        evaluated, window = report.health.evaluated, report.maintenance
         return cls(
             version=HEALTH_FILE_VERSION,
             boot_id=report.boot_id,
-            evaluated=rfc3339(health.evaluated_wall),
-            evaluated_boottime_seconds=health.evaluated_at,
+            evaluated=rfc3339(evaluated.wall) if evaluated else None,
+            evaluated_boottime_seconds=evaluated.at if evaluated else None,
             agent=agent,
             **dict(CurrentHealthResponse.current(report)),
             maintenance=None

@@ -75,8 +75,9 @@ class Notifier:
         exported yet (Report.hides_verdicts). A store that failed is not waited for after STORE_GRACE_SECONDS.
         """
         report = self._latest()
-        failed = report.node.store_up == 0 and (report.health.evaluated_uptime or 0.0) >= STORE_GRACE_SECONDS
-        if report.health.evaluated and (report.agent.restored or failed) and not report.hides_verdicts:
+        evaluated = report.health.evaluated
+        failed = report.node.store_up == 0 and evaluated is not None and evaluated.uptime >= STORE_GRACE_SECONDS
+        if evaluated and (report.agent.restored or failed) and not report.hides_verdicts:
             before = self._fired
             firing = [alert for alert in report.alerts if alert.state == FIRING]
             if report.maintenance is None:

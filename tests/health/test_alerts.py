@@ -21,7 +21,7 @@ from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import ACTIONS, NODE, Action, Level, Verdict
 from gpumon.health.xid_texts import RECOVERY
 from gpumon.health.xids import RESET, TABLE, XIDS
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
 from gpumon.model.node import VerdictInfo
 from gpumon.outputs.problems import problems
 from gpumon.outputs.responses.health import VerdictResponse
@@ -139,7 +139,8 @@ def verdict(check: str, level: Level, device: str, ward: Ward, **changes: object
 
 def alert_states(*verdicts: Verdict, ward: Ward, after: float = 0.0, maintenance: bool = False) -> dict[str, str]:
     """Return the states of alerts for these verdicts, so many seconds after they were raised."""
-    health = replace(ward.report.health, open={each.key: each for each in verdicts}, evaluated_at=ward.at + after)
+    evaluated = Now(at=ward.at + after, wall=0.0, uptime=0.0)
+    health = replace(ward.report.health, open={each.key: each for each in verdicts}, evaluated=evaluated)
     alerts = alerts_of(health, ward.report.gpus, boot_id=ward.report.boot_id, in_maintenance=maintenance)
     return {alert.rule: alert.state for alert in alerts}
 

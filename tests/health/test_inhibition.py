@@ -47,7 +47,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 
 def inhibited_health(found: list[Verdict]) -> Health:
     known = {each.key: each for each in found}
-    return Health(open=inhibition.with_causes(known, FACTS), evaluated=True)
+    return Health(open=inhibition.with_causes(known, FACTS), evaluated=FACTS.now)
 
 
 def primary_above(one: Verdict, known: dict[Key, Verdict]) -> Verdict:

@@ -181,7 +181,7 @@ def test_health_has_the_worst_verdict_of_each_watch() -> None:
         ("3", "ALL", "gpu_xid_critical"),
     ]
     assert [labels["health_watch"] for labels, _ in found if labels["gpu"] == "3"] == ["DRIVER", "ALL"]
-    unknown = replace(samples.healthy(), health=replace(samples.healthy().health, evaluated=False))
+    unknown = replace(samples.healthy(), health=replace(samples.healthy().health, evaluated=None))
     assert series(LEGACY.render(unknown), "DCGM_EXP_GPU_HEALTH_STATUS") == []
 
 

@@ -22,7 +22,7 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
 from gpumon.model.gpu import FAULTS, Gpu
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
@@ -287,9 +287,8 @@ def test_a_page_has_the_action_that_the_status_shows(report: Report) -> None:
 def test_no_second_reset_while_the_first_is_verified() -> None:
     """Only a reset after the fault was last seen counts, and only while it is being verified."""
     report = samples.lost(3)
-    report = replace(
-        report, health=replace(report.health, evaluated_at=samples.STAMP.boot, evaluated_wall=samples.STAMP.wall)
-    )
+    now = Now(at=samples.STAMP.boot, wall=samples.STAMP.wall, uptime=0.0)
+    report = replace(report, health=replace(report.health, evaluated=now))
     (key,) = {one.key for one in report.health.primary}
     asking = report.health.open[key]._replace(action=Action.RESET, active=False)
 
@@ -374,7 +373,7 @@ def test_every_fault_has_advice() -> None:
 
 def test_age_of_the_evaluation_grows() -> None:
     """The age is computed at the request by the boot clock; without an evaluation it is null."""
-    report = replace(samples.healthy(), health=Health(evaluated=True, evaluated_wall=0.0, evaluated_at=100.0))
+    report = replace(samples.healthy(), health=Health(evaluated=Now(at=100.0, wall=0.0, uptime=0.0)))
     assert [HealthResponse.from_report(report, boot).evaluation_age_seconds for boot in (102.5, 163.0)] == [2.5, 63.0]
     unjudged = HealthResponse.from_report(replace(report, health=Health()), 102.5)
     assert (unjudged.evaluated, unjudged.evaluation_age_seconds) == (None, None)

@@ -78,7 +78,7 @@ def test_status_is_unknown_before_the_first_evaluation() -> None:
     assert (known["node"]["state"], known["health"]["level"]) == ("unknown", "unknown")
     assert "Unknown: no check has run since the agent started." in status(started)
     assert "No problems." not in status(started)
-    lost = replace(samples.lost(3), health=replace(samples.lost(3).health, evaluated=False))
+    lost = replace(samples.lost(3), health=replace(samples.lost(3).health, evaluated=None))
     assert report_document(lost)["node"]["state"] == "critical"
     assert "1 problem." in status(lost)
 

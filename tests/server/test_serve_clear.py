@@ -14,7 +14,7 @@ from serving import BEARER, TOKEN, ServedNode, ask, is_problem
 from gpumon.cli.main import main
 from gpumon.health.node_health import Health
 from gpumon.health.verdict import FAIL, Action, Verdict
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
 
 PATH = "/api/v1/clear"
 
@@ -42,7 +42,7 @@ def sick(node: ServedNode, tmp_path: Path) -> ServedNode:
         verdict("nvlink_down", 3)._replace(ok_seconds=5.0),  # the check has seen it up since
     )
     known = {each.key: each for each in found}
-    node.report = replace(samples.healthy(), health=Health(open=known, evaluated=True))
+    node.report = replace(samples.healthy(), health=Health(open=known, evaluated=Now(at=0.0, wall=0.0, uptime=0.0)))
     node.store = tmp_path / "gpumon.db"
     return node
 

@@ -77,7 +77,7 @@ def test_the_file_is_written_only_after_a_change(node: NodeWithHealthFile) -> No
 def test_the_previous_file_remains_until_the_store_is_read(node: NodeWithHealthFile) -> None:
     node.path.write_text("{}")
     lost = sample_reports.lost()
-    health = replace(lost.health, evaluated=False, evaluated_at=None, evaluated_wall=None)
+    health = replace(lost.health, evaluated=None)
     node.report = changed(lost, health=health, restored=False)
     restored: list[int] = []
     node.file.start(on_restored=lambda: restored.append(1))

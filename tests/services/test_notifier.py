@@ -20,6 +20,7 @@ from sample_windows import MAINTENANCE, window
 from servers import Inbox, http_inbox
 
 from gpumon.config.notifications_section import NotificationsSection
+from gpumon.model.instant import Now
 from gpumon.services.delivery import DeliveryError, post
 from gpumon.services.notifier import STORE_GRACE_SECONDS, Notifier
 from gpumon.services.senders import Delays
@@ -37,7 +38,7 @@ def in_maintenance(report: Report) -> Report:
 
 def unread(report: Report, *, uptime: float) -> Report:
     """Return the report of an agent that could not read its store."""
-    health = replace(report.health, evaluated_uptime=uptime)
+    health = replace(report.health, evaluated=Now(at=0.0, wall=0.0, uptime=uptime))
     node = replace(report.node, store_up=0.0)
     return changed(report, health=health, node=node, restored=False)
 

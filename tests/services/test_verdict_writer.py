@@ -16,7 +16,7 @@ from stores import StoringAgent, read, write
 from gpumon.clock import boot_clock
 from gpumon.health.node_health import ClearRequest, Pending
 from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
 from gpumon.model.records import AgentRun
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.report import Report
@@ -176,9 +176,9 @@ def test_a_pending_verdict_survives_a_restart(tmp_path: Path) -> None:
     """The time that a finding has lasted continues after a restart."""
     path = tmp_path / "gpumon.db"
     agent = VerdictWriterOnly(path)
-    at = boot_clock()
+    evaluated = Now(at=boot_clock(), wall=0.0, uptime=120.0)
     pending = {("ib_port_down", "mlx5_0/1"): Pending(OK, {WARN: 110.0, FAIL: 100.0}, 120.0, 240.0)}
-    health = replace(agent.monitor.latest.health, pending=pending, evaluated_at=at, evaluated_uptime=120.0)
+    health = replace(agent.monitor.latest.health, pending=pending, evaluated=evaluated)
     agent.monitor.latest = replace(agent.monitor.latest, health=health)
     agent.verdict_writer.put_pending()
     agent.stop()
@@ -195,7 +195,7 @@ def test_a_clearing_is_durable_before_its_answer(tmp_path: Path) -> None:
     agent = VerdictWriterOnly(path)
     agent.store_transitions(raised_transition("gpu_xid_critical"), raised_transition("gpu_lost"))
     latest = agent.monitor.latest
-    agent.monitor.latest = replace(latest, health=replace(latest.health, evaluated=True))
+    agent.monitor.latest = replace(latest, health=replace(latest.health, evaluated=Now(at=0.0, wall=0.0, uptime=0.0)))
     answer = agent.verdict_writer.clear(ClearRequest(check="gpu_xid_critical", note="board replaced"))
     turn_until(agent.loop, answer.done)
     assert answer.result().stored

@@ -363,7 +363,8 @@ def test_a_lost_gpu_is_evaluated_when_its_loss_is_read() -> None:
     before = reduce_all(StoredState(), Tick(), report=healthy())
     lost = snapshot(gpu_reading(0), lost_reading(1), gpu_reading(2), at=101.0)
     report = reduce_all(lost, report=before, at=101.0)
-    assert report.health.evaluated_uptime == 101.0
+    assert report.health.evaluated is not None
+    assert report.health.evaluated.uptime == 101.0
     assert "gpu_lost" in {check for check, _ in report.health.pending}
     assert reduce_all(lost, report=report, at=102.0).health is report.health
 

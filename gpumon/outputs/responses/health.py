@@ -71,8 +71,8 @@ class VerdictResponse(ResponseModel):
         While a repair is being verified, the action is none, so that automation does not repair in a loop.
         """
         health, repair, repaired_at = report.health, performed_repair(verdict, report.boot_id), None
-        if repair is not None and health.evaluated_wall is not None and health.evaluated_at is not None:
-            booted = health.evaluated_wall - health.evaluated_at
+        if repair is not None and health.evaluated is not None:
+            booted = health.evaluated.wall - health.evaluated.at
             after = verdict.reset_at or 0.0 if repair is Clearance.RESET else 0.0
             repaired_at = rfc3339(round(booted + after))
         return cls.recorded(
@@ -196,12 +196,12 @@ class HealthResponse(CurrentHealthResponse):
     @classmethod
     def from_report(cls, report: Report, boot: float) -> HealthResponse:
         """Return the response at the time `boot`, in seconds of CLOCK_BOOTTIME."""
-        health = report.health
+        health, evaluated = report.health, report.health.evaluated
         recent = reversed(health.history[-MAX_TRANSITIONS:])
         return cls(
             **dict(CurrentHealthResponse.current(report)),
-            evaluated=rfc3339(health.evaluated_wall),
-            evaluation_age_seconds=None if health.evaluated_at is None else round(boot - health.evaluated_at, 3),
+            evaluated=rfc3339(evaluated.wall) if evaluated else None,
+            evaluation_age_seconds=round(boot - evaluated.at, 3) if evaluated else None,
             maintenance=MaintenanceResponse.from_report(report),
             transitions=[TransitionResponse.from_transition(transition, report) for transition in recent],
         )

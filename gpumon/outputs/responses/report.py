@@ -188,7 +188,7 @@ class NodeResponse(ResponseModel):
         return cls(
             host=now.host,
             time=rfc3339(now.wall),
-            state=worst(node_problems, evaluated=report.health.evaluated),
+            state=worst(node_problems, evaluated=report.health.evaluated is not None),
             problems=[ProblemResponse.model_validate(problem) for problem in node_problems],
             notices=[NoticeResponse(subject=subject, message=text) for subject, text in report.notices.items()],
             simulated_profile=report.simulated,
