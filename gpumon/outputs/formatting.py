@@ -32,11 +32,6 @@ def size(count: float | None) -> str:
     return _scale(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
-def bandwidth(bytes_per_second: float | None) -> str:
-    """Format bytes per second in decimal units (kB/s, MB/s, ...), as nccl-tests prints them."""
-    return ABSENT if bytes_per_second is None else quantity(bytes_per_second, "bytes_per_second")
-
-
 def quantity(value: float, unit: str) -> str:
     """Format a measured value in decimal multiples of its unit (kB/s, GFLOP/s, ...)."""
     symbol = SYMBOLS.get(unit, f" {unit}")

@@ -51,20 +51,13 @@ class PlotSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleLine:
-    """A horizontal grid line with the text of its value."""
-
-    y: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     """The whole plot. Coordinates are units of the SVG view box, which is WIDTH by HEIGHT."""
 
     marks: tuple[Mark, ...]
     series: tuple[PlotSeries, ...]
-    ticks: tuple[ScaleLine, ...]
+    ticks: tuple[tuple[float, str], ...]
+    """Vertical position and value of each horizontal grid line."""
     first: str
     last: str
     size: str
@@ -117,10 +110,7 @@ def plot(runs: Sequence[Document]) -> Plot | None:
             ),
         ),
         series=tuple(_separate_labels([_series(name, points, top) for name, points in by_algorithm.items()])),
-        ticks=tuple(
-            ScaleLine(y=_y(top * part, top), text=quantity(top * part, newest.unit))
-            for part in (0.0, 0.25, 0.5, 0.75, 1.0)
-        ),
+        ticks=tuple((_y(top * part, top), quantity(top * part, newest.unit)) for part in (0.0, 0.25, 0.5, 0.75, 1.0)),
         first=ordered[0]["started"],
         last=ordered[-1]["started"],
         size=_kind(newest.run)[1],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import groupby
 
-from gpumon.outputs.formatting import bandwidth, duration, quantity, seconds_between, share
+from gpumon.outputs.formatting import duration, quantity, seconds_between, share
 from gpumon.outputs.probe_text import baseline_ratio, comparison, comparison_sentence, largest
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.locate import SLOW
@@ -116,6 +116,6 @@ def _cells(
         wrong, measured = sum(pair["wrong_elements"]), pair["bandwidth_bytes_per_second"]
         part = measured / usual
         tone = "down" if wrong else "erring" if part < SLOW else "ok"
-        title = f"{row_name} and {name}: {bandwidth(measured)}, {share(part)} of the median"
+        title = f"{row_name} and {name}: {quantity(measured, 'bytes_per_second')}, {share(part)} of the median"
         title += f", {wrong} wrong elements" if wrong else ""
         yield PairCell(text=f"{measured / 1e9:.3g}{'!' if wrong else ''}", tone=tone, title=title)
