@@ -183,7 +183,7 @@ class Services:
             address,
             runbooks,
             latest=self.latest,
-            write=self.persistence.write,
+            write=self.persistence.submit,
         )
 
 

@@ -80,7 +80,7 @@ class Persistence:
         """
         self._on_restored, self._on_reopened = on_restored, on_reopened
         self._writer.start()
-        self._loop.every(PRUNE_SECONDS, lambda: self.write(partial(prune, retention=self._retention, now=time.time())))
+        self._loop.every(PRUNE_SECONDS, lambda: self.submit(partial(prune, retention=self._retention, now=time.time())))
 
     def tick(self, *, everything: bool = False) -> None:
         """Store the GPUs, ports and time windows of the Report that have changed, or everything."""
@@ -126,31 +126,27 @@ class Persistence:
             parts.append(f"{left_out.total()} rows of {self._path} could not be read and are left out ({tables})")
         return ". ".join(parts) or None
 
-    def read(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Run a query in the store's thread, and return a future with its result or StoreError. Any thread may call."""
+    def submit(self, query: Callable[[sqlite3.Connection], T]) -> Future[T]:
+        """Run a query or a write in the store's thread. Return a future with its result or StoreError. Any thread."""
         return self._writer.submit(query)
-
-    def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Run a write in the store's thread. The caller is not notified of a failure. Any thread may call this."""
-        self._writer.submit(work)
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
         """Return a future with the stored events that match the query, the newest first, at most `query.limit`."""
-        return self.read(partial(error_events.find, query=query))
+        return self.submit(partial(error_events.find, query=query))
 
     def find_runs(self, query: RunQuery) -> Future[RunPage]:
         """Return a future with the stored probe runs that match the query, the newest first, at most `query.limit`."""
-        return self.read(partial(probe_runs.find, query=query))
+        return self.submit(partial(probe_runs.find, query=query))
 
     def record_change(self, entry: AuditEntry) -> None:
         """Log and store a request to change the agent's state or to start work. Any thread may call this."""
         words = {name: value for name, value in asdict(entry).items() if name != "wall" and value not in ("", None)}
         _audit_log.info("change requested", extra=words)
-        self.write(partial(records.put_audit_entry, entry=entry))
+        self.submit(partial(records.put_audit_entry, entry=entry))
 
     def find_changes(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
         """Return a future with the newest `limit` requests that `record_change` stored, the newest first."""
-        return self.read(partial(records.read_audit_entries, limit=limit))
+        return self.submit(partial(records.read_audit_entries, limit=limit))
 
     def _read_stored_state(self, store: Store) -> None:
         """Read the stored state and post it to the loop. Runs in the writer's thread."""

@@ -28,7 +28,7 @@ FAILING_SECONDS = 180.0
 """Seconds since the first of consecutive failed attempts after which a receiver is reported as failing."""
 Wanted = Mapping[str, SentAlert]
 """The alerts that fire now, by their labels as JSON text (SentAlert.key)."""
-Write = Callable[[Callable[[sqlite3.Connection], object]], None]
+Write = Callable[[Callable[[sqlite3.Connection], object]], object]
 """Runs a function in the store's thread."""
 MAX_ENDED = 500
 """Maximum number of ended alerts for a receiver that was not yet notified that they fired."""

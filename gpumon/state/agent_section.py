@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -138,10 +139,8 @@ def _maintenance_end(agent: AgentState, step: Step) -> float | None:
 def _count_by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
     if bus is None:
         return None
-    counts = {"nvidia": 0.0, "vfio-pci": 0.0, "none": 0.0}
-    for driver in bus.values():
-        counts[driver or "none"] = counts.get(driver or "none", 0.0) + 1
-    return counts
+    counts = Counter(driver or "none" for driver in bus.values())
+    return {"nvidia": 0.0, "vfio-pci": 0.0, "none": 0.0} | {driver: float(count) for driver, count in counts.items()}
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:

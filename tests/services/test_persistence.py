@@ -266,7 +266,7 @@ class AgentWithDeletedStore(StoringAgent):
         """Wait until the store can be written again and no write is missing."""
         turn_until(self.loop, lambda: self.persistence.error is None and self.persistence.writes.complete)
         self.persistence.tick()
-        last = self.persistence.read(error_events.read_position)
+        last = self.persistence.submit(error_events.read_position)
         turn_until(self.loop, last.done)
         assert last.result() == LogPosition("boot-1", 7)
 

@@ -172,7 +172,7 @@ def test_a_failing_store_gets_the_windows_when_it_recovers(agent: TimeWindowsOnl
 
     def is_stored() -> bool:
         agent.tick()
-        answer = agent.persistence.read(read_windows)
+        answer = agent.persistence.submit(read_windows)
         turn_until(agent.loop, answer.done)
         return answer.exception() is None and answer.result() == agent.reported_windows()
 
