@@ -17,9 +17,7 @@ from gpumon.clock import boot_clock
 _LAYOUT = struct.Struct("<QQd32s64s")  # sequence (odd while in a call), calls made, since, bus id, call
 SIZE = 4096
 AGAIN = " (again)"
-"""Suffix of the call name when the child looks up the handle of a GPU with a fault again. This lookup has the time
-limit of an ordinary call, not the longer one of a call that opens a GPU.
-"""
+"""Suffix of a call that looks up a GPU with a fault again, with the deadline of ordinary calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,7 @@ class ErrorEvent:
     """The newest kernel message."""
     fatal: bool | None = None
     historical: bool = False
-    """True if the error is from before the first start of the agent on this host: it is listed, but not counted, and
-    causes no alert.
-    """
+    """True if the error is from before the agent's first start on this host: it is not counted and causes no alert."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
     cancelled_wall: float | None = None

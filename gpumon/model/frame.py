@@ -14,9 +14,7 @@ from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
 
 SCHEMA = 11
-"""Version of the messages. Increase it with each change of a message, so that daemons and children of different
-versions do not exchange messages.
-"""
+"""Version of the messages, to increase with each change of one: other versions of a child are then refused."""
 
 LIMIT = 16 * 1024 * 1024
 """Maximum length of a line in bytes."""

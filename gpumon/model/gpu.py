@@ -37,9 +37,7 @@ MEMORY_V2 = 0x02000028
 MIB = 1 << 20
 
 FAULTS = ("lost", "missing", "reset_required", "no_permission", "stuck", "init_failed", "unknown")
-"""Reasons why a GPU is not `up`. The agent itself detects stuck and missing, NVML reports the others; `unknown` may
-be from either.
-"""
+"""Reasons why a GPU is not `up`: stuck and missing are from the agent, unknown from it or NVML, others from NVML."""
 
 CLOCK_EVENTS: Mapping[str, int] = {
     "idle": 0x001,

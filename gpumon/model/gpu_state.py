@@ -39,9 +39,7 @@ class GpuState:
     restored: bool = False
     """True if the uuid is from the store, because the driver has not reported it since the agent started."""
     reset_at: float | None = None
-    """Boot clock in seconds at which the agent last detected that the GPU's counters had restarted, because of a GPU
-    reset or a reload of the driver; None if never.
-    """
+    """Boot clock at which the GPU's counters last restarted, by a reset or a driver reload; None if never."""
     ecc_volatile: Mapping[str, float] | None = None
     """ECC errors since the last GPU reset, by "severity,location". They restart at 0; the exported counters do not."""
     links: Mapping[str, Nvlink] = field(default_factory=dict)
@@ -59,9 +57,7 @@ class GpuState:
     link_rates: Mapping[str, float] = field(default_factory=dict)
     """Traffic over NVLink and PCIe in bytes per second, by row of Gpu (`nvlink_receive_bytes_total`, ...)."""
     idle_since: float | None = None
-    """Boot clock since which only the agent's probe or no process uses the GPU; None while another process uses it or
-    if the GPU does not answer. A probe run may wait for a minimum idle time.
-    """
+    """Boot clock since which only the agent's probe or no process uses the GPU; None if not so, or without answer."""
     pids: tuple[int, ...] | None = None
     """Ids of processes that use the GPU, from NVML; None if unknown. For probe runs only; not exported."""
     pids_at: float | None = None

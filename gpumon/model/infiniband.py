@@ -23,9 +23,7 @@ ERRORS: Mapping[str, int] = {
     "excessive_buffer_overrun_errors": 4,
     "VL15_dropped": 16,
 }
-"""Width in bits of each error counter, by its file name in counters/. A counter that reaches its maximum stays there
-until it is reset.
-"""
+"""Width in bits of each error counter, by its file name in counters/. At its maximum a counter stays until a reset."""
 
 HARDWARE_ERRORS: Mapping[str, int] = {
     **dict.fromkeys(("out_of_buffer", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err"), 32),

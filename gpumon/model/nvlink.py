@@ -25,9 +25,7 @@ from gpumon.model.reading import (
 )
 
 ACTIVE, ASLEEP, WITHOUT_TRAFFIC = 1, 2, 3
-"""Link states that count as up. NVLinks enter the sleep state to save power. Driver 615 adds the last: the
-link is trained, but its traffic is disabled.
-"""
+"""Link states that count as up. ASLEEP saves power. WITHOUT_TRAFFIC (driver 615): trained, but traffic is disabled."""
 
 PEERS = {0: "gpu", 1: "npu", 2: "switch"}
 
@@ -60,9 +58,7 @@ class Nvlink:
     PREFIX: ClassVar[str] = "gpumon_nvlink_"
     LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid", "link")
     COUNT: ClassVar[Field] = Field("NVLINK_LINK_COUNT")
-    """NVML field with the number of NVLinks of the GPU. pynvml's constant for the maximum number is not used, because
-    its value differs between versions.
-    """
+    """NVML field with the GPU's number of NVLinks. pynvml's constant for the maximum differs between its versions."""
 
     up: float | None = reading(
         "1 if the NVLink is active or asleep.",
@@ -165,9 +161,7 @@ CHECKS = {
     "partition_assigned": RowCheck(12, 2, healthy=_TRUE),
     "fabric_manager_connected": RowCheck(14, 2, healthy=_TRUE),
 }
-"""Checks in the fabric health mask by name: bit position, width in bits, healthy value. The constants of pynvml 12.570
-have wrong widths.
-"""
+"""Checks in the fabric health mask: bit position, width, healthy value. The constants of pynvml 12.570 are wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

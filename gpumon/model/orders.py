@@ -14,9 +14,7 @@ if TYPE_CHECKING:  # a child does not load the module, to save memory
     from typing_extensions import Self
 
 EXIT_MISMATCH = 18
-"""Exit code of a sampler whose NVML library does not match the kernel module. Only a new process can load another
-version of the library.
-"""
+"""Exit code if the NVML library does not match the kernel module: only a new process can load another version."""
 
 INDEX_PREFIX = "index "
 """Prefix of a name such as "index 4", which replaces the bus id of a GPU if the bus id could not be looked up."""

@@ -279,9 +279,7 @@ class Row:
     note: str = ""
     """Text for the reference page: which GPUs provide the metric, and what to be careful about."""
     detail: bool | tuple[str, ...] = False
-    """True if the metric is exported only with detailed metrics. A tuple lists the label values whose series are
-    exported only with detailed metrics.
-    """
+    """Whether the metric, or which of its label values, is exported only with detailed metrics."""
     unread: bool = False
     """True if no check, probe or other page uses what `detail` names: without detailed metrics it is not read."""
     page: Page = METRICS

@@ -82,9 +82,7 @@ class StoredGpu:
     gsp: str = ""
     nvlinks: int | None = None
     energy: float | None = None
-    """The driver's energy counter in joules, at the last reading. A much lower value later in the same boot shows that
-    the GPU was reset.
-    """
+    """The driver's energy counter in joules at the last reading. A much lower value in the same boot shows a reset."""
     lanes: float | None = None
     """Highest number of PCIe lanes that the GPU had at this address, or the number that the operator accepted."""
     lanes_accepted: bool = False
@@ -151,9 +149,7 @@ class Count(NamedTuple):
     total: float
     raw: float | None
     fallen: float | None = None
-    """Raw value below `raw` that was read after it, because the counter restarted or the reading was wrong. A later
-    value must confirm it. None if there is none.
-    """
+    """Value below `raw` that was read after it, by a restart or an error, which a later value must confirm; or None."""
     fallen_at: float = 0.0
     """Time at which `fallen` was first read, as Now.uptime."""
 

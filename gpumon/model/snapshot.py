@@ -70,9 +70,7 @@ class GpuReading:
     watched: float = 0.0
     """Seconds since the last reading of this GPU, which `increments` cover; 0 after a gap in the readings."""
     increments: Increments = field(default_factory=dict)
-    """For each integral that the sampler computes, its increase since the last reading of this GPU, by attribute of
-    Gpu.
-    """
+    """Increase, since the last reading, of each integral that the sampler computes, by attribute of Gpu."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +221,7 @@ class HostSnapshot(Frame):
 
     ended_at: float
     values: Mapping[str, Frame | None] = field(default_factory=dict)
-    """Value of each reader that had its turn, by its name; None if it is quarantined or failed. HostState has the last
-    value of each.
-    """
+    """Value of each reader that had its turn, by its name; None if it is quarantined or failed."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Text that describes what a reader could not read in its last turn, by name of the reader."""
     denied: tuple[str, ...] = ()

@@ -25,9 +25,7 @@ log = logging.getLogger("gpumon.supervisor")
 WAITING = frozenset("SD")
 """States of a waiting process. Such a process is neither runnable (R) nor stopped (T)."""
 STOPPED = "T"
-"""Process state after a stop signal. The calls of a stopped child do not become late. A child that stays stopped
-is replaced because it sends no frames.
-"""
+"""Process state after a stop signal. Calls of a stopped child do not become late; it is replaced as silent."""
 MAX_STEP_SECONDS = 1.0
 """Maximum seconds that one inspection adds to a waiting time. If more time has passed, the daemon itself was paused."""
 

@@ -50,9 +50,7 @@ def ambient() -> Iterator[None]:
 
 
 PYTHON = (sys.executable, "-I")
-"""Start of the command line of a child in Python. Without -I the child would import modules from the working directory,
-perhaps as root.
-"""
+"""Start of a child's command line. Without -I Python would import from the working directory, perhaps as root."""
 REAP_INTERVAL = 0.2
 """Seconds between two attempts to reap a child on a kernel without pidfd."""
 
@@ -267,35 +265,25 @@ class Deadlines:
     call: float = 2.0
     """Maximum time of one call, except the calls that `opening` is for."""
     opening: float = 60.0
-    """Maximum time to initialise NVML, or to look up the handle of a GPU for the first time. Without persistence mode,
-    opening a GPU takes 1 to 3 s.
-    """
+    """Maximum time to initialise NVML or to open a GPU, which takes 1 to 3 s without persistence mode."""
     silence: float = 90.0
-    """Maximum time without a frame (one line with a message) while the child is stopped or in no call. It exceeds the
-    longest pause of a sampler, a poll interval of 60 s.
-    """
+    """Maximum time without a frame while stopped or in no call. It exceeds the longest poll interval, 60 s."""
     grace: float = 3.0
     """Maximum time that a child may take to close the driver and end after END was sent. It is killed after that."""
     kill: float = 2.0
-    """Time after SIGKILL until a child that has not ended counts as abandoned. An abandoned child is blocked in the
-    kernel, where no signal reaches it.
-    """
+    """Time after SIGKILL until a child that still runs, because it is blocked in the kernel, counts as abandoned."""
     first_restart: float = 0.5
     """Delay of the restart after the first crash. The delay doubles with each further crash."""
     last_restart: float = 30.0
     """Maximum delay of a restart."""
     steady: float = 60.0
-    """If a child was older than this when it ended, the next restart delay is `first_restart` again: its end is a new
-    fault.
-    """
+    """If a child was older than this when it ended, its end is a new fault: the delay is `first_restart` again."""
     gave_up: float | None = 600.0
     """Delay of the next start while too many children are abandoned; None to wait until one of them has ended."""
     first_trial: float = 5.0
     """Delay of the first trial of a quarantined subject."""
     early_trial: float | None = 10.0
-    """Interval between trials of a subject that has been quarantined for less than `early` seconds. None if the
-    interval doubles with each trial, up to `late_trial`.
-    """
+    """Interval of trials in the first `early` seconds; None if it doubles with each trial, up to `late_trial`."""
     early: float = 600.0
     late_trial: float = 60.0
     """Maximum interval between trials."""

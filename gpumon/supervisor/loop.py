@@ -49,9 +49,7 @@ class Loop:
         self._posted: deque[Callback] = deque()
         self._stopping = False
         self._logged: set[str] = set()
-        """Code locations whose exceptions were logged. An exception is logged once per location, because a callback may
-        fail every second.
-        """
+        """Code locations whose exceptions were logged: once each, because a callback may fail every second."""
         wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.watch(wake_reader, lambda: _drain(wake_reader))
 

@@ -28,9 +28,7 @@ SAMPLER = ChildProgram(
     name="sampler", module="gpumon.collectors.sampler", deadlines=Deadlines(), max_abandoned=3, max_crashes=2
 )
 MAX_EVENT_FAILURES = 3
-"""Number of hangs and crashes in the NVML event set after which the sampler runs without events. It still reads the
-GPUs.
-"""
+"""Number of hangs and crashes in the NVML event set after which the sampler reads the GPUs without events."""
 
 
 class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
@@ -52,9 +50,7 @@ class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
         super().__init__(loop, orders, on_message=on_message, on_state=on_state, program=program)
         self._on_error = on_error
         self._answering: dict[str, None] = {}
-        """Bus ids of GPUs, sorted by the time of the last snapshot that contains the GPU. GPUs that did not answer in
-        that snapshot are left out.
-        """
+        """Bus ids of GPUs that answered in the last snapshot that has them, sorted by the time of that snapshot."""
         self._hang = ""
         self._starts = 0
         self._event_failures = 0

@@ -23,9 +23,7 @@ from gpumon.supervisor.exec_shim import PR_SET_PDEATHSIG
 from gpumon.supervisor.process_tree import become_subreaper, descendants
 
 PATIENCE = 2.0
-"""Maximum seconds to wait for processes after SIGKILL. A process that remains is blocked in the kernel or belongs to
-another user.
-"""
+"""Maximum seconds to wait for processes after SIGKILL. One that remains is blocked, or belongs to another user."""
 POLL_INTERVAL = 0.02
 
 

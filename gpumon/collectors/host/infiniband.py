@@ -32,14 +32,10 @@ log = logging.getLogger("gpumon.collectors.host")
 
 CLASS = "class/infiniband"
 MAX_PORTS = MAX_SERIES["ports"]
-"""Max number of ports that are read, in the order of their names. It limits the number of time series of a host that
-has one port for each virtual machine.
-"""
+"""Max number of ports that are read, in the order of their names: a host may have one for each virtual machine."""
 
 AFTER_POLLS = 5
-"""Number of polls, 15 s apart, after which the patterns are compared with the adapters. By then all adapters are
-present, even after a boot.
-"""
+"""Number of polls, 15 s apart, after which the patterns are compared with the adapters, which are all present then."""
 WORD = 4
 """Bytes in one unit of the counters port_rcv_data and port_xmit_data."""
 _COUNTERS = frozenset({*ERRORS, "port_rcv_data", "port_xmit_data", "link_downed"})

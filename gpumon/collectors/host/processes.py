@@ -42,9 +42,7 @@ _DRIVER = re.compile(r"os_(?:acquire|wait|delay|schedule)|_*nv(?:idia|kms|link|_
 _NOT_DRIVER = re.compile(
     r"_*fuse_|request_wait_answer|rpc_|nfs|handle_userfault|folio_|wait_on_page|io_schedule|filemap_|ptlrpc_|cl_|osc_|ll_"
 )
-"""_NOT_DRIVER matches kernel functions of file systems, _DRIVER those of NVIDIA's driver. They are compared with
-/proc/PID/wchan if the kernel stack cannot be read.
-"""
+"""Kernel functions of NVIDIA's driver and of file systems, for /proc/PID/wchan if the kernel stack cannot be read."""
 
 
 class _Stat(NamedTuple):

@@ -206,9 +206,7 @@ class HostReader:
     name: str
     """Name of the reader in metrics (label `collector`), notices and quarantine."""
     read: ReadFunction | type[ReadFunction]
-    """Function that returns what it has read: a frozen dataclass that is a Frame. If it must keep data between turns,
-    a class whose instances are such functions.
-    """
+    """Function that returns what it has read; a class of such functions if it must keep data between turns."""
     interval: float
     """Seconds between two turns."""
 

@@ -31,9 +31,7 @@ HIERARCHIES = ("fs/cgroup", "fs/cgroup/systemd", "fs/cgroup/unified")
 """Root folders of cgroup version 2, version 1 and hybrid, relative to sysfs."""
 
 BY_HAND = frozenset({UNITS["imex_up"]})
-"""Units that are not reported while they are stopped and disabled. IMEX may run in pods, or a scheduler may start IMEX
-for a job.
-"""
+"""Units that are not reported while stopped and disabled: IMEX may run in pods, or a scheduler may start it."""
 _WANTED = (".wants", ".requires")
 """Suffixes of folders with links to units. With multi-user.target, systemd starts those in multi-user.target.wants."""
 

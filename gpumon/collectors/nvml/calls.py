@@ -238,6 +238,4 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "ComputeRunningProcesses": _processes("Compute"),
     "GraphicsRunningProcesses": _processes("Graphics"),
 }
-"""gpumon's own getters, by the name that metric tables use. For any other name, the getter is pynvml's function
-`nvmlDeviceGet<name>`.
-"""
+"""gpumon's own getters, by the name in metric tables. Any other name means pynvml's `nvmlDeviceGet<name>`."""

@@ -72,9 +72,7 @@ class Device:
         self.denied: set[str] = set()
         """Names of metrics, or groups of metrics, whose last query failed with "no permission"."""
         self.missed: set[Tier] = set()
-        """Tiers (poll intervals) whose last reading had errors. ONCE and RARE are then read again with the next
-        SLOW.
-        """
+        """Tiers whose last reading had errors. ONCE and RARE are then read again with the next SLOW."""
         self.plausibility = PlausibilityFilter(bus_id, self.count)
 
     def instance(self, handle: Any) -> Device:

@@ -36,9 +36,7 @@ METRICS: Mapping[str, int] = {
 RATES = frozenset({"PCIE_TX_PER_SEC", "PCIE_RX_PER_SEC"})
 """GPM metrics whose unit is MiB per second."""
 FULL, ROUNDING = 100.0, 1.0
-"""Percentages above FULL, but at most FULL + ROUNDING, are set to FULL. They occur because the engines of a GPU are not
-sampled at exactly the same moment.
-"""
+"""Percentages above FULL by at most ROUNDING are set to FULL: engines are not sampled at the same moment."""
 
 MIN_ZEROS = 3
 """Polls in a row after which zeros of all engines are wrong: the utilization may lag behind the end of a kernel."""

@@ -177,21 +177,13 @@ class GpuReader:
 
 
 SLOW_SECONDS = 0.5
-"""Seconds after which the reading of a GPU in a poll is interrupted, and continued in a later poll, so that other GPUs
-do not wait.
-"""
+"""Seconds after which a reading is interrupted, and continued in a later poll, so that other GPUs do not wait."""
 FAST_TURNS = 2.5
-"""Factor by which the fast tier may take longer than other tiers before it is interrupted, because a GPU is reported
-only when the fast tier is complete.
-"""
+"""Factor by which the fast tier may take longer: a GPU is reported only when its fast tier is complete."""
 CALL_SECONDS = 1e-3
-"""A turn is interrupted only after a step that took more than this number of seconds. A step is the driver calls of a
-reading between two yields.
-"""
+"""A turn is interrupted only after a step (the driver calls between two yields) that took more than these seconds."""
 ASLEEP_SECONDS = 5.0
-"""Max seconds of a step that counts as part of its turn. A longer step means that the host was suspended or the child
-was stopped, because the daemon kills a child whose driver call takes that long.
-"""
+"""Max seconds of a step that counts as part of its turn. In a longer one, host or child was suspended."""
 ALL_TIERS = (SLOW, RARE, FAST, ONCE)
 """Tiers that are due for a GPU that was just opened. They are sorted by LAST and read from the end: first ONCE, then
 FAST, RARE and SLOW. SLOW comes last because it needs the number of links, which ONCE and RARE read.

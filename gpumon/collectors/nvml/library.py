@@ -43,9 +43,7 @@ UNSUPPORTED = frozenset(
         DEPRECATED,
     }
 )
-"""Error codes of calls that this GPU or driver does not support. Such a call is not repeated until the GPU is reopened
-or its capabilities change.
-"""
+"""Error codes of unsupported calls. They are not repeated until the GPU is reopened or its capabilities change."""
 
 TOO_NEW = frozenset({FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
 """Error codes that an older driver returns for a newer function or a newer version of a struct."""

@@ -32,9 +32,7 @@ REOPEN_SECONDS = 5.0
 """Seconds until a GPU that could not be opened or read is opened again."""
 
 CLOSE_SECONDS = 0.25
-"""While NodePoll.watching is set, the slow tier is read at every poll if its last reading took less than this number of
-seconds; otherwise it is read at its usual interval.
-"""
+"""While NodePoll.watching is set, each poll reads the slow tier if its last reading took less than these seconds."""
 
 PARTIAL_SECONDS = 1.0
 """Seconds after which a poll in progress passes the GPUs that it has read to the callback `partial` of NodePoll."""
