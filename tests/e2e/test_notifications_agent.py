@@ -90,7 +90,7 @@ def test_no_resolved_is_sent_while_the_gpu_is_lost(
         eventually(lambda: agent.post("/api/v1/clear?check=gpu_lost&note=reseated")[0] == 200)
         # A GPU that was lost before the first start has another uuid from now on.
         eventually(lambda: all("resolved" in each for each in stack.notified_by_labels("GpuLost").values()))
-        eventually(lambda: stack.notifications_of("GpumonDown").count("resolved") == 3)
+        eventually(lambda: stack.notifications_of("GpumonDown")[-1] == "resolved")  # once more if a start was slow
         by_labels = stack.notified_by_labels("GpuLost")
         assert all(statuses == ["firing", "resolved"] for statuses in by_labels.values()), by_labels
         assert len(by_labels) <= (2 if before == LOST else 1), by_labels
