@@ -166,23 +166,19 @@ class PeerReader:
         return bool(peers)
 
     def _peer(self, link: int) -> NvlinkPeer | None:
-        values = {}
-        for name, row in rows(NvlinkPeer).items():
+        values: dict[str, str | None] = {}
+        sources = {name: row.source for name, row in rows(NvlinkPeer).items() if isinstance(row.source, LinkCall)}
+        for name, source in sources.items():
             try:
-                values[name] = self._word(row.source, link)
+                value = self._device.call(Call(source.name, (link,)), may_become_supported=True)
             except NvmlError as error:
                 if error.code not in UNSUPPORTED:
                     return None
+                continue
+            value = value if source.attribute is None else getattr(value, source.attribute)
+            # A switch that is not a PCI function of this host has an address of all ones.
+            values[name] = source.words.get(value) if source.words else bus_id.parse_bus_id(words("", value))
         return NvlinkPeer(**values) if any(values.values()) else None
-
-    def _word(self, source: Source, link: int) -> str | None:
-        if not isinstance(source, LinkCall):
-            return None
-        value = self._device.call(Call(source.name, (link,)), may_become_supported=True)
-        if source.attribute is not None:
-            value = getattr(value, source.attribute)
-        # A switch that is not a PCI function of this host has an address of all ones.
-        return source.words.get(value) if source.words is not None else bus_id.parse_bus_id(words("", value))
 
 
 CAPABILITIES = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3}
