@@ -114,7 +114,7 @@ class EventRecorder:
         self._position = stored.position
         self._add(self._watch.resume(stored.position))
         self._begin()
-        self._record_position()
+        self._record(at_once=True)
 
     def add_nvml_event(self, xid: ErrorObservation) -> None:
         """Add an Xid of NVML, after its line in the kernel log, which also has the actual Xid of code 999."""
@@ -134,7 +134,7 @@ class EventRecorder:
         textless, self._textless = self._textless, []
         self._add(textless)
         self._in_flight = False  # the store writes in order, so an earlier batch is stored before the one submitted now
-        self._record(even_if_unchanged=self._has_moved())
+        self._record(at_once=True)
         self._watch.close()
 
     # The kernel log
@@ -167,14 +167,7 @@ class EventRecorder:
         self._counted = {
             event: count for event, count in self._counted.items() if event in continuing or event in self._changed
         }
-        self._record_position()
-
-    def _record_position(self) -> None:
-        if self._has_moved():
-            self._record(even_if_unchanged=True)
-
-    def _has_moved(self) -> bool:
-        return self._watch.position not in (None, self._position)
+        self._record(at_once=True)
 
     # From observations to recorded events
 
@@ -189,7 +182,7 @@ class EventRecorder:
         certain = tuple(each for each in map(self._with_uuid, certain) if not self._is_own(each))
         events = [self._grouper.add(observation) for observation in certain]
         self._changed |= {event.id: event for event in events}
-        self._record_soon()
+        self._record()
         for each in certain:
             is_logged_xid = each.source == KMSG and each.kind == XID and not each.historical
             if is_logged_xid and boot_clock() - each.at < RECENT_SECONDS:
@@ -225,24 +218,19 @@ class EventRecorder:
             return replace(observation, uuid=gpu.uuid)
         return replace(observation, uuid=stored.uuid) if stored is not None else observation
 
-    def _record_soon(self) -> None:
-        """Record a new event at once, and a changed one after UPDATE_SECONDS, with its further changes."""
-        if self._changed.keys() - self._counted.keys():
-            self._record()
-        elif self._changed and not self._update_scheduled:
-            self._update_scheduled = True
-            self._loop.call_after(UPDATE_SECONDS, self._update)
+    def _record(self, *, at_once: bool = False) -> None:
+        """Submit the changed events and the log position to the store, as one batch.
 
-    def _update(self) -> None:
-        self._update_scheduled = False
-        self._record()
-
-    def _record(self, *, even_if_unchanged: bool = False) -> None:
-        """Submit all changed events and the log position to the store, unless an earlier batch is being stored.
-
-        The end of that batch submits the changes of its time.
+        If no event is new, wait UPDATE_SECONDS for further changes, unless `at_once`. Do nothing while an earlier batch
+        is being stored, whose end calls this method again.
         """
-        if self._in_flight or not (self._changed or even_if_unchanged):
+        has_moved = self._watch.position not in (None, self._position)
+        if self._in_flight or not (self._changed or (at_once and has_moved)):
+            return
+        if not at_once and self._changed.keys() <= self._counted.keys():
+            if not self._update_scheduled:
+                self._update_scheduled = True
+                self._loop.call_after(UPDATE_SECONDS, self._update)
             return
         events, self._changed = self._changed.values(), {}
         changes = tuple(
@@ -258,4 +246,8 @@ class EventRecorder:
 
     def _settle(self, _: object) -> None:
         self._in_flight = False
-        self._record_soon()
+        self._record()
+
+    def _update(self) -> None:
+        self._update_scheduled = False
+        self._record(at_once=True)

@@ -75,12 +75,12 @@ class WriteBehind:
     def record(
         self,
         write: Callable[[sqlite3.Connection], object],
-        message: DurableMessage | None,
+        message: DurableMessage | None = None,
         on_done: OnDone = lambda _: None,
         *,
         required: bool = False,
     ) -> None:
-        """Write to the store, then publish the message to the Report and call `on_done` with None.
+        """Write to the store, then publish the message, if any, to the Report and call `on_done` with None.
 
         If the write fails or takes longer than PATIENCE_SECONDS, publish the message nevertheless, and call `on_done`
         with the error. If the write is `required`, wait for its end, and do not publish the message if it failed.
@@ -88,22 +88,27 @@ class WriteBehind:
         waiting = True
         self._in_flight += 1
 
-        def settle(error: StoreError | None) -> None:
+        def settle(answer: Future[object] | None) -> None:
+            """`answer`: that of the ended write; None if the write is late."""
             nonlocal waiting
-            if waiting:
+            error: Any = self._writer.late() if answer is None else answer.exception()
+            if answer is not None and error is not None:
+                if self.complete:
+                    words = {"error": str(error)}
+                    log.error("a write failed: it is repeated when the store can be written", extra=words)
+                self.complete = False
+            if waiting and not (required and answer is None):
                 waiting = False
                 late.cancel()
                 self._in_flight -= 1
                 if message is not None and not (required and error):
                     self._publish(message)
                 on_done(error)
+            if error is None:
+                self.rewrite()
 
-        def give_up() -> None:
-            if not required:
-                settle(self._writer.late())
-
-        late = self._loop.call_after(PATIENCE_SECONDS, give_up)
-        self._submit(write, settle)
+        late = self._loop.call_after(PATIENCE_SECONDS, lambda: settle(None))
+        self._writer.submit(write).add_done_callback(lambda answer: self._loop.post(lambda: settle(answer)))
 
     def record_result(self, result: ProbeResult) -> None:
         """Store the result of a probe run, then publish it."""
@@ -122,7 +127,7 @@ class WriteBehind:
         due = {key: row for key, row in keyed.items() if everything or _is_due(table, stored.get(key), row)}
         if due:
             stored.update(due)
-            self._submit(lambda connection: table.put(connection, due.values()))
+            self.record(lambda connection: table.put(connection, due.values()))
 
     # Writes after a failure
 
@@ -157,22 +162,7 @@ class WriteBehind:
             return
         self.complete = True
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}
-        self._submit(lambda connection: _write_report(connection, report, rows))
-
-    def _submit(self, write: Callable[[sqlite3.Connection], object], on_done: OnDone = lambda _: None) -> None:
-        def end(answer: Future[object]) -> None:
-            error: Any = answer.exception()
-            if error is not None:
-                if self.complete:
-                    log.error(
-                        "a write failed: it is repeated when the store can be written", extra={"error": str(error)}
-                    )
-                self.complete = False
-            on_done(error)
-            if error is None:
-                self.rewrite()
-
-        self._writer.submit(write).add_done_callback(lambda answer: self._loop.post(lambda: end(answer)))
+        self.record(lambda connection: _write_report(connection, report, rows))
 
 
 def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:

@@ -7,7 +7,7 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,14 +105,16 @@ class StoreWriter:
         ended = False
         while not ended:
             if self._store is None and boot_clock() >= self._retry_at:
-                self._attempt(self._open)
+                with self._attempt():
+                    self._open()
             timeout = max(0.0, self._retry_at - boot_clock()) if self._store is None else None
             with contextlib.suppress(queue.Empty):
                 job = self._queue.get(timeout=timeout)
                 ended = job is None
                 if job is not None:
-                    self._process(job)
-        self._attempt(self._close)
+                    self._process(*job)
+        with self._attempt():
+            self._close()
 
     def _open(self) -> None:
         store = Store.open(self.path)
@@ -140,46 +142,39 @@ class StoreWriter:
             unless_writable.pop_all()
         self._store = store
 
-    def _process(self, job: _Job) -> None:
-        work, answer = job
-        store = self._store
-        if store is None:
-            error: StoreError | None = self._error or StoreError(self.path, "it is not open", "try again")
-        else:
-
-            def execute() -> None:
-                with store.writing() as connection:
-                    result = work(connection)
-                store.prove_in_place()  # after the commit: the rows are in the file that the next agent opens
-                answer.set_result(result)
-
-            error = self._attempt(execute)
-        if error is not None:
-            answer.set_exception(error)
-            with contextlib.suppress(StoreError):
-                self._close()
+    def _process(self, work: Callable[[sqlite3.Connection], T], answer: Future[T]) -> None:
+        if self._store is None:
+            answer.set_exception(self._error or StoreError(self.path, "it is not open", "try again"))
+            return
+        with self._attempt(answer):
+            with self._store.writing() as connection:
+                result = work(connection)
+            self._store.prove_in_place()  # after the commit: the rows are in the file that the next agent opens
+            answer.set_result(result)
 
     def _close(self) -> None:
         store, self._store = self._store, None
         if store is not None:
             store.close()
 
-    def _attempt(self, action: Callable[[], None]) -> StoreError | None:
-        """Run `action`. If it fails, log and return the error, and set when the store may be opened again."""
+    @contextlib.contextmanager
+    def _attempt(self, answer: Future[Any] | None = None) -> Iterator[None]:
+        """Log a failure of the block, give it to `answer`, close the store, and set when it may be opened again."""
         self._busy_since = boot_clock()
         try:
-            action()
-        except StoreError as error:
-            if self._error is None or self._error.problem != error.problem:
+            yield
+        except Exception as error:  # a defect in one job must not end the thread
+            if not isinstance(error, StoreError):
+                log.exception("a job of the store failed: report this bug")
+                error = StoreError(self.path, f"it failed ({error!r})", "report it")
+            elif self._error is None or self._error.problem != error.problem:
                 log.error("the store cannot be written", extra={"error": str(error)})  # noqa: TRY400 - the operator's, not ours
             self._error = error
-        except Exception as error:  # a defect in one job must not end the thread
-            log.exception("a job of the store failed: report this bug")
-            self._error = StoreError(self.path, f"it failed ({error!r})", "report it")
-        else:
-            return None
+            self._retry_at = boot_clock() + self._delay
+            self._delay = min(2 * self._delay, self._back_off[1])
+            if answer is not None:
+                answer.set_exception(error)
+            with contextlib.suppress(StoreError):
+                self._close()
         finally:
             self._busy_since = None
-        self._retry_at = boot_clock() + self._delay
-        self._delay = min(2 * self._delay, self._back_off[1])
-        return self._error
