@@ -98,7 +98,7 @@ class Services:
             PROBES,
             ProbeHost(self.loop, probe_settings(configuration), self.latest, self.samplers.watch),
             publish=take,
-            store=writes.record_result,
+            store=writes.record,
             record=RunRecord(store.path.with_name(store.path.name + RUN_RECORD)),
         )
         self.schedule = ProbeScheduler(self.loop, self.probe, timetables(configuration))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -17,7 +16,6 @@ from gpumon.state.messages import ErrorChanges, VerdictTransitions
 from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.section import ReducerSettings
-from gpumon.store import error_events, verdicts
 from gpumon.store.records import Retention
 from gpumon.store.store import Store
 from gpumon.supervisor.loop import Loop
@@ -55,11 +53,10 @@ class StoringAgent:
     def store_transitions(self, *transitions: VerdictTransition) -> bool:
         """Return whether the transitions are stored; they take effect in any case."""
         results: list[object] = []
-        write, message = partial(verdicts.record, transitions=transitions), VerdictTransitions(transitions=transitions)
-        self.persistence.writes.record(write, message, results.append)
+        self.persistence.writes.record(VerdictTransitions(transitions=transitions), results.append)
         turn_until(self.loop, lambda: bool(results))
         return results[0] is None
 
     def store_errors(self, *changes: ErrorChange) -> None:
         """Begin to store these changes of error events."""
-        self.persistence.writes.record(partial(error_events.record, changes=changes), ErrorChanges(changes=changes))
+        self.persistence.writes.record(ErrorChanges(changes=changes))

@@ -223,7 +223,7 @@ class World:
 
     def record_result(self, result: ProbeResult) -> None:
         """Record the result of a run of the probe, or of a skipped one."""
-        self._services.persistence.writes.record_result(result)
+        self._services.persistence.writes.record(result)
 
     def hold(self, seconds: float) -> None:
         """Hold the probe, as by `gpumon probe hold`."""

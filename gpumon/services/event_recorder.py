@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from gpumon.clock import boot_clock
@@ -27,7 +26,6 @@ from gpumon.services.write_behind import PATIENCE_SECONDS, WriteBehind
 from gpumon.state.event_grouping import EventGrouper
 from gpumon.state.messages import ErrorChanges, StoredState
 from gpumon.state.report import Report
-from gpumon.store import error_events
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.services.event_recorder")
@@ -240,9 +238,7 @@ class EventRecorder:
         self._counted |= {change.event.id: change.event.count for change in changes}
         self._position = self._watch.position
         self._in_flight = True
-        message = ErrorChanges(changes=changes, position=self._position)
-        write = partial(error_events.record, changes=changes, position=self._position)
-        self._writes.record(write, message, self._settle)
+        self._writes.record(ErrorChanges(changes=changes, position=self._position), self._settle)
 
     def _settle(self, _: object) -> None:
         self._in_flight = False

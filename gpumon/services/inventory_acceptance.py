@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from gpumon.services.write_behind import WriteBehind
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance
 from gpumon.state.report import Report
-from gpumon.store import records
 from gpumon.store.store_error import StoreError
 from gpumon.supervisor.loop import Loop
 
@@ -39,11 +37,6 @@ def accept_inventory(
             return
         accepted = acceptance(report, parts)
 
-        def store(connection: sqlite3.Connection) -> None:
-            records.accept_gpus(connection, accepted.count, accepted.gone)
-            records.accept_lanes(connection, accepted.lanes)
-            records.accept_ports(connection, accepted.ports, accepted.slow)
-
         def settle(error: StoreError | None) -> None:
             if error is not None:
                 problem = f"It cannot be stored: {error.problem}."
@@ -61,7 +54,7 @@ def accept_inventory(
             )
             answer.set_result(RequestResult())
 
-        writes.record(store, accepted, settle, required=True)
+        writes.record(accepted, settle, required=True)
 
     return loop.request(accept)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,7 @@ from functools import partial
 from gpumon.health.node_health import ClearRequest, ClearResult, pending_to_store, requested_clearance
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
-from gpumon.services.write_behind import OnDone, WriteBehind
+from gpumon.services.write_behind import WriteBehind
 from gpumon.state.messages import VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.store import verdicts
@@ -64,7 +64,7 @@ class VerdictWriter:
         due = self._latest().health.due
         if due and not self._in_flight and not self._stopping:
             self._in_flight = True
-            self._record(due, lambda _: self._settle())
+            self._writes.record(VerdictTransitions(transitions=due), lambda _: self._settle())
 
     def clear(self, request: ClearRequest) -> Future[ClearResult]:
         """Clear the verdicts that match the request. Any thread may call this.
@@ -112,11 +112,8 @@ class VerdictWriter:
             note=request.note,
             muted=report.maintenance is not None,
         )
-        self._record([clear(verdict=verdict) for verdict in result.cleared], settle)
-
-    def _record(self, transitions: Sequence[VerdictTransition], on_done: OnDone) -> None:
-        message = VerdictTransitions(transitions=tuple(transitions))
-        self._writes.record(partial(verdicts.record, transitions=message.transitions), message, on_done)
+        transitions = tuple(clear(verdict=verdict) for verdict in result.cleared)
+        self._writes.record(VerdictTransitions(transitions=transitions), settle)
 
 
 _STOPPING = ClearResult(error="The agent is stopping.")

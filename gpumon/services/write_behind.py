@@ -40,6 +40,7 @@ MAX_AGENT_RUNS = 50
 OnDone = Callable[[StoreError | None], None]
 """Function that is called when a write has ended, with the error if it failed or is late."""
 DurableMessage = Acceptance | ErrorChanges | ProbeResult | StoredState | VerdictTransitions
+Write = Callable[[sqlite3.Connection], object]
 
 
 class WriteBehind:
@@ -74,13 +75,15 @@ class WriteBehind:
 
     def record(
         self,
-        write: Callable[[sqlite3.Connection], object],
-        message: DurableMessage | None = None,
+        message: DurableMessage | None,
         on_done: OnDone = lambda _: None,
         *,
+        write: Write | None = None,
         required: bool = False,
     ) -> None:
-        """Write to the store, then publish the message, if any, to the Report and call `on_done` with None.
+        """Write a message to the store, then publish it to the Report and call `on_done` with None.
+
+        If the message is None, only call `write`.
 
         If the write fails or takes longer than PATIENCE_SECONDS, publish the message nevertheless, and call `on_done`
         with the error. If the write is `required`, wait for its end, and do not publish the message if it failed.
@@ -108,11 +111,8 @@ class WriteBehind:
                 self.rewrite()
 
         late = self._loop.call_after(PATIENCE_SECONDS, lambda: settle(None))
-        self._writer.submit(write).add_done_callback(lambda answer: self._loop.post(lambda: settle(answer)))
-
-    def record_result(self, result: ProbeResult) -> None:
-        """Store the result of a probe run, then publish it."""
-        self.record(partial(probe_runs.record, result=result), result)
+        work = write or partial(_WRITES[type(message)], message=message)
+        self._writer.submit(work).add_done_callback(lambda answer: self._loop.post(lambda: settle(answer)))
 
     # Rows that are copied from the Report
 
@@ -127,7 +127,7 @@ class WriteBehind:
         due = {key: row for key, row in keyed.items() if everything or _is_due(table, stored.get(key), row)}
         if due:
             stored.update(due)
-            self.record(lambda connection: table.put(connection, due.values()))
+            self.record(None, write=lambda connection: table.put(connection, due.values()))
 
     # Writes after a failure
 
@@ -162,7 +162,22 @@ class WriteBehind:
             return
         self.complete = True
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}
-        self.record(lambda connection: _write_report(connection, report, rows))
+        self.record(None, write=lambda connection: _write_report(connection, report, rows))
+
+
+def _accept(connection: sqlite3.Connection, message: Acceptance) -> None:
+    records.accept_gpus(connection, message.count, message.gone)
+    records.accept_lanes(connection, message.lanes)
+    records.accept_ports(connection, message.ports, message.slow)
+
+
+_WRITES: Mapping[type, Callable[..., object]] = {
+    Acceptance: _accept,
+    ErrorChanges: lambda connection, message: error_events.record(connection, message.changes, message.position),
+    ProbeResult: probe_runs.record,
+    VerdictTransitions: lambda connection, message: verdicts.record(connection, message.transitions),
+}
+"""Function that writes a message to the store, by its type."""
 
 
 def _is_due(table: StoreTable[R], stored: R | None, row: R) -> bool:

@@ -84,14 +84,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_records_on_a_full_disk_are_stored_when_space_is_freed(disk: Path) -> None:
     """Results and counters that were reported while the disk was full are stored once after recovery."""
     agent = PersistenceOnly(disk / "gpumon.db")
-    agent.persistence.writes.record_result(result("before"))
+    agent.persistence.writes.record(result("before"))
     agent.wait_for(before=1, runs=1)
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
-    agent.persistence.writes.record_result(result("full", "wrong"))
-    agent.persistence.writes.record_result(result("still-full", "skipped"))
+    agent.persistence.writes.record(result("full", "wrong"))
+    agent.persistence.writes.record(result("still-full", "skipped"))
     agent.store_errors(change(1))
     full = {"before": 1.0, "full": 1.0, "still-full": 1.0, "xid_79": 1.0, "runs": 3.0}
     agent.wait_for(**full)
@@ -109,7 +109,7 @@ def test_records_from_before_the_store_opens_are_stored(tmp_path: Path) -> None:
     """A result from before the store opens is reported after the restore and after the next start."""
     folder = tmp_path / "later"
     agent = PersistenceOnly(folder / "gpumon.db")
-    agent.persistence.writes.record_result(result("early"))
+    agent.persistence.writes.record(result("early"))
     agent.store_errors(change(1))
     agent.wait_for(early=1, xid_79=1, runs=1)
     folder.mkdir()
@@ -164,7 +164,7 @@ def test_no_probe_counter_is_ahead_of_the_store(tmp_path: Path) -> None:
 
     agent.persistence.writes._publish = check
     for name in ("one", "two", "three"):
-        agent.persistence.writes.record_result(result(name))
+        agent.persistence.writes.record(result(name))
     turn_until(agent.loop, lambda: len(counted) == 3)
     agent.stop()
     assert all(shown <= stored for shown, stored in counted), counted
@@ -175,7 +175,7 @@ def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> No
     """The notice names the damaged file and remains, although the new file can be written."""
     path = tmp_path / "gpumon.db"
     agent = PersistenceOnly(path)
-    agent.persistence.writes.record_result(result("lost"))
+    agent.persistence.writes.record(result("lost"))
     agent.wait_for(lost=1, runs=1)
     assert agent.persistence.notice is None
     agent.stop()
@@ -184,7 +184,7 @@ def test_a_damaged_store_is_reported_until_the_agent_stops(tmp_path: Path) -> No
         file.write(os.urandom(path.stat().st_size - 4096))
 
     agent = PersistenceOnly(path)
-    agent.persistence.writes.record_result(result("after"))
+    agent.persistence.writes.record(result("after"))
     agent.wait_for(after=1, runs=1)
     agent.wait_until_ok()
     [damaged] = tmp_path.glob("gpumon.db.corrupt-*Z")
@@ -199,7 +199,7 @@ def test_a_store_damaged_in_use_gets_all_results_again(tmp_path: Path) -> None:
     with Store.open(path) as store:  # more than SQLite keeps in its cache
         write(store, error_events.record, (change(number, 48) for number in range(99_000)))
     agent = PersistenceOnly(path)
-    agent.persistence.writes.record_result(result("before"))
+    agent.persistence.writes.record(result("before"))
     agent.wait_for(before=1, xid_48=99_000, runs=1)
     with path.open("r+b") as file:
         file.seek(4096)
