@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
@@ -111,7 +110,7 @@ class WriteBehind:
                 self.rewrite()
 
         late = self._loop.call_after(PATIENCE_SECONDS, lambda: settle(None))
-        work = write or partial(_WRITES[type(message)], message=message)
+        work = write or (lambda connection: _WRITES[type(message)](connection, message))
         self._writer.submit(work).add_done_callback(lambda answer: self._loop.post(lambda: settle(answer)))
 
     # Rows that are copied from the Report

@@ -15,6 +15,7 @@ from gpumon.model.records import StoredGpu
 from gpumon.model.request import DeviceHolder
 from gpumon.model.snapshot import CONTAINER, SANDBOX, DriverStatus, PciBus, Quarantine, SamplerStatus, Snapshot
 from gpumon.model.str_enum import StrEnum
+from gpumon.model.time_window import NODE
 from gpumon.state.gpu_identity import (
     DISPLACED,
     Bus,
@@ -98,6 +99,14 @@ class GpuInventory:
         """Return the last reading of the PCI bus; one without GPUs before the first."""
         return self.bus or _EMPTY_BUS
 
+    def unopened(self, uptime: float) -> frozenset[str]:
+        """Return the GPUs on the bus that the sampler which polled during their release has not opened.
+
+        It may still poll when the release has ended. No sampler polls during a release of the whole node.
+        """
+        resuming = {} if NODE in self.resuming else self.resuming
+        return frozenset(each for each, until in resuming.items() if until > uptime and each in self.drivers)
+
     @property
     def drivers(self) -> Bus:
         """Return the bound driver of each GPU by bus id; empty until the bus has been read."""
@@ -124,7 +133,7 @@ def poll(
         records = {**records, reading.bus_id: record}
     records = _with_released(records, released, bus)
     if snapshot.complete:
-        present = {*snapshot.present, *inventory.samplers.quarantined, *released}
+        present = {*snapshot.present, *inventory.samplers.quarantined, *released, *inventory.unopened(now.uptime)}
         records = {
             bus_id: gpu if bus_id in present else fail(gpu, "missing", _location(gpu, inventory), now.wall)
             for bus_id, gpu in records.items()

@@ -76,20 +76,25 @@ def _with_releases(inventory: GpuInventory, step: Step) -> GpuInventory:
 def _end_resuming(inventory: GpuInventory, message: Message) -> GpuInventory:
     """Return the inventory without the GPUs in `resuming` that were read, or could not be read, according to a message.
 
-    After a Snapshot, the others have RESUME_SECONDS from this Snapshot on.
+    After an incomplete Snapshot, the others have RESUME_SECONDS from this Snapshot on.
     """
     if not inventory.resuming:
         return inventory
-    left = {bus_id: until for bus_id, until in inventory.resuming.items() if not _reports_on(message, bus_id)}
-    if isinstance(message, Snapshot) and inventory.polled_at is not None:  # the first poll opens one GPU after another
+    left = {
+        bus_id: until for bus_id, until in inventory.resuming.items() if not _reports_on(message, bus_id, inventory)
+    }
+    first_poll = isinstance(message, Snapshot) and not message.complete  # it opens one GPU after another
+    if first_poll and inventory.polled_at is not None:
         left = dict.fromkeys(left, inventory.polled_at + RESUME_SECONDS)
     return replace(inventory, resuming=left)
 
 
-def _reports_on(message: Message, bus_id: str) -> bool:
+def _reports_on(message: Message, bus_id: str, inventory: GpuInventory) -> bool:
     match message:
         case Snapshot():
-            return message.complete or bus_id == NODE or any(gpu.bus_id == bus_id for gpu in message.gpus)
+            unopened = inventory.unopened(inventory.polled_at or 0.0) - {*message.present}
+            is_read = bus_id == NODE or any(gpu.bus_id == bus_id for gpu in message.gpus)
+            return is_read or (message.complete and bus_id not in unopened)
         case DriverStatus():
             return not message.up
         case SamplerStatus():

@@ -215,6 +215,15 @@ def test_the_first_complete_poll_resumes_every_gpu() -> None:
     assert report.node.snapshot_timestamp_seconds is not None
 
 
+def test_a_poll_that_began_during_the_release_reports_no_missing_gpu() -> None:
+    """A sampler that has not opened the GPU may poll after the release. A GPU that none opens is missing later."""
+    bus, polled = PciBus(functions=dict.fromkeys(BUS, "nvidia")), snapshot(gpu_reading(0), gpu_reading(2))
+    old = after(bus, polled, at=301.0, began=BUS[1])
+    assert [(state.fault, state.released) for state in old.gpus] == [(None, False), (None, True), (None, False)]
+    late = reduce_all(polled, report=old, at=301.0 + RESUME_SECONDS)
+    assert gpu_state(late, "GPU-1").fault == "missing"
+
+
 def test_a_missing_driver_after_a_release_is_reported_at_once() -> None:
     """A driver that is down, or a GPU whose first call hangs, is reported at once."""
     down = after(DOWN, at=301.0)
