@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from gpumon.clock import boot_clock
 from gpumon.services.receivers import Orders
-from gpumon.supervisor.child_process import MAX_ORDERS, PYTHON, ChildCommand, ChildProcess, Deadlines, LineSplitter
+from gpumon.supervisor.child_process import MAX_ORDERS, PYTHON, ChildCommand, ChildProcess, LineSplitter
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 
 TIMEOUT_SECONDS = 30.0

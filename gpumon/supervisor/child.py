@@ -16,7 +16,8 @@ from gpumon.model.call_progress import CallInProgress
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.orders import Orders
 from gpumon.model.snapshot import Hello, Logged
-from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess, Deadlines, LineSplitter
+from gpumon.supervisor.child_process import PYTHON, ChildCommand, ChildProcess, LineSplitter
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.process_tree import stat
 

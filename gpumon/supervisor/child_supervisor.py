@@ -15,7 +15,7 @@ from gpumon.model.frame import Frame
 from gpumon.model.orders import EXIT_MISMATCH, HostOrders, Orders
 from gpumon.model.snapshot import HostStatus, TrialResult
 from gpumon.supervisor.child import Child, ChildProgram
-from gpumon.supervisor.child_process import Deadlines
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop, Timer
 from gpumon.supervisor.quarantine import SubjectQuarantine
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpumon.clock import boot_clock
 from gpumon.model.snapshot import Quarantine
-from gpumon.supervisor.child_process import Deadlines
+from gpumon.supervisor.deadlines import Deadlines
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from gpumon.model.request import DeviceHolder
 from gpumon.model.snapshot import SamplerStatus, Snapshot
 from gpumon.model.time_window import NODE
 from gpumon.supervisor.child import Child, ChildProgram
-from gpumon.supervisor.child_process import Deadlines
 from gpumon.supervisor.child_supervisor import ChildSupervisor
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.supervisor")

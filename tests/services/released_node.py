@@ -36,7 +36,7 @@ from gpumon.state.monitor import Monitor
 from gpumon.state.report import Report
 from gpumon.state.section import ReducerSettings
 from gpumon.store.records import Retention
-from gpumon.supervisor.child_process import Deadlines
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import SAMPLER, SamplerSupervisor
 

@@ -18,7 +18,7 @@ from gpumon.model.reading import rows
 from gpumon.model.time_window import NODE, in_force
 from gpumon.services import driver_release
 from gpumon.state.report import Report
-from gpumon.supervisor.child_process import Deadlines
+from gpumon.supervisor.deadlines import Deadlines
 
 BUS_3 = "00000000:61:00.0"
 HANG = "nvmlDeviceGetUtilizationRates"

@@ -10,7 +10,7 @@ import pytest
 
 from gpumon.model.call_progress import CallInProgress
 from gpumon.supervisor.child import MAX_STEP_SECONDS, HangDetector
-from gpumon.supervisor.child_process import Deadlines
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 
 

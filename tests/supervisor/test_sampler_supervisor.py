@@ -19,8 +19,8 @@ from gpumon.clock import boot_clock
 from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation
 from gpumon.model.snapshot import SamplerStatus, Snapshot
-from gpumon.supervisor.child_process import Deadlines
 from gpumon.supervisor.child_supervisor import RestartDelay
+from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 from gpumon.supervisor.sampler_supervisor import MAX_EVENT_FAILURES, SAMPLER, SamplerSupervisor
 

@@ -26,7 +26,7 @@ from gpumon.cli.config_arguments import local_socket, web_problem
 from gpumon.cli.once import SingleReading, report_document
 from gpumon.clock import boot_clock
 from gpumon.collectors.host.reader import Tree, Trees, Turn
-from gpumon.collectors.host.services import read_schedulers
+from gpumon.collectors.host.schedulers import read_schedulers
 from gpumon.collectors.kernel_log.watch import KernelLog
 from gpumon.config.component_settings import kernel_log_path, probe_settings
 from gpumon.config.model import Configuration

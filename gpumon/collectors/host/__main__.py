@@ -11,7 +11,8 @@ from gpumon.clock import boot_clock
 from gpumon.collectors.host.infiniband import PortReader
 from gpumon.collectors.host.processes import ProcessReader
 from gpumon.collectors.host.reader import HostReader, ReadErrors, Tree, Trees, Turn, mask_pids
-from gpumon.collectors.host.services import ServiceReader, read_schedulers
+from gpumon.collectors.host.schedulers import read_schedulers
+from gpumon.collectors.host.services import ServiceReader
 from gpumon.collectors.lifecycle import DaemonRequests, SendMessages, run
 from gpumon.collectors.node_source import node_source
 from gpumon.model import frame

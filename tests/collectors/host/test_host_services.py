@@ -11,7 +11,8 @@ from each_case import each_case
 from reader_turns import Turns
 
 from gpumon.collectors.host.reader import Tree
-from gpumon.collectors.host.services import ServiceReader, read_schedulers
+from gpumon.collectors.host.schedulers import read_schedulers
+from gpumon.collectors.host.services import ServiceReader
 from gpumon.model.snapshot import SchedulerReadings, ServiceReadings
 
 UNIT = "nvidia-fabricmanager.service"
