@@ -13,7 +13,7 @@ from pathlib import Path
 from gpumon import __version__
 from gpumon.config.model import Configuration
 from gpumon.health.catalogue import SHIPPED, Catalogue
-from gpumon.health.checks.probe_runs import BUSBW
+from gpumon.health.checks.probe_limits import BUSBW
 from gpumon.health.policy import Policy
 from gpumon.model.infiniband import PortPatterns
 from gpumon.model.instant import Instant

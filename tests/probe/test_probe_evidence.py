@@ -22,9 +22,9 @@ from gpumon.probe.core.locate import NO_PAIR, locate
 from gpumon.probe.core.passes import Ending, Pass
 from gpumon.probe.core.plan import Pairs, Run, make_plans, rounds
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.published_figures import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, compare_algorithms
-from gpumon.probe.core.published_figures import LOST as LOST_SHARP
 from gpumon.probe.core.result import Comparison, Location
+from gpumon.probe.core.ring_comparison import HIDDEN, LINKS, MAYBE_LOST, NOT_LINKS, compare_algorithms
+from gpumon.probe.core.ring_comparison import LOST as LOST_SHARP
 from gpumon.runner.assessment import TelemetryRecorder
 from gpumon.state.report import Report
 

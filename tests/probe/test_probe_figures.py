@@ -11,8 +11,9 @@ from gpumon_sim.profiles import PROFILES
 from gpumon.probe.core.baseline import Judge
 from gpumon.probe.core.plan import make_plans
 from gpumon.probe.core.probes import GIB, MIB, PROBES
-from gpumon.probe.core.published_figures import LOST, NEAR, TABLE, compare_algorithms, figure, gain, missing_gain
+from gpumon.probe.core.published_figures import NEAR, TABLE, figure, gain
 from gpumon.probe.core.result import Measurement
+from gpumon.probe.core.ring_comparison import LOST, compare_algorithms, missing_gain
 
 H200 = "NVIDIA H200"
 

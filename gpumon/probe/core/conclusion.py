@@ -15,9 +15,9 @@ from gpumon.probe.core.passes import Ending, Pass, measurements, wrong_elements
 from gpumon.probe.core.plan import Plan, Run, memory_needed_on_cpu
 from gpumon.probe.core.preflight import Skip
 from gpumon.probe.core.probes import ALL_REDUCE, MIB, Probe
-from gpumon.probe.core.published_figures import compare_algorithms, missing_gain
 from gpumon.probe.core.remedies import file_system_hint, interpreter_hint, log_hint, remedy, torch_installation
 from gpumon.probe.core.result import DECISIVE, LIMIT, SUCCESSES, Comparison, Location, ProbeResult
+from gpumon.probe.core.ring_comparison import compare_algorithms, missing_gain
 from gpumon.probe.core.wording import in_words, size_in_words
 
 LOCATED = ("degraded", "wrong")

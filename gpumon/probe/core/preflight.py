@@ -8,6 +8,30 @@ from typing import NamedTuple
 
 from gpumon.probe.core.wording import join_words
 
+GIB = 1 << 30
+IDLE_BYTES = GIB
+"""Max bytes in use on an idle GPU if NVML's figure includes the memory that the driver reserves."""
+IDLE_BYTES_EXACT = GIB >> 2
+"""Max bytes in use on an idle GPU if NVML's figure excludes reserved memory: less than one CUDA context."""
+IDLE_TRAFFIC = 100e6
+"""Max bytes per second that an idle GPU moves over NVLink and PCIe. Reading the GPU causes traffic."""
+IDLE_UTILIZATION = 0.05
+"""Max utilization of an idle GPU. It is above 0 because polling a GPU may wake it."""
+MIN_PARTIAL = 2
+"""Min number of GPUs of a partial run, which leaves out GPUs that are in use."""
+RING = ("ring",)
+"""NCCL algorithms of a partial run, which shares the node with jobs: the ring uses no NVLink SHARP resources."""
+MAX_LISTED = 4
+"""Max number of GPUs that a hint names."""
+UNSEEN_SECONDS = 5.0
+"""A run ends if processes were not read for this long plus a poll: a restart of the sampler child, or a slow GPU."""
+POLL_SECONDS = 5.0
+"""Max seconds by which a slow poll extends UNSEEN_SECONDS."""
+EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
+"""NVML's compute modes that permit no process (2) or only one process (3) on a GPU, with words for the hint."""
+REFUSED = "The scheduler refused the node"
+"""First words of the hint if the scheduler refused a run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
@@ -75,31 +99,6 @@ class PreflightFacts:
     """Seconds that the last polls of the fast and slow readings took together. The load of a run makes polls slower."""
     clique: bool = False
     """Whether the GPUs belong to an NVLink fabric that spans several nodes."""
-
-
-GIB = 1 << 30
-IDLE_BYTES = GIB
-"""Max bytes in use on an idle GPU if NVML's figure includes the memory that the driver reserves."""
-IDLE_BYTES_EXACT = GIB >> 2
-"""Max bytes in use on an idle GPU if NVML's figure excludes reserved memory: less than one CUDA context."""
-IDLE_TRAFFIC = 100e6
-"""Max bytes per second that an idle GPU moves over NVLink and PCIe. Reading the GPU causes traffic."""
-IDLE_UTILIZATION = 0.05
-"""Max utilization of an idle GPU. It is above 0 because polling a GPU may wake it."""
-MIN_PARTIAL = 2
-"""Min number of GPUs of a partial run, which leaves out GPUs that are in use."""
-RING = ("ring",)
-"""NCCL algorithms of a partial run, which shares the node with jobs: the ring uses no NVLink SHARP resources."""
-MAX_LISTED = 4
-"""Max number of GPUs that a hint names."""
-UNSEEN_SECONDS = 5.0
-"""A run ends if processes were not read for this long plus a poll: a restart of the sampler child, or a slow GPU."""
-POLL_SECONDS = 5.0
-"""Max seconds by which a slow poll extends UNSEEN_SECONDS."""
-EXCLUSIVE = {2: "no process may use", 3: "one process alone may use"}
-"""NVML's compute modes that permit no process (2) or only one process (3) on a GPU, with words for the hint."""
-REFUSED = "The scheduler refused the node"
-"""First words of the hint if the scheduler refused a run."""
 
 
 def idle_bytes(*, exact: bool) -> int:
