@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 from gpumon_sim.profiles import PROFILES
+from gpumon_sim.sim_fault import BUSY, PORT
 
 from benchmarks.truth import ranks
-from benchmarks.truth.fault import PORT, SWITCH_LINK_DOWN, ScenarioStep
+from benchmarks.truth.fault import SWITCH_LINK_DOWN, ScenarioStep
 from benchmarks.truth.measure import scenario, target
 from benchmarks.truth.world import World
 from gpumon.model.time_window import WindowKind, in_force
 from gpumon.state.messages import ProbeStarted
 
 MINUTE = 60.0
-BUSY: Mapping[str, Any] = {"busy": True}
 WITHHELD = (0, 1)
 """GPUs that a guest or a container was not given."""
 

@@ -6,20 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpumon_sim.board import Profile
+from gpumon_sim.sim_fault import BUSY, PORT, has_fabric_manager, has_nvlinks, has_ports, several, whole
 
 from benchmarks.truth import acts, ranks
-from benchmarks.truth.acts import BUSY, MINUTE, WITHHELD
-from benchmarks.truth.fault import (
-    PORT,
-    SILENT,
-    Disturbance,
-    ScenarioStep,
-    has_fabric_manager,
-    has_nvlinks,
-    has_ports,
-    several,
-    whole,
-)
+from benchmarks.truth.acts import MINUTE, WITHHELD
+from benchmarks.truth.fault import SILENT, Disturbance, ScenarioStep
 from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
 from benchmarks.truth.world import World
 from gpumon.health.products import board_size

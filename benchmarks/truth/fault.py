@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from gpumon_sim.board import BLACKWELL, Profile
+from gpumon_sim.board import Profile
 from gpumon_sim.port_counters import TRAFFIC
+from gpumon_sim.sim_fault import BUSY, PORT, anywhere
 
 from benchmarks.truth.world import World
 from gpumon.health.verdict import Action
 
-NOW = "now"
-"""Placeholder in a scenario for the time of the step, in seconds since the start of the node."""
-PORT = "mlx5_1"
-"""Port with the faults of ports."""
 SWITCH_LINK_DOWN = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
 """Logged whenever a link goes down, as with Xid 79 and a GPU reset: leptonai/gpud, sxid/README.md."""
 SILENT: Mapping[str, Any] = {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}
 """Scenario of a port that is down and has counted nothing since boot."""
-
-MANY = 8
-"""Number of GPUs from which slow calls make a poll slow."""
-UNSUPPORTED = 0
-"""Fabric state of a board without a fabric, which has no registration that could fail."""
-
-Where = Literal["gpu", "node", "port"]
-"""Device that the verdict must name: the faulty GPU, the node (or the agent), the port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +41,15 @@ class FaultRow:
     name: str
     check: str
     """Check that must raise a verdict."""
-    where: Where = "gpu"
-    port: str = PORT
-    """Port that the verdict must name if `where` is a port."""
+    where: str = "gpu"
+    """Device that the verdict must name: the faulty `gpu`, the `node` (or the agent), or a port."""
     action: Action = Action.INSPECT
     steps: tuple[ScenarioStep, ...]
-    on: Callable[[Profile], bool] = lambda _: True
+    on: Callable[[Profile], bool] = anywhere
     """Returns whether the fault can happen on this profile."""
     within: float | None = None
     """Deadline in seconds; None: the delay of the check plus a minute."""
-    before: Mapping[str, Any] = field(default_factory=lambda: {"busy": True})
+    before: Mapping[str, Any] = field(default_factory=lambda: BUSY)
     """Scenario of the node before and during the fault."""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     hides: bool = False
@@ -80,9 +68,9 @@ class Disturbance:
     act: Callable[[World], object] | None = None
     """Action that is repeated every `every` seconds."""
     every: float = 600.0
-    before: Mapping[str, Any] = field(default_factory=lambda: {"busy": True})
+    before: Mapping[str, Any] = field(default_factory=lambda: BUSY)
     """Scenario of the node at the start."""
-    on: Callable[[Profile], bool] = lambda _: True
+    on: Callable[[Profile], bool] = anywhere
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     expected_verdicts: Mapping[str, str] = field(default_factory=dict)
     """Checks that must raise a verdict below `fail`, with the reason in one sentence."""
@@ -94,11 +82,6 @@ class Disturbance:
 def once(**gpu: Any) -> tuple[ScenarioStep, ...]:
     """Return one step with a permanent scenario of the GPU."""
     return (ScenarioStep(gpu=gpu),)
-
-
-def growing(rate: float, value: float = 0.0) -> dict[str, Any]:
-    """Return the scenario of a counter that begins to grow by `rate` per second."""
-    return {"value": value, "rate": rate, "from": NOW}
 
 
 def xid(code: int, text: str, **also: Any) -> tuple[ScenarioStep, ...]:
@@ -134,70 +117,3 @@ def flaps(times: int, pause: float, **down: Any) -> tuple[ScenarioStep, ...]:
 
 def unkillable(world: World) -> None:
     world.host.unkillable = True
-
-
-# Where a fault can happen
-
-
-def several(profile: Profile) -> bool:
-    return len(profile.bus_ids) > 1
-
-
-def has_nvlinks(profile: Profile) -> bool:
-    """Return whether NVLinks are up and in use."""
-    return bool(profile.board.links) and profile.links_active and not profile.mig
-
-
-def nvlink4(profile: Profile) -> bool:
-    return has_nvlinks(profile) and not profile.board.nvlink5
-
-
-def nvlink5(profile: Profile) -> bool:
-    return has_nvlinks(profile) and profile.board.nvlink5
-
-
-def fabric(profile: Profile) -> bool:
-    return profile.fabric is not None and profile.fabric.state != UNSUPPORTED and not profile.guest
-
-
-def fabric_health(profile: Profile) -> bool:
-    """Return whether the driver reports the health of the fabric."""
-    return fabric(profile) and profile.fabric is not None and bool(profile.fabric.health)
-
-
-def has_fabric_manager(profile: Profile) -> bool:
-    return "fabric_manager" in profile.services
-
-
-def imex(profile: Profile) -> bool:
-    return "imex" in profile.services
-
-
-def whole(profile: Profile) -> bool:
-    """Return whether MIG is disabled. Partitioned GPUs have no volatile ECC counts, utilization or clocks."""
-    return not profile.mig
-
-
-def remaps(profile: Profile) -> bool:
-    return profile.board.remap_banks is not None and not profile.mig
-
-
-def retires(profile: Profile) -> bool:
-    return profile.board.remap_banks is None
-
-
-def has_recovery_action(profile: Profile) -> bool:
-    """Return whether the driver reports a recovery action."""
-    return int(profile.driver.partition(".")[0]) >= 570
-
-
-def blackwell(profile: Profile) -> bool:
-    return profile.board.architecture >= BLACKWELL
-
-
-def has_ports(profile: Profile) -> bool:
-    return profile.ports is not None
-
-
-def hot_memory(profile: Profile) -> bool:
-    return profile.board.memory_temperature_idle is not None and profile.board.thresholds_reported

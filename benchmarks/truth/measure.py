@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 from gpumon_sim.profiles import PROFILES
+from gpumon_sim.sim_fault import at_time
 
-from benchmarks.truth.fault import NOW, Disturbance, FaultRow, ScenarioStep
+from benchmarks.truth.fault import Disturbance, FaultRow, ScenarioStep
 from benchmarks.truth.world import World
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange
@@ -61,7 +62,7 @@ def scenario(before: Mapping[str, Any], placed: Sequence[tuple[int, ScenarioStep
         for key, value in step.gpu.items():
             gpus.setdefault(gpu, {})[key] = _both(gpus[gpu].get(key), value) if gpu in gpus else value
     merged = {**gpus, **text.pop("gpus", {})}
-    return str(yaml.safe_dump(_with_time(text | ({"gpus": merged} if merged else {}), now)))
+    return str(yaml.safe_dump(at_time(text | ({"gpus": merged} if merged else {}), now)))
 
 
 def _both(first: Any, second: Any) -> Any:
@@ -69,14 +70,6 @@ def _both(first: Any, second: Any) -> Any:
     if isinstance(first, list) and isinstance(second, list):
         return first + second
     return {**first, **second} if isinstance(first, dict) and isinstance(second, dict) else second
-
-
-def _with_time(value: Any, now: float) -> Any:
-    if value == NOW:
-        return now
-    if isinstance(value, dict):
-        return {key: _with_time(inner, now) for key, inner in value.items()}
-    return [_with_time(inner, now) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def before(faults: Sequence[FaultRow]) -> dict[str, Any]:
@@ -160,7 +153,7 @@ def device(world: World, fault: FaultRow, gpu: int) -> str:
         return next(
             (reading.uuid for reading in world.report.gpus if reading.bus_id == bus_id), f"pci-{bus_id.lower()}"
         )
-    return f"{fault.port}/1" if fault.where == "port" else NODE
+    return NODE if fault.where == "node" else f"{fault.where}/1"
 
 
 def deadline(fault: FaultRow) -> float:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from gpumon.health.verdict import Action
 from gpumon_sim import effects, entries, shapes
 from gpumon_sim.codes import Code
 from gpumon_sim.gpm import METRICS
 from gpumon_sim.quantities import QUANTITIES
-from gpumon_sim.sim_fault import MINUTE, Example, SimFault
+from gpumon_sim.sim_fault import IDLE, MINUTE, Example, SimFault, blackwell, fabric, has_nvlinks
 
 _ECC_KEYS, _ECC, _set_ecc = effects.section("ecc_")
 _REMAP_KEYS, _REMAP, _set_remap = effects.section("remap_")
 _REPAIR_KEYS, _REPAIR, _set_repair = effects.section("repair_")
 _PCIE_KEYS, _PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
+_fabric = partial(Example, check="fabric_unhealthy", on=fabric, within=12 * MINUTE)
 _ANY_NUMBER = shapes.optional(shapes.growth(shapes.any_number))
 
 
@@ -44,7 +46,7 @@ ROWS = (
                 gpu=7,
                 name="on the PCI bus, but not counted by NVML",
                 check="gpu_count_mismatch",
-                about_node=True,
+                about="node",
             ),
         ),
     ),
@@ -89,7 +91,17 @@ ROWS = (
         help="the handle lookup returns this code; existing handles still work",
         shape=shapes.code,
         alter=lambda code, state, _: replace(state, lookup_code=code),
-        examples=(Example("NO_PERMISSION"), Example("UNKNOWN"), Example("IRQ_ISSUE")),
+        examples=(
+            Example(
+                "NO_PERMISSION",
+                name="permission to open it is denied",
+                check="gpu_denied",
+                action=Action.NONE,
+                restarts=True,
+            ),
+            Example("UNKNOWN"),
+            Example("IRQ_ISSUE", name="cannot be opened", check="gpu_init_failed", action=Action.RESET, restarts=True),
+        ),
     ),
     SimFault(
         key="reset_required",
@@ -97,7 +109,9 @@ ROWS = (
         help="the handle lookup returns 16, and the recovery action is 1 (reset)",
         shape=shapes.flag,
         alter=lambda on, state, _: replace(state, lookup_code=Code.RESET_REQUIRED, recovery_action=1) if on else state,
-        examples=(Example(value=True),),
+        examples=(
+            Example(value=True, name="needs a reset", check="gpu_reset_required", action=Action.RESET, restarts=True),
+        ),
     ),
     SimFault(
         key="mig",
@@ -209,7 +223,13 @@ ROWS = (
         alter=effects.nvlinks,
         examples=(
             Example({4: {"state": "down"}, 5: {"state": "sleep"}, 7: {"crc": 12, "replay": 3}}),
-            Example({"*": {"state": "down"}}),
+            Example(
+                {"*": {"state": "down"}},
+                name="all NVLinks of a GPU are down",
+                check="nvlink_down",
+                action=Action.RESET,
+                on=has_nvlinks,
+            ),
             Example({4: {"state": "down"}, 7: {"crc": 12, "recovery": 3}}, profile="a100x8"),
             Example({4: {"state": "down"}, 7: {"symbol": 12, "recovery_failed": 1}}, profile="b200x8"),
             Example({4: {"state": "down"}}, profile="h100migx8"),
@@ -253,8 +273,8 @@ ROWS = (
         shape=effects.FABRIC,
         alter=effects.fabric,
         examples=(
-            Example({"state": 2}, 1),
-            Example({"status": 999}, 2),
+            _fabric({"state": 2}, 1, name="the GPU's registration with the fabric does not end"),
+            _fabric({"status": 999}, 2, name="the GPU's registration with the fabric failed", action=Action.RESET),
             Example({"state": 1}, 3),
             Example({"state": 2}, 1, profile="gb200x4"),
             Example({"clique": 7, "health": {"degraded_bandwidth": 1}}, 2, profile="gb200x4"),
@@ -292,7 +312,17 @@ ROWS = (
         alter=lambda on, state, _: (
             replace(state, utilization=100, own_utilization=100) if on and not state.processes else state
         ),
-        examples=(Example(value=True),),
+        examples=(
+            Example(
+                value=True,
+                name="utilization latched at 100 % on an idle GPU",
+                check="gpu_utilization_latched",
+                action=Action.NONE,
+                before=IDLE,
+                on=blackwell,
+                within=7 * MINUTE,
+            ),
+        ),
         without={"page": "shows only on an idle node, whose page differs in most lines"},
     ),
     SimFault(  # NVIDIA/NVSentinel#1666: half of the nodes of a GB200 cluster brake, many for single polls

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from gpumon.health.verdict import Action
-from gpumon_sim.board import Profile
+from gpumon_sim.board import BLACKWELL, Profile
 from gpumon_sim.effects import Alter, SimCall
 from gpumon_sim.physics import Workload
 from gpumon_sim.shapes import Shape
@@ -19,10 +19,101 @@ FULL = "h100x8"
 Use = Literal["page", "soak", "truth"]
 """What reads the examples: golden pages (`make test`), `make soak`, and `make truth`."""
 USES: tuple[Use, ...] = get_args(Use)
+BUSY: Mapping[str, Any] = {"busy": True}
+IDLE: Mapping[str, Any] = {"idle": True}
+PORT = "mlx5_1"
+"""Port with the faults of ports."""
+NOW = "now"
+"""Placeholder in a value for the time at which the fault begins, in seconds since the start of the node."""
+MANY = 8
+"""Number of GPUs from which slow calls make a poll slow."""
+UNSUPPORTED = 0
+"""Fabric state of a board without a fabric, which has no registration that could fail."""
+
+
+def growing(rate: float, value: float = 0.0) -> dict[str, Any]:
+    """Return the scenario of a counter that begins to grow by `rate` per second."""
+    return {"value": value, "rate": rate, "from": NOW}
+
+
+def at_time(value: Any, now: float) -> Any:
+    """Return a value of the scenario with the time in place of NOW."""
+    if value == NOW:
+        return now
+    if isinstance(value, Mapping):
+        return {key: at_time(inner, now) for key, inner in value.items()}
+    return [at_time(inner, now) for inner in value] if isinstance(value, list | tuple) else value
+
+
+# Where a fault can happen
 
 
 def anywhere(_: Profile) -> bool:
     return True
+
+
+def several(profile: Profile) -> bool:
+    return len(profile.bus_ids) > 1
+
+
+def has_nvlinks(profile: Profile) -> bool:
+    """Return whether NVLinks are up and in use."""
+    return bool(profile.board.links) and profile.links_active and not profile.mig
+
+
+def nvlink4(profile: Profile) -> bool:
+    return has_nvlinks(profile) and not profile.board.nvlink5
+
+
+def nvlink5(profile: Profile) -> bool:
+    return has_nvlinks(profile) and profile.board.nvlink5
+
+
+def fabric(profile: Profile) -> bool:
+    return profile.fabric is not None and profile.fabric.state != UNSUPPORTED and not profile.guest
+
+
+def fabric_health(profile: Profile) -> bool:
+    """Return whether the driver reports the health of the fabric."""
+    return fabric(profile) and profile.fabric is not None and bool(profile.fabric.health)
+
+
+def has_fabric_manager(profile: Profile) -> bool:
+    return "fabric_manager" in profile.services
+
+
+def imex(profile: Profile) -> bool:
+    return "imex" in profile.services
+
+
+def whole(profile: Profile) -> bool:
+    """Return whether MIG is disabled. Partitioned GPUs have no volatile ECC counts, utilization or clocks."""
+    return not profile.mig
+
+
+def remaps(profile: Profile) -> bool:
+    return profile.board.remap_banks is not None and not profile.mig
+
+
+def retires(profile: Profile) -> bool:
+    return profile.board.remap_banks is None
+
+
+def has_recovery_action(profile: Profile) -> bool:
+    """Return whether the driver reports a recovery action."""
+    return int(profile.driver.partition(".")[0]) >= 570
+
+
+def blackwell(profile: Profile) -> bool:
+    return profile.board.architecture >= BLACKWELL
+
+
+def has_ports(profile: Profile) -> bool:
+    return profile.ports is not None
+
+
+def hot_memory(profile: Profile) -> bool:
+    return profile.board.memory_temperature_idle is not None and profile.board.thresholds_reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +137,16 @@ class Example:
     name: str = ""
     """Name of that measurement: unique, and not changed afterwards."""
     action: Action = Action.INSPECT
-    about_node: bool = False
-    """True if the verdict is about the node, although one GPU has the fault."""
+    about: str = ""
+    """Device of the verdict if it is not the GPU or the node with the fault: `node`, or a port."""
     within: float | None = None
     """Deadline of the verdict in seconds; None: the delay of the check plus a minute."""
     on: Callable[[Profile], bool] = anywhere
     """Returns whether the fault can happen on this profile."""
+    before: Mapping[str, Any] = field(default_factory=lambda: BUSY)
+    """Scenario of the node before and during the fault."""
+    restarts: bool = False
+    """True if the verdict needs a restart of the agent after the fault, so that GPUs are looked up again."""
 
 
 on_node = partial(Example, gpu=None)

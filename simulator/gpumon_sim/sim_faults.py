@@ -16,7 +16,7 @@ from gpumon.model.snapshot import PLACES
 from gpumon_sim import effects, entries, gpu_faults, shapes, stuck, workload
 from gpumon_sim.nic_kinds import NIC_KINDS
 from gpumon_sim.port_counters import NICS_SHAPE, PORTS_SHAPE, SERVICES_SHAPE
-from gpumon_sim.sim_fault import MINUTE, USES, Example, SimFault, Use, on_node
+from gpumon_sim.sim_fault import MINUTE, USES, Example, SimFault, Use, has_fabric_manager, imex, on_node
 
 TEMPERATURE_CALLS = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
 """Functions of which every poll of a GPU calls one."""
@@ -26,6 +26,7 @@ _REPLACED, _CRASHED = 20.0, 60.0
 """Seconds without readings of other GPUs while a sampler is replaced, or restarted with back-off after crashes."""
 _HANGING = partial(Example, hides=True, disturbs=_REPLACED)
 _CRASHING = partial(Example, hides=True, disturbs=_CRASHED)
+_no_driver = partial(on_node, disturbs=_CRASHED, check="gpu_driver_down", action=Action.FIX, restarts=True)
 _function_fault = partial(SimFault, value="functions", shape=shapes.listing(shapes.functions), node=True)
 _node_fault = partial(SimFault, gpu=False, node=True)
 _HOLDS_READER: Mapping[Use, str] = {"page": "holds the process that reads"}
@@ -121,8 +122,8 @@ _CALLS = (
         refuse=effects.driver,
         examples=(
             _CRASHING("not_loaded", None, name="the kernel module is gone", check="gpu_driver_down", action=Action.FIX),
-            on_node("absent", disturbs=_CRASHED),
-            on_node("mismatch", disturbs=_CRASHED),
+            _no_driver("absent", name="the driver's library is not installed"),
+            _no_driver("mismatch", name="library and kernel module differ"),
         ),
         without={"page": "lets no poll begin"},
     ),
@@ -155,7 +156,24 @@ _NODE = (
         value="`fabric_manager`, `imex`: `running`, `stopped`, `restarting`, `not_installed`, `container`",
         help="services of the host",
         shape=SERVICES_SHAPE,
-        examples=(on_node({"fabric_manager": "stopped"}), on_node({"imex": "stopped"}, profile="gb200x4")),
+        examples=(
+            on_node(
+                {"fabric_manager": "stopped"},
+                name="the fabric manager has stopped",
+                check="fabric_manager_down",
+                action=Action.RESTART,
+                on=has_fabric_manager,
+            ),
+            on_node(
+                {"imex": "stopped"},
+                profile="gb200x4",
+                name="IMEX has stopped",
+                check="imex_unhealthy",
+                action=Action.RESTART,
+                on=imex,
+                within=12 * MINUTE,
+            ),
+        ),
     ),
     _node_fault(  # NVIDIA/open-gpu-kernel-modules 595.45.04: imex_session_api.c, gpu.c (gpuSetRecoveryAction)
         key="imex_crashed",

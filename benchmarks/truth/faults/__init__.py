@@ -7,10 +7,11 @@ have other values or several keys, steps, lines of the kernel log, actions, or s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gpumon_sim.sim_faults import FAULTS as SIMULATED
 
-from benchmarks.truth.fault import FaultRow, ScenarioStep
+from benchmarks.truth.fault import FaultRow, ScenarioStep, after_restart
 from benchmarks.truth.faults import agent, allreduce, gpu, links, ports, unreadable, work, xids
 from gpumon.health.checks.probe import is_about
 from gpumon.health.table import CHECKS
@@ -21,15 +22,17 @@ def _examples() -> Iterator[FaultRow]:
     """Yield the rows of the simulator's examples that name a check."""
     for key, example in ((fault.key, each) for fault in SIMULATED.values() for each in fault.examples if each.check):
         scenario = {key: example.value}
+        fault: dict[str, Any] = {"node" if example.gpu is None else "gpu": scenario}
         yield FaultRow(
             name=example.name,
             check=example.check,
-            where="node" if example.about_node or example.gpu is None else "gpu",
+            where=example.about or next(iter(fault)),
             action=example.action,
-            steps=(ScenarioStep(node=scenario) if example.gpu is None else ScenarioStep(gpu=scenario),),
+            steps=after_restart(**fault) if example.restarts else (ScenarioStep(**fault),),
             on=example.on,
             within=example.within,
-            hides=example.hides,
+            before=example.before,
+            hides=example.hides or example.restarts,
         )
 
 

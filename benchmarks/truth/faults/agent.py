@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpumon_sim.sim_fault import growing
 from gpumon_sim.sim_faults import TEMPERATURE_CALLS
 
-from benchmarks.truth.fault import FaultRow, ScenarioStep, growing, unkillable
+from benchmarks.truth.fault import FaultRow, ScenarioStep, unkillable
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action

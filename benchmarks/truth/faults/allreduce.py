@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from gpumon_sim.board import Profile
+from gpumon_sim.sim_fault import growing
 
 from benchmarks.truth import ranks
-from benchmarks.truth.fault import FaultRow, ScenarioStep, growing
+from benchmarks.truth.fault import FaultRow, ScenarioStep
 from benchmarks.truth.ranks import RankBehaviour, record_good_runs, run
 from gpumon.health.verdict import Action
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES

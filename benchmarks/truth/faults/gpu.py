@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import FaultRow, growing, hot_memory, once, remaps, retires, whole
+from gpumon_sim.sim_fault import growing, hot_memory, remaps, retires, whole
+
+from benchmarks.truth.fault import FaultRow, once
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 

@@ -6,22 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gpumon_sim.board import Profile
+from gpumon_sim.sim_fault import fabric_health, growing, has_fabric_manager, has_nvlinks, imex, nvlink4, nvlink5
 
-from benchmarks.truth.fault import (
-    SWITCH_LINK_DOWN,
-    FaultRow,
-    ScenarioStep,
-    fabric,
-    fabric_health,
-    flaps,
-    growing,
-    has_fabric_manager,
-    has_nvlinks,
-    imex,
-    nvlink4,
-    nvlink5,
-    once,
-)
+from benchmarks.truth.fault import SWITCH_LINK_DOWN, FaultRow, ScenarioStep, flaps, once
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
@@ -41,13 +28,6 @@ def rows() -> Iterator[FaultRow]:
         action=Action.RESET,
         steps=(ScenarioStep(gpu={"nvlinks": {3: down}}, log=(SWITCH_LINK_DOWN,)),),
         on=lambda profile: has_nvlinks(profile) and bool(profile.switches),
-    )
-    yield FaultRow(
-        name="all NVLinks of a GPU are down",
-        check="nvlink_down",
-        action=Action.RESET,
-        steps=once(nvlinks={"*": down}),
-        on=has_nvlinks,
     )
     yield FaultRow(
         name="fell off the bus, and the NVSwitch reports the links that went down",
@@ -121,14 +101,6 @@ def rows() -> Iterator[FaultRow]:
         within=10 * MINUTE,
     )
     yield FaultRow(
-        name="the fabric manager has stopped",
-        check="fabric_manager_down",
-        action=Action.RESTART,
-        where="node",
-        steps=(ScenarioStep(node={"services": {"fabric_manager": "stopped"}}),),
-        on=has_fabric_manager,
-    )
-    yield FaultRow(
         name="the fabric manager in a container has ended",
         check="fabric_manager_down",
         action=Action.RESTART,
@@ -149,8 +121,6 @@ def rows() -> Iterator[FaultRow]:
         on=has_fabric_manager,
     )
     for name, state, action, on in (
-        ("the GPU's registration with the fabric does not end", {"state": 2}, Action.INSPECT, fabric),
-        ("the GPU's registration with the fabric failed", {"status": 999}, Action.RESET, fabric),
         (
             "the fabric runs with less bandwidth",
             {"health": {"degraded_bandwidth": 1}, "summary": 3},
@@ -167,15 +137,6 @@ def rows() -> Iterator[FaultRow]:
             on=on,
             within=12 * MINUTE,
         )
-    yield FaultRow(
-        name="IMEX has stopped",
-        check="imex_unhealthy",
-        action=Action.RESTART,
-        where="node",
-        steps=(ScenarioStep(node={"services": {"imex": "stopped"}}),),
-        on=imex,
-        within=12 * MINUTE,
-    )
     yield FaultRow(
         name="IMEX crashed: the driver asks for a recovery of its domain",
         check="imex_recovery_requested",

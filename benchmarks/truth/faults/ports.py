@@ -6,19 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpumon_sim.nic_kinds import NIC_KINDS
+from gpumon_sim.sim_fault import PORT, growing, has_ports
 
-from benchmarks.truth.fault import (
-    PORT,
-    SILENT,
-    FaultRow,
-    ScenarioStep,
-    counting,
-    flaps,
-    growing,
-    has_ports,
-    on_port,
-    once,
-)
+from benchmarks.truth.fault import SILENT, FaultRow, ScenarioStep, counting, flaps, on_port, once
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
@@ -95,7 +85,7 @@ def rows() -> Iterator[FaultRow]:
         on=lambda profile: profile.board.architecture > ADA and not profile.guest,
         within=10 * MINUTE,
     )
-    port = partial(FaultRow, where="port", on=has_ports)
+    port = partial(FaultRow, where=PORT, on=has_ports)
     yield port(name="a port is down", check="ib_port_down", steps=on_port(state="down"), within=6 * MINUTE)
     yield port(
         name="a port has a link and no subnet manager",
@@ -208,8 +198,7 @@ def _efa() -> Iterator[FaultRow]:
     yield FaultRow(
         name="the network interface of an EFA port is down",
         check="ib_port_down",
-        where="port",
-        port=interface,
+        where=interface,
         before=nics,
         steps=(ScenarioStep(node={"ports": {interface: {"state": "down"}}}),),
         on=has_ports,
@@ -218,8 +207,7 @@ def _efa() -> Iterator[FaultRow]:
     yield FaultRow(
         name="the admin queue of an EFA device is closed",
         check="nic_driver_fatal",
-        where="port",
-        port=silent.device,
+        where=silent.device,
         action=Action.REBOOT,
         before=nics,
         steps=(ScenarioStep(log=(f"efa {silent.address} {silent.device}: Admin queue is closed",)),),
@@ -228,8 +216,7 @@ def _efa() -> Iterator[FaultRow]:
     yield FaultRow(
         name="an EFA device does not answer admin commands",
         check="ib_fatal_counter",
-        where="port",
-        port=silent.device,
+        where=silent.device,
         before=nics,
         steps=(ScenarioStep(node={"ports": {silent.device: {"counters": {"no_completion_cmds": 1}}}}),),
         on=has_ports,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.truth.fault import MANY, FaultRow, ScenarioStep, after_restart, once, xid
+from gpumon_sim.sim_fault import MANY
+
+from benchmarks.truth.fault import FaultRow, ScenarioStep, after_restart, once, xid
 from benchmarks.truth.world import World
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
@@ -49,26 +51,6 @@ def rows() -> Iterator[FaultRow]:
             miss=miss,
         )
     yield FaultRow(
-        name="needs a reset",
-        check="gpu_reset_required",
-        action=Action.RESET,
-        steps=after_restart(gpu={"reset_required": True}),
-        hides=True,
-    )
-    yield FaultRow(
-        name="cannot be opened",
-        check="gpu_init_failed",
-        action=Action.RESET,
-        steps=after_restart(gpu={"lookup": "IRQ_ISSUE"}),
-        hides=True,
-    )
-    yield FaultRow(
-        name="permission to open it is denied",
-        check="gpu_denied",
-        action=Action.NONE,
-        steps=after_restart(gpu={"lookup": "NO_PERMISSION"}),
-    )
-    yield FaultRow(
         name="opening it does not return",
         check="gpu_stuck",
         action=Action.REBOOT,
@@ -109,16 +91,11 @@ def rows() -> Iterator[FaultRow]:
         settings={"poll": {"interval_seconds": 1.0}},
         miss="a GPU that answers slowly is read in turns, so no poll is slow; its readings are older but correct.",
     )
-    for name, node, action, within in (
-        ("library and kernel module differ", {"driver": "mismatch"}, Action.FIX, None),
-        ("the driver's library is not installed", {"driver": "absent"}, Action.FIX, None),
-        ("initialising the driver does not return", {"hang": ["nvmlInit*"]}, Action.REBOOT, 3 * MINUTE),
-    ):
-        yield FaultRow(
-            name=name,
-            check="gpu_driver_down",
-            where="node",
-            action=action,
-            steps=after_restart(node=node),
-            within=within,
-        )
+    yield FaultRow(
+        name="initialising the driver does not return",
+        check="gpu_driver_down",
+        where="node",
+        action=Action.REBOOT,
+        steps=after_restart(node={"hang": ["nvmlInit*"]}),
+        within=3 * MINUTE,
+    )

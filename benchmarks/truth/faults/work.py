@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpumon_sim.board import Profile
+from gpumon_sim.sim_fault import MANY, NOW, several, whole
 
-from benchmarks.truth.fault import MANY, NOW, FaultRow, ScenarioStep, blackwell, once, several, whole
+from benchmarks.truth.fault import FaultRow, ScenarioStep, once
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
@@ -30,15 +31,6 @@ def rows() -> Iterator[FaultRow]:
         on=lambda profile: profile.board.power_limit > 500 and not profile.mig,
         within=20 * MINUTE,
         second_notification="the simulated GPU's engines are idle meanwhile, which is implausible",
-    )
-    yield FaultRow(
-        name="utilization latched at 100 % on an idle GPU",
-        check="gpu_utilization_latched",
-        action=Action.NONE,
-        before=idle,
-        steps=once(latched_utilization=True),
-        on=blackwell,
-        within=7 * MINUTE,
     )
     yield FaultRow(
         name="a process that uses it is blocked in the kernel",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpumon_sim.sim_fault import has_nvlinks, has_recovery_action, nvlink5, several
 from gpumon_sim.sim_faults import TEMPERATURE_CALLS
 
-from benchmarks.truth.fault import FaultRow, ScenarioStep, has_nvlinks, has_recovery_action, nvlink5, several, xid, xids
+from benchmarks.truth.fault import FaultRow, ScenarioStep, xid, xids
 from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
 
