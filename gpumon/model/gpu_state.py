@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpumon.model.error_event import UNNAMED
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import C2cLink, ExpectedLinks, Fabric, Nvlink, NvlinkPeer, Platform
-from gpumon.model.reading import Labels, Table
+from gpumon.model.reading import Labels
 from gpumon.model.records import Counts, StoredGpu
 from gpumon.model.snapshot import GpuReading, MigReading
 
@@ -98,21 +98,6 @@ class GpuState:
     @property
     def labels(self) -> Labels:
         return (("gpu", str(self.index)), ("uuid", self.uuid))
-
-    def tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield the metric tables of the GPU, its fabric, its platform and its MIG instances, each with its labels."""
-        yield self.gpu, self.labels
-        for part in (self.fabric, self.platform):
-            if part is not None:
-                yield part, self.labels
-        for mig in self.migs:
-            yield mig.mig, (*self.labels, *mig_labels(mig))
-
-    def link_tables(self) -> Iterator[tuple[Table, Labels]]:
-        """Yield the metric tables of the GPU's NVLinks, NVLink peers and chip-to-chip links, each with its labels."""
-        for links in (self.links, self.peers, self.c2c_links):
-            for link, table in links.items():
-                yield table, (*self.labels, ("link", link))
 
 
 def mig_labels(mig: MigReading) -> Labels:

@@ -14,7 +14,7 @@ from gpumon.model.instant import Now
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import Integral, rows
 from gpumon.model.records import Count, Counts, StoredGpu
-from gpumon.model.snapshot import GpuReading
+from gpumon.model.snapshot import GpuReading, Increments
 from gpumon.probe.core.preflight import IDLE_TRAFFIC, IDLE_UTILIZATION, idle_bytes
 from gpumon.state.counters import (
     RESET_SHARE,
@@ -64,8 +64,8 @@ def read(
     values = reading.gpu
     if values is None:
         return fail(gpu, reading.fault or "unknown", reading.error, now.wall)
-    counted = without_own_use(reading) if own else without_latched_use(reading)
-    counters = advance(gpu.counters, raw_values(values), integral_increments(counted.increments), now.uptime)
+    gains = integral_increments(counted_increments(reading, own=own))
+    counters = advance(gpu.counters, raw_values(values), gains, now.uptime)
     identity = {name: value for name in _IDENTITY if (value := getattr(values, name)) is not None}
     peers = reading.peers or gpu.peers
     after = {
@@ -76,7 +76,7 @@ def read(
         "detail": "",
         "since": None,
         "absent": False,
-        "reading": counted,
+        "reading": reading,
         "ecc_volatile": values.ecc_errors_total,
         "c2c_links": reading.c2c_links,
         "fabric": reading.fabric,
@@ -85,7 +85,7 @@ def read(
         "pids_at": reading.pids_at,
         "link_bytes": reading.link_bytes,
         "read_at": now.uptime,
-        "observed_seconds": gpu.observed_seconds + counted.watched,
+        "observed_seconds": gpu.observed_seconds + (0.0 if own else reading.watched),
         "counters": counters,
         "peers": gpu.peers if peers == gpu.peers else peers,
         "peer_access": reading.peer_access or gpu.peer_access,
@@ -205,10 +205,19 @@ def busy_rows() -> tuple[str, ...]:
     return tuple(name for name, row in rows(Gpu).items() if isinstance(row.source, Integral))
 
 
-def without_own_use(reading: GpuReading) -> GpuReading:
-    """Return the reading without use and observed time, for a GPU that the agent's probe uses."""
-    unused: Mapping[str, Any] = {name: 0.0 for name in busy_rows() if name in reading.increments}
-    return replace(reading, watched=0.0, increments={**reading.increments, **unused})
+def counted_increments(reading: GpuReading, *, own: bool) -> Increments:
+    """Return the increments of the reading with 0 for use that does not count.
+
+    That is all use of a GPU that the agent's probe uses (`own`), and busy time while the utilization is latched: the
+    GPU is idle.
+    """
+    if own:
+        uncounted = busy_rows()
+    elif reading.gpu is not None and is_utilization_latched(reading.gpu):
+        uncounted = ("busy_seconds_total",)
+    else:
+        return reading.increments
+    return {name: 0.0 if name in uncounted else gain for name, gain in reading.increments.items()}
 
 
 def link_rates(
@@ -233,13 +242,6 @@ def link_rates(
         for name, (was, now) in counts.items()
         if was is not None and now is not None and now >= was and was_at > own_at
     }
-
-
-def without_latched_use(reading: GpuReading) -> GpuReading:
-    """Return the reading without busy time if the GPU's utilization is latched: the GPU is idle."""
-    if reading.gpu is None or "busy_seconds_total" not in reading.increments or not is_utilization_latched(reading.gpu):
-        return reading
-    return replace(reading, increments={**reading.increments, "busy_seconds_total": 0.0})
 
 
 def is_in_use(gpu: Gpu, moved: float | None) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, SamplerStatus, 
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.state import gpu_inventory
 from gpumon.state.gpu_inventory import GpuInventory, Removal
-from gpumon.state.gpu_view import GpuView, ViewInputs, limit_gpus, view
+from gpumon.state.gpu_view import ViewInputs, limit_gpu, view
 from gpumon.state.messages import Acceptance, Message, ReleaseHolders, StoredState
 from gpumon.state.report import Report
 from gpumon.state.section import LogLine, ReducerSettings, Step, reuse_if_equal
@@ -116,8 +117,12 @@ def _with_view(inventory: GpuInventory, step: Step) -> GpuInventory:
     unwatched = _covered_bus_ids(inventory.released, inventory) | resuming
     down = None if NODE in unwatched else _down_reason(inventory, settings, fresh=fresh)
     inventory = replace(inventory, fresh=fresh, unwatched=unwatched, down=down)
-    views = {gpu.bus_id: _view(gpu, inventory, step) for gpu in inventory.gpus.values()}
-    states, dropped = limit_gpus(sorted((each.shown for each in views.values()), key=lambda state: state.index))
+    views = {
+        bus_id: view(gpu, _view_inputs(gpu, inventory, step), inventory.views.get(bus_id))
+        for bus_id, gpu in inventory.gpus.items()
+    }
+    dropped: Counter[str] = Counter()
+    states = tuple(limit_gpu(each.shown, dropped) for each in sorted(views.values(), key=lambda each: each.gpu.index))
     same = len(states) == len(inventory.states) and all(map(operator.is_, states, inventory.states))
     status = inventory.status
     alive = status is not None and status.up and NODE not in unwatched
@@ -149,7 +154,7 @@ def _down_reason(inventory: GpuInventory, settings: ReducerSettings, *, fresh: b
     return None
 
 
-def _view(gpu: GpuState, inventory: GpuInventory, step: Step) -> GpuView:
+def _view_inputs(gpu: GpuState, inventory: GpuInventory, step: Step) -> ViewInputs:
     report, released, stale_after = step.report, gpu.bus_id in inventory.unwatched, step.settings.stale_after
     fault, detail, since = gpu.fault, gpu.detail, gpu.since
     if fault is None and not released:
@@ -161,7 +166,7 @@ def _view(gpu: GpuState, inventory: GpuInventory, step: Step) -> GpuView:
     if verdict is not None and since is not None:  # an earlier run of the agent detected the fault
         since = min(since, verdict.raised.wall)
     lowest = UNKNOWN if released or fault is not None else OK
-    inputs = ViewInputs(
+    return ViewInputs(
         xids=report.errors.xids.get(gpu.uuid),
         catalogue=report.catalogue,
         fault=fault,
@@ -172,7 +177,6 @@ def _view(gpu: GpuState, inventory: GpuInventory, step: Step) -> GpuView:
         port_above=inventory.pci.ports.get(gpu.bus_id),
         slot_lanes=inventory.pci.slot_lanes.get(gpu.bus_id),
     )
-    return view(gpu, inputs, inventory.views.get(gpu.bus_id))
 
 
 # Log lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from typing import Any, NamedTuple, TypeVar
@@ -127,12 +127,6 @@ def _link_counts(gpu: GpuState, reading: GpuReading) -> dict[str, Any]:
 # Limits of the number of series: the largest values are kept, or the first MIG instances and links
 
 
-def limit_gpus(states: Iterable[GpuState]) -> tuple[tuple[GpuState, ...], Counter[str]]:
-    """Return the GPUs without the series beyond MAX_SERIES, and the number of series that were dropped, by reason."""
-    cut: Counter[str] = Counter()
-    return tuple(_gpu(state, cut) for state in states), cut
-
-
 def limit_node(node: Node, dropped: Mapping[str, float]) -> Node:
     """Return the metrics of the node without the series beyond MAX_SERIES. `dropped`: those of the GPUs now.
 
@@ -150,7 +144,8 @@ def limit_node(node: Node, dropped: Mapping[str, float]) -> Node:
     )
 
 
-def _gpu(state: GpuState, cut: Counter[str]) -> GpuState:
+def limit_gpu(state: GpuState, cut: Counter[str]) -> GpuState:
+    """Return the GPU without the series beyond MAX_SERIES. Count the dropped series in `cut`, by reason."""
     gpu = state.gpu
     if gpu.process_memory_bytes is not None and gpu.processes is not None:
         cut["processes"] += max(0, int(gpu.processes) - len(gpu.process_memory_bytes))  # the sampler sends the largest

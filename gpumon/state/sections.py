@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import mig_labels
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
@@ -38,11 +39,19 @@ def _health_tables(report: Report) -> Tables:
 
 
 def _gpu_tables(report: Report) -> Tables:
+    """Yield the metrics of the driver and of each GPU, its fabric, platform and MIG instances; then those of links."""
     yield report.driver, ()
     for state in report.gpus:
-        yield from state.tables()
+        yield state.gpu, state.labels
+        for part in (state.fabric, state.platform):
+            if part is not None:
+                yield part, state.labels
+        for mig in state.migs:
+            yield mig.mig, (*state.labels, *mig_labels(mig))
     for state in report.gpus:
-        yield from state.link_tables()
+        for links in (state.links, state.peers, state.c2c_links):
+            for link, table in links.items():
+                yield table, (*state.labels, ("link", link))
 
 
 def _port_tables(report: Report) -> Tables:

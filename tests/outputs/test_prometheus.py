@@ -36,7 +36,7 @@ from gpumon.probe.core.result import OUTCOMES, ProbeCounters, ProbeResult
 from gpumon.probe.core.state import ProbeState, end_run, restore
 from gpumon.state.gpu_view import ViewInputs, readings
 from gpumon.state.report import Report
-from gpumon.state.sections import samples, series_count
+from gpumon.state.sections import samples, series_count, tables
 from scripts.simulated_reports import report_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -180,8 +180,9 @@ def test_caches_do_not_grow() -> None:
 @each_case("profile", sorted(PROFILES.keys() - {"h100x16"}))
 def test_series_stay_within_the_budget(profile: str) -> None:
     """At most 110 series per GPU on /metrics besides those of MIG instances."""
-    for state in report_of(profile).gpus:
-        own = [table for table, labels in state.tables() if labels == state.labels]
+    report = report_of(profile)
+    for state in report.gpus:
+        own = [table for table, labels in tables(report) if labels == state.labels]
         assert sum(count_series(table, Page.METRICS, detailed=False) for table in own) <= 110
 
 
@@ -198,14 +199,15 @@ def test_each_link_is_on_its_page_and_its_sum_on_metrics() -> None:
     """Sums and counts per GPU on /metrics, each link on /metrics/links even without detailed metrics."""
     report = report_of("b200x8")
     pages = render_pages(report)
-    assert [page.count('link="') for page in pages.values()] == [0, sum(map(len, map(links_of, report.gpus)))]
+    assert [page.count('link="') for page in pages.values()] == [0, len(samples_of_links(report))]
     assert pages[Page.METRICS].count("gpumon_gpu_nvlinks_expected{") == 8
     errors = [sum((link.errors_total or {}).values()) for state in report.gpus for link in state.links.values()]
     assert sum(errors) == sum(sum((state.gpu.nvlink_errors_total or {}).values()) for state in report.gpus)
 
 
-def links_of(state: GpuState) -> list[object]:
-    return [sample for table, labels in state.link_tables() for sample in samples_of(table, labels)]
+def samples_of_links(report: Report) -> list[object]:
+    links = ((table, labels) for table, labels in tables(report) if "link" in dict(labels))
+    return [sample for table, labels in links for sample in samples_of(table, labels)]
 
 
 def test_an_xid_that_did_not_occur_has_no_series() -> None:

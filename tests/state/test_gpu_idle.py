@@ -12,7 +12,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import GpuReading
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import AFTERGLOW_SECONDS
-from gpumon.state.gpu_record import GAP_SECONDS, busy_rows, is_in_use, without_latched_use
+from gpumon.state.gpu_record import GAP_SECONDS, busy_rows, counted_increments, is_in_use
 from gpumon.state.messages import ProbeStarted
 from gpumon.state.report import Report
 
@@ -184,5 +184,5 @@ def test_a_latched_utilization_is_not_counted_as_busy_time() -> None:
     increments = {"busy_seconds_total": 1.0, "memory_busy_seconds_total": 0.0}
     latched = gpu_reading(0, gpu=LATCHED, increments=increments)
     working = replace(latched, gpu=replace(LATCHED, processes=1.0))
-    assert without_latched_use(latched).increments == {**increments, "busy_seconds_total": 0.0}
-    assert without_latched_use(working) == working
+    assert counted_increments(latched, own=False) == {**increments, "busy_seconds_total": 0.0}
+    assert counted_increments(working, own=False) == increments

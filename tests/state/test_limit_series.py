@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import example_parts
@@ -12,7 +13,7 @@ from changed_report import changed
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import MAX_SERIES
-from gpumon.state.gpu_view import limit_gpus, limit_node
+from gpumon.state.gpu_view import limit_gpu, limit_node
 from gpumon.state.report import Report
 
 
@@ -23,7 +24,8 @@ def with_gpu(**changes: object) -> Report:
 
 def limit_series(report: Report) -> Report:
     """Return the Report as far as it is exported."""
-    states, dropped = limit_gpus(report.gpus)
+    dropped: Counter[str] = Counter()
+    states = tuple(limit_gpu(state, dropped) for state in report.gpus)
     return changed(report, gpus=states, node=limit_node(report.node, dropped))
 
 
