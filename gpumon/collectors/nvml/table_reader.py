@@ -156,7 +156,7 @@ class TableReader:
 
     # Values, by kind of source
 
-    def _value(self, source: Source) -> Any:  # noqa: C901, PLR0911 - one line a kind of source
+    def _value(self, source: Source) -> Any:  # noqa: C901, PLR0911, PLR0912 - one case a kind of source
         match source:
             case Call():
                 return self._number(source)
@@ -170,10 +170,7 @@ class TableReader:
             case Slowest(field=field):
                 return self._slowest_link(field)
             case Distinct(lists=lists):
-                self.pids_at = boot_clock()
-                processes = self._processes_in(lists)
-                self.pids = tuple(sorted({process.pid for process in processes}))
-                return float(len(self.pids))
+                return self._process_count(lists)
             case ProcessMemory(lists=lists):
                 return self._process_memory(lists)
             case Each(sources=sources):
@@ -183,7 +180,13 @@ class TableReader:
             case Checks():
                 return self._checks(source)
             case Either(first=first, second=second):
-                return self._first_supported(first, second)
+                if not self._device.lacks(first):
+                    try:
+                        return self._value(first)
+                    except (AbsentError, NvmlError):
+                        if not self._device.lacks(first):
+                            raise
+                return self._value(second)
             case _:  # integrals are computed, not read; rows about the agent are filled in by the daemon
                 raise AbsentError
 
@@ -218,6 +221,11 @@ class TableReader:
             self.reads_graphics = bool(graphics)
             own += graphics
         return own
+
+    def _process_count(self, lists: Sequence[Call]) -> float:
+        self.pids_at = boot_clock()
+        self.pids = tuple(sorted({process.pid for process in self._processes_in(lists)}))
+        return float(len(self.pids))
 
     def _process_memory(self, lists: Sequence[Call]) -> dict[str, float]:
         used: dict[int, int] = {}
@@ -258,15 +266,6 @@ class TableReader:
         if not health:
             raise AbsentError
         return health
-
-    def _first_supported(self, first: Source, second: Source) -> Any:
-        if not self._device.lacks(first):
-            try:
-                return self._value(first)
-            except (AbsentError, NvmlError):
-                if not self._device.lacks(first):
-                    raise
-        return self._value(second)
 
     def _fields(self, source: Source) -> Iterator[Scoped]:
         match source:
