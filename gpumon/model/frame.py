@@ -82,7 +82,7 @@ class Decoder:
                     else:
                         self._received[place] = _with_changes(self._received[place], changes)
                 items[part] = tuple(self._received[place] for place in places)
-            message: Frame = _build(kind, values, **items)
+            message: Frame = kind(**_built(kind, values), **items)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FrameError(f"not a frame: {line[:200]!r} ({error})") from error
         return message
@@ -99,9 +99,10 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of a value that are not None, without those of which only changes are sent."""
     kind = value.__class__
-    named = {"frame": kind.__name__} if issubclass(kind, Frame) else {}
-    pairs = ((name, getattr(value, name)) for name in _names(kind))
+    named, changing = ({"frame": kind.__name__}, kind.changing) if issubclass(kind, Frame) else ({}, {})
+    pairs = ((name, getattr(value, name)) for name in _names(kind) if name not in changing)
     return named | {name: attribute for name, attribute in pairs if attribute is not None}
 
 
@@ -128,10 +129,13 @@ def _with_changes(before: Any, changes: dict[str, Any]) -> Any:
     return dataclasses.replace(before, **after)
 
 
-def _build(kind: Callable[..., T], values: dict[str, Any], **built: Any) -> T:
+def _build(kind: Callable[..., T], values: dict[str, Any]) -> T:
+    return kind(**_built(kind, values))
+
+
+def _built(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
     builders = _builders(kind)
-    built |= {name: builders[name](values[name]) for name in builders.keys() & values.keys()}
-    return kind(**values | built)
+    return values | {name: builders[name](values[name]) for name in builders.keys() & values.keys()}
 
 
 @cache
