@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpumon import __version__
@@ -97,7 +97,7 @@ class Child:
         program: ChildProgram,
         orders: Orders,
         *,
-        on_message: Callable[[frame.Frame], None],
+        on_message: Sequence[Callable[[frame.Frame], None]],
         on_end: Callable[[Child, int], None],
         on_abandoned: Callable[[Child], None],
         on_error: Callable[[ErrorObservation], None] = lambda _: None,
@@ -213,4 +213,5 @@ class Child:
         elif self._greeted and isinstance(message, ErrorObservation):
             self._on_error(message)  # also if it was sent before the child was killed
         elif self._greeted and self.killed_for is None:
-            self._on_message(message)
+            for callback in self._on_message:
+                callback(message)

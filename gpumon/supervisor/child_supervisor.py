@@ -146,8 +146,11 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
     def _next_orders(self) -> OrdersT:
         return replace(self._orders, quarantined=tuple(self._quarantine))
 
-    def _note_message(self, message: Frame) -> None:
-        """Note a message of the child, which `on_message` has taken."""
+    def _note_message(self, message: Frame) -> None:  # noqa: ARG002 - subclasses read it
+        """Note a message of the child, before `on_message` takes it: the child runs."""
+        if self._trouble:
+            self._trouble = ""
+            self._publish_state()
 
     def _note_error(self, error: ErrorObservation) -> None:
         """Note an error that a child has observed."""
@@ -165,13 +168,6 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
     def _status(self) -> StatusT: ...
 
     # While children run
-
-    def _take_message(self, message: Frame) -> None:
-        if self._trouble:
-            self._trouble = ""
-            self._publish_state()
-        self._on_message(message)
-        self._note_message(message)
 
     def _inspect(self) -> None:
         if self._stopping:
@@ -284,14 +280,14 @@ class ChildSupervisor(ABC, Generic[OrdersT, StatusT]):
         if self._child is not None or not self._may_start():
             return
         try:
-            self._child = self._start_child(self._next_orders(), self._take_message)
+            self._child = self._start_child(self._next_orders(), self._note_message, self._on_message)
         except OSError as error:  # no process, memory or interpreter, which may be temporary
             self._trouble = f"no child can be started: {error}"
             words = {"child": self._program.name, "error": str(error)}
             log.error("cannot start a child; retrying", extra=words)  # noqa: TRY400
             self._restart(self._delay.take())
 
-    def _start_child(self, orders: Orders, on_message: Callable[[Frame], None]) -> Child:
+    def _start_child(self, orders: Orders, *on_message: Callable[[Frame], None]) -> Child:
         child = Child(
             self._loop,
             self._program,

@@ -124,6 +124,7 @@ class SamplerSupervisor(ChildSupervisor[SamplerOrders, SamplerStatus]):
         )
 
     def _note_message(self, message: Frame) -> None:
+        super()._note_message(message)
         if isinstance(message, Snapshot):
             self._hang = ""
             for gpu in message.gpus:

@@ -76,7 +76,7 @@ class Recording:
             self._loop,
             program,
             RecordingOrders.of(self._orders, record=writer, survey=survey),
-            on_message=self._take,
+            on_message=(self._take,),
             on_end=lambda child, code: self._end(child, code, reader, lines),
             on_abandoned=lambda child: self._abandon(child, reader),
         )
