@@ -49,9 +49,10 @@ def _gpu_tables(report: Report) -> Tables:
         for mig in state.migs:
             yield mig.mig, (*state.labels, *mig_labels(mig))
     for state in report.gpus:
+        labels = state.labels
         for links in (state.links, state.peers, state.c2c_links):
             for link, table in links.items():
-                yield table, (*state.labels, ("link", link))
+                yield table, (*labels, ("link", link))
 
 
 def _port_tables(report: Report) -> Tables:
