@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from agents import AgentProcess
-from gpumon_sim.sim_fault import FULL, Example
+from gpumon_sim.sim_fault import FULL, Example, at_time
 from gpumon_sim.sim_faults import FAULTS
 
 from gpumon.clock import boot_clock
@@ -63,7 +63,7 @@ class Stage:
         scenario: dict[str, Any] = {"idle": True}
         gpus: dict[int, dict[str, Any]] = {gpu: {"xids": xids} for gpu, xids in self.xids.items()}
         for (gpu, key), one in self.present.items():
-            (scenario if gpu == NODE else gpus.setdefault(gpu, {}))[key] = one.example.value
+            (scenario if gpu == NODE else gpus.setdefault(gpu, {}))[key] = at_time(one.example.value, 0.0)
         self.agent.simulate({**scenario, "gpus": gpus})
 
     def harm(self, *, node: bool) -> None:

@@ -11,12 +11,28 @@ from gpumon_sim import effects, entries, shapes
 from gpumon_sim.codes import Code
 from gpumon_sim.gpm import METRICS
 from gpumon_sim.quantities import QUANTITIES
-from gpumon_sim.sim_fault import IDLE, MINUTE, Example, SimFault, blackwell, fabric, has_nvlinks
+from gpumon_sim.sim_fault import (
+    IDLE,
+    MINUTE,
+    Example,
+    SimFault,
+    blackwell,
+    fabric,
+    growing,
+    has_nvlinks,
+    hot_memory,
+    remaps,
+    retires,
+    whole,
+)
 
 _ECC_KEYS, _ECC, _set_ecc = effects.section("ecc_")
 _REMAP_KEYS, _REMAP, _set_remap = effects.section("remap_")
 _REPAIR_KEYS, _REPAIR, _set_repair = effects.section("repair_")
 _PCIE_KEYS, _PCIE_ERRORS, _set_pcie_errors = effects.section("pcie_errors_")
+_ecc = partial(Example, action=Action.RESET, on=whole)
+_remap = partial(Example, action=Action.REPLACE, on=remaps, within=6 * MINUTE)
+_retired = partial(Example, gpu=0, profile="t4x1", on=retires, within=6 * MINUTE)
 _fabric = partial(Example, check="fabric_unhealthy", on=fabric, within=12 * MINUTE)
 _ANY_NUMBER = shapes.optional(shapes.growth(shapes.any_number))
 
@@ -137,6 +153,57 @@ ROWS = (
             Example(
                 {"retired_pending": 1, "retired_uncorrected": 2, "power": 69, "temperature": 94}, 0, profile="t4x1"
             ),
+            _retired({"retired_uncorrected": 20}, name="20 pages retired", check="gpu_retired_pages"),
+            _retired(
+                {"retired_pending": 1},
+                name="a page that waits to be retired",
+                check="gpu_page_retirement_pending",
+                action=Action.REBOOT,
+                within=25 * MINUTE,
+            ),
+            _retired(
+                {"retired_uncorrected": 63},
+                name="63 pages retired",
+                check="gpu_retired_pages",
+                action=Action.REPLACE,
+            ),
+            Example({"temperature": 94}, name="GPU temperature at its maximum", check="gpu_thermal_margin_low"),
+            Example(
+                {"memory_temperature": 110},
+                name="GPU memory is too hot",
+                check="gpu_memory_temperature_high",
+                on=hot_memory,
+            ),
+            Example(
+                {"clock_events": 0x8 | 0x40, "hw_thermal_seconds": growing(1.0)},
+                name="clocks reduced by a hardware slowdown",
+                check="gpu_hw_slowdown",
+                within=12 * MINUTE,
+            ),
+            Example(
+                {"clock_events": 0x8 | 0x80, "hw_power_brake_seconds": growing(1.0)},
+                name="clocks reduced by a power brake",
+                check="gpu_power_brake",
+                within=6 * MINUTE,
+            ),
+            Example(
+                {"power_limit": 200, "power_limit_requested": 200},
+                name="power limit set to half",
+                check="gpu_power_cap_low",
+                action=Action.NONE,
+                on=lambda profile: profile.board.power_limit > 300,
+                within=40 * MINUTE,
+            ),
+            Example({"power": 2}, name="draws 2 W under load", check="gpu_power_implausible", on=whole),
+            Example(
+                {"sm_clock": 700, "graphics_clock": 700},
+                name="clock at half of the other GPUs' clocks",
+                check="gpu_clock_straggler",
+                action=Action.RESET,
+                # with two GPUs the slow one cannot be identified
+                on=lambda profile: len(profile.bus_ids) > 2 and whole(profile),
+                within=15 * MINUTE,
+            ),
         ),
     ),
     SimFault(
@@ -170,6 +237,36 @@ ROWS = (
             Example({"uncorrected_dram": 2, "corrected_sram": 7, "lifetime_uncorrected_dram": 3, "pending": 0}),
             Example({"corrected_dram": 40, "corrected_sram": 2}),
             Example({"uncorrected_dram": 2, "lifetime_uncorrected_dram": 3}, profile="h100migx8"),
+            _ecc(
+                {"uncorrected_dram": 1, "lifetime_uncorrected_dram": 1},
+                name="an uncorrectable error in memory",
+                check="gpu_ecc_uncorrectable",
+            ),
+            _ecc(
+                {"uncorrected_sram": 1, "lifetime_uncorrected_sram": 1},
+                name="an uncorrectable error in SRAM",
+                check="gpu_ecc_uncorrectable",
+            ),
+            Example(
+                {"threshold_exceeded": 1},
+                name="uncorrectable errors in SRAM above the board's threshold",
+                check="gpu_ecc_sram_threshold",
+                action=Action.REPLACE,
+                on=lambda profile: profile.board.architecture >= 7 and whole(profile),
+                within=7 * MINUTE,
+            ),
+            _ecc(
+                {"corrected_dram": growing(500)},
+                name="corrected errors in a storm: 500 a second",
+                check="gpu_ecc_corrected_storm",
+                within=10 * MINUTE,
+            ),
+            _ecc(
+                {"corrected_dram": 3e7},
+                name="30 million corrected errors in memory",
+                check="gpu_ecc_corrected_high",
+                within=20 * MINUTE,
+            ),
         ),
     ),
     SimFault(
@@ -178,7 +275,24 @@ ROWS = (
         help="row remapping",
         shape=_REMAP,
         alter=_set_remap,
-        examples=(Example({"uncorrectable": 1, "pending": 1, "failed": 1, "banks_none": 1, "banks_max": 2559}),),
+        examples=(
+            Example({"uncorrectable": 1, "pending": 1, "failed": 1, "banks_none": 1, "banks_max": 2559}),
+            _remap(
+                {"uncorrectable": 1, "pending": 1},
+                name="a row that waits to be remapped",
+                check="gpu_row_remap_pending",
+                action=Action.RESET,
+                within=20 * MINUTE,
+            ),
+            _remap({"failed": 1}, name="a row that could not be remapped", check="gpu_row_remap_failed"),
+            _remap({"uncorrectable": 512}, name="512 rows remapped", check="gpu_row_remap_many"),
+            _remap(
+                {"banks_none": 1},
+                name="a bank without spare rows",
+                check="gpu_row_remap_banks",
+                action=Action.INSPECT,
+            ),
+        ),
     ),
     SimFault(  # nvmlDeviceGetRepairStatus (580), UnrepairableMemoryFlag_v1 (590), fields 306 and 307 (615)
         key="repair",

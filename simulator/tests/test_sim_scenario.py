@@ -12,7 +12,7 @@ import yaml
 from each_case import each_case
 from gpumon_sim.library import open_node
 from gpumon_sim.profiles import PROFILES
-from gpumon_sim.sim_fault import SimFault
+from gpumon_sim.sim_fault import SimFault, at_time
 from gpumon_sim.sim_faults import FAULTS
 from simulated import simulated_node
 
@@ -193,7 +193,7 @@ def test_every_example_is_a_valid_scenario(fault: SimFault, tmp_path: Path) -> N
     assert fault.examples
     for example in fault.examples:
         assert example.gpu is None or example.gpu < len(PROFILES[example.profile].bus_ids)
-        setting = {fault.key: example.value}
+        setting = {fault.key: at_time(example.value, 0.0)}
         opened(tmp_path, example.profile, setting if example.gpu is None else {"gpus": {example.gpu: setting}})
 
 

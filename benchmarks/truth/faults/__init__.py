@@ -12,7 +12,7 @@ from typing import Any
 from gpumon_sim.sim_faults import FAULTS as SIMULATED
 
 from benchmarks.truth.fault import FaultRow, ScenarioStep, after_restart
-from benchmarks.truth.faults import agent, allreduce, gpu, links, ports, unreadable, work, xids
+from benchmarks.truth.faults import agent, allreduce, links, ports, unreadable, work, xids
 from gpumon.health.checks.probe import is_about
 from gpumon.health.table import CHECKS
 from gpumon.probe.core.probes import ALL_REDUCE, SCHEDULED
@@ -40,7 +40,6 @@ FAULTS: tuple[FaultRow, ...] = (
     *unreadable.rows(),
     *_examples(),
     *xids.rows(),
-    *gpu.rows(),
     *links.rows(),
     *ports.rows(),
     *work.rows(),
