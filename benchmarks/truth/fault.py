@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumon_sim.board import Profile
 from gpumon_sim.port_counters import TRAFFIC
-from gpumon_sim.sim_fault import BUSY, PORT, anywhere
+from gpumon_sim.sim_fault import BUSY, anywhere
 
 from benchmarks.truth.world import World
 from gpumon.health.verdict import Action
@@ -98,14 +98,6 @@ def xids(code: int, text: str, times: int, pause: float) -> tuple[ScenarioStep, 
 def after_restart(**fault: Any) -> tuple[ScenarioStep, ...]:
     """Return a fault of node or GPU during which the agent is restarted, so that the GPU is looked up again."""
     return (ScenarioStep(**fault), ScenarioStep(at=1.0, **fault, act=World.restart))
-
-
-def on_port(**fault: Any) -> tuple[ScenarioStep, ...]:
-    return (ScenarioStep(node={"ports": {PORT: fault}}),)
-
-
-def counting(**counters: Any) -> tuple[ScenarioStep, ...]:
-    return on_port(counters=counters)
 
 
 def flaps(times: int, pause: float, **down: Any) -> tuple[ScenarioStep, ...]:

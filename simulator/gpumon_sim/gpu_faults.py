@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from gpumon.health.verdict import Action
 from gpumon_sim import effects, entries, shapes
+from gpumon_sim.board import Profile
 from gpumon_sim.codes import Code
 from gpumon_sim.gpm import METRICS
 from gpumon_sim.quantities import QUANTITIES
@@ -17,10 +19,14 @@ from gpumon_sim.sim_fault import (
     Example,
     SimFault,
     blackwell,
+    counts_pcie_errors,
     fabric,
+    fabric_health,
     growing,
     has_nvlinks,
     hot_memory,
+    nvlink4,
+    nvlink5,
     remaps,
     retires,
     whole,
@@ -35,6 +41,16 @@ _remap = partial(Example, action=Action.REPLACE, on=remaps, within=6 * MINUTE)
 _retired = partial(Example, gpu=0, profile="t4x1", on=retires, within=6 * MINUTE)
 _fabric = partial(Example, check="fabric_unhealthy", on=fabric, within=12 * MINUTE)
 _ANY_NUMBER = shapes.optional(shapes.growth(shapes.any_number))
+
+
+def _counting(counter: str, name: str, on: Callable[[Profile], bool]) -> Example:
+    """Return the example of an NVLink that counts an error each ten seconds."""
+    value = {3: {counter: growing(0.1)}}
+    return Example(value, name=name, check="nvlink_errors", on=on, within=10 * MINUTE)
+
+
+def _unstable(counter: str, name: str, on: Callable[[Profile], bool]) -> Example:
+    return replace(_counting(counter, name, on), check="nvlink_unstable", within=25 * MINUTE)
 
 
 ROWS = (
@@ -204,6 +220,25 @@ ROWS = (
                 on=lambda profile: len(profile.bus_ids) > 2 and whole(profile),
                 within=15 * MINUTE,
             ),
+            Example(
+                {"pcie_width": 8},
+                name="half of its PCIe lanes are gone",
+                check="pcie_width_degraded",
+                within=15 * MINUTE,
+            ),
+            Example(
+                {"pcie_generation": 1},
+                name="PCIe of the first generation under load",
+                check="pcie_generation_degraded",
+                within=15 * MINUTE,
+            ),
+            Example(
+                {"pcie_replays": growing(100)},
+                name="100 PCIe replays a second",
+                check="pcie_replays",
+                on=lambda profile: not profile.guest,
+                within=10 * MINUTE,
+            ),
         ),
     ),
     SimFault(
@@ -327,7 +362,16 @@ ROWS = (
         help="errors of the PCIe link",
         shape=_PCIE_ERRORS,
         alter=_set_pcie_errors,
-        examples=(Example({"correctable": 5, "fatal": 1, "l0_to_recovery": 9}),),
+        examples=(
+            Example({"correctable": 5, "fatal": 1, "l0_to_recovery": 9}),
+            Example(
+                {"fatal": 1},
+                name="a fatal error of the PCIe link",
+                check="pcie_errors",
+                on=counts_pcie_errors,
+                within=10 * MINUTE,
+            ),
+        ),
     ),
     SimFault(
         key="nvlinks",
@@ -348,6 +392,69 @@ ROWS = (
             Example({4: {"state": "down"}, 7: {"symbol": 12, "recovery_failed": 1}}, profile="b200x8"),
             Example({4: {"state": "down"}}, profile="h100migx8"),
             Example({"*": {"state": "down"}}, 0, profile="h100pciex2"),
+            Example(
+                {3: {"state": "down"}},
+                name="one NVLink is down",
+                check="nvlink_down",
+                action=Action.RESET,
+                on=has_nvlinks,
+            ),
+            *(
+                _counting(counter, f"an NVLink counts a {counter} now and then", on=nvlink4)
+                for counter in ("replay", "recovery")
+            ),
+            *(
+                Example(
+                    {3: {"crc": growing(rate)}},
+                    name=f"an NVLink counts CRC errors: {rate} a second",
+                    check="nvlink_crc_high",
+                    on=nvlink4,
+                    within=10 * MINUTE,
+                )
+                for rate in (10, 500)
+            ),
+            _counting("recovered", "an NVLink recovers again and again", on=nvlink5),
+            *(
+                _counting(
+                    counter,
+                    f"an NVLink of Blackwell counts {counter.replace('_', ' ')} errors now and then",
+                    on=nvlink5,
+                )
+                for counter in ("symbol", "effective", "receive_remote")
+            ),
+            Example(
+                {3: {"effective_ber": 2e-11}},
+                name="an NVLink loses too many bits",
+                check="nvlink_ber_high",
+                on=nvlink5,
+                within=12 * MINUTE,
+            ),
+            Example(
+                {3: {"recovery_failed": 1}},
+                name="an NVLink could not be trained again",
+                check="nvlink_recovery_failed",
+                action=Action.RESET,
+                on=nvlink5,
+            ),
+            _unstable("replay", "an NVLink has errors for 20 minutes", on=nvlink4),
+            _unstable("symbol", "an NVLink of Blackwell has symbol errors for 20 minutes", on=nvlink5),
+            # marin-community/marin#9086 and #8934: 505 recoveries since the driver was loaded, all other counters 0,
+            # and five days later Xid 149.
+            Example(
+                {3: {"recovered": growing(3 / (21 * MINUTE))}},
+                name="an NVLink of Blackwell recovers three times in 21 minutes, for hours, without another error",
+                check="nvlink_recovering",
+                on=nvlink5,
+                within=160 * MINUTE,
+            ),
+            Example(
+                {3: {"speed": 12000}},
+                name="an NVLink runs at half its speed",
+                check="nvlink_slow",
+                action=Action.RESET,
+                on=has_nvlinks,
+                within=10 * MINUTE,
+            ),
         ),
     ),
     SimFault(
@@ -392,6 +499,17 @@ ROWS = (
             Example({"state": 1}, 3),
             Example({"state": 2}, 1, profile="gb200x4"),
             Example({"clique": 7, "health": {"degraded_bandwidth": 1}}, 2, profile="gb200x4"),
+            _fabric(
+                {"health": {"degraded_bandwidth": 1}, "summary": 3},
+                name="the fabric runs with less bandwidth",
+                on=fabric_health,
+            ),
+            _fabric(
+                {"summary": 2},
+                name="the driver reports the fabric as unhealthy without a cause",
+                action=Action.RESET,
+                on=fabric_health,
+            ),
         ),
     ),
     SimFault(

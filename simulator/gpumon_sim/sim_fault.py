@@ -25,6 +25,8 @@ PORT = "mlx5_1"
 """Port with the faults of ports."""
 NOW = "now"
 """Placeholder in a value for the time at which the fault begins, in seconds since the start of the node."""
+ADA = 8
+"""NVML's architecture number; boards after it count errors of PCIe by their kind."""
 MANY = 8
 """Number of GPUs from which slow calls make a poll slow."""
 UNSUPPORTED = 0
@@ -106,6 +108,10 @@ def has_recovery_action(profile: Profile) -> bool:
 
 def blackwell(profile: Profile) -> bool:
     return profile.board.architecture >= BLACKWELL
+
+
+def counts_pcie_errors(profile: Profile) -> bool:
+    return profile.board.architecture > ADA and not profile.guest
 
 
 def has_ports(profile: Profile) -> bool:

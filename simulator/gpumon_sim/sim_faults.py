@@ -16,7 +16,19 @@ from gpumon.model.snapshot import PLACES
 from gpumon_sim import effects, entries, gpu_faults, shapes, stuck, workload
 from gpumon_sim.nic_kinds import NIC_KINDS
 from gpumon_sim.port_counters import NICS_SHAPE, PORTS_SHAPE, SERVICES_SHAPE
-from gpumon_sim.sim_fault import MINUTE, USES, Example, SimFault, Use, has_fabric_manager, imex, on_node
+from gpumon_sim.sim_fault import (
+    MINUTE,
+    PORT,
+    USES,
+    Example,
+    SimFault,
+    Use,
+    growing,
+    has_fabric_manager,
+    has_ports,
+    imex,
+    on_node,
+)
 
 TEMPERATURE_CALLS = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
 """Functions of which every poll of a GPU calls one."""
@@ -136,13 +148,52 @@ _CALLS = (
         examples=(on_node(value=False),),
     ),
 )
+_port = partial(on_node, about=PORT, on=has_ports)
+_PORT_FAULTS = (
+    _port({PORT: {"state": "down"}}, name="a port is down", check="ib_port_down", within=6 * MINUTE),
+    _port(
+        {PORT: {"state": "init"}},
+        name="a port has a link and no subnet manager",
+        check="ib_port_down",
+        within=6 * MINUTE,
+    ),
+    _port({PORT: {"rate": 50}}, name="a port runs at a fraction of its speed", check="ib_rate_low", within=10 * MINUTE),
+    _port(
+        {PORT: {"absent": True}},
+        name="an adapter is gone",
+        check="ib_device_missing",
+        action=Action.REBOOT,
+        within=9 * MINUTE,
+    ),
+    *(
+        _port({PORT: {"counters": {counter: count}}}, name=name, check=check, within=minutes * MINUTE)
+        for counter, count, name, check, minutes in (
+            ("link_downed", growing(0.02), "a port was down briefly", "ib_port_flapping", 10),
+            ("excessive_buffer_overrun_errors", 1, "a port overran its buffers", "ib_fatal_counter", 6),
+            ("symbol_error", growing(20), "a port counts symbol errors: 20 a second", "ib_symbol_errors", 10),
+            ("port_rcv_errors", growing(50), "a port counts receive errors: 50 a second", "ib_error_rates", 10),
+            ("port_xmit_discards", growing(500), "a port discards 500 packets a second", "roce_stress", 15),
+        )
+    ),
+    *(
+        _port({PORT: fault}, about="node", name=name, check="gpumon_links_unread", within=10 * MINUTE)
+        for fault, name in (
+            ({"unreadable": ["state", "rate"]}, "reading the files of a port fails"),
+            ({"hang": True}, "reading the files of a port does not return"),
+        )
+    ),
+)
 _NODE = (
     _node_fault(
         key="ports",
         value='device or `"*"`: see below',
         help="InfiniBand ports",
         shape=PORTS_SHAPE,
-        examples=(on_node({"mlx5_3": {"state": "down"}}), on_node({"mlx5_5": {"hang": True}})),
+        examples=(
+            on_node({"mlx5_3": {"state": "down"}}),
+            on_node({"mlx5_5": {"hang": True}}),
+            *_PORT_FAULTS,
+        ),
     ),
     _node_fault(
         key="nics",
