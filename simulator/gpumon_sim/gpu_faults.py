@@ -15,6 +15,7 @@ from gpumon_sim.gpm import METRICS
 from gpumon_sim.quantities import QUANTITIES
 from gpumon_sim.sim_fault import (
     IDLE,
+    MANY,
     MINUTE,
     Example,
     SimFault,
@@ -183,6 +184,22 @@ ROWS = (
                 check="gpu_retired_pages",
                 action=Action.REPLACE,
             ),
+            Example(
+                {"memory_used": 12e9},
+                name="12 GB of memory in use without a process",
+                check="gpu_memory_orphaned",
+                action=Action.RESET,
+                before=IDLE,
+                on=lambda profile: whole(profile) and not profile.numa_nodes,  # else the kernel may hold it
+                within=10 * MINUTE,
+            ),
+            Example(
+                {"persistence_mode": 0},
+                name="persistence mode is off",
+                check="gpu_persistence_off",
+                action=Action.NONE,
+                within=25 * MINUTE,
+            ),
             Example({"temperature": 94}, name="GPU temperature at its maximum", check="gpu_thermal_margin_low"),
             Example(
                 {"memory_temperature": 110},
@@ -281,6 +298,14 @@ ROWS = (
                 {"uncorrected_sram": 1, "lifetime_uncorrected_sram": 1},
                 name="an uncorrectable error in SRAM",
                 check="gpu_ecc_uncorrectable",
+            ),
+            Example(
+                {"pending": 0},
+                name="an ECC change that waits for a reset",
+                check="gpu_settings_pending",
+                action=Action.RESET,
+                on=lambda profile: len(profile.bus_ids) < MANY,
+                within=70 * MINUTE,
             ),
             Example(
                 {"threshold_exceeded": 1},
@@ -522,6 +547,14 @@ ROWS = (
             Example({"TOTAL_ENERGY_CONSUMPTION": 999, "MEMORY_TEMP": "NOT_SUPPORTED"}),
             Example({"NVLINK_LINK_COUNT": 999}),
             Example({"TOTAL_ENERGY_CONSUMPTION": "NOT_SUPPORTED"}, 0, profile="t4x1"),
+            Example(
+                {"TOTAL_ENERGY_CONSUMPTION": 999},
+                name="one field of it answers an unknown error",
+                check="gpumon_poll_errors",
+                action=Action.FIX,
+                about="node",
+                on=lambda profile: not profile.guest,
+            ),
         ),
     ),
     SimFault(

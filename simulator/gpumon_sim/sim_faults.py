@@ -18,6 +18,7 @@ from gpumon_sim.nic_kinds import NIC_KINDS
 from gpumon_sim.port_counters import NICS_SHAPE, PORTS_SHAPE, SERVICES_SHAPE
 from gpumon_sim.sim_fault import (
     MINUTE,
+    NOW,
     PORT,
     USES,
     Example,
@@ -28,6 +29,8 @@ from gpumon_sim.sim_fault import (
     has_ports,
     imex,
     on_node,
+    several,
+    whole,
 )
 
 TEMPERATURE_CALLS = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]
@@ -122,6 +125,14 @@ _CALLS = (
             ),
             *(Example({"nvmlDeviceGet*": code}, hides=True) for code in (4, 15, 16)),
             *(Example({"nvmlDeviceGetFieldValues": code}) for code in (3, 4, 27, 4711)),
+            Example(
+                {"nvmlDeviceGetUtilizationRates": 999},
+                name="one call on it answers an unknown error",
+                check="gpumon_poll_errors",
+                action=Action.FIX,
+                about="node",
+                on=whole,  # not called if MIG is enabled
+            ),
             on_node({"nvmlEventSetWait*": 999}),
             on_node({"nvmlDeviceGetCount*": 999}),
         ),
@@ -239,7 +250,23 @@ _NODE = (
         value="list of `gpus`, `since`, `until`, `waits_in`",
         help="processes that hold these GPUs and do not return from the kernel",
         shape=shapes.listing(stuck.entry),
-        examples=(on_node([{"gpus": [3]}]),),
+        examples=(
+            on_node([{"gpus": [3]}]),
+            on_node(
+                [{"gpus": [0], "since": NOW}],
+                name="a process that uses it is blocked in the kernel",
+                check="gpu_process_stuck",
+                action=Action.REBOOT,
+                within=8 * MINUTE,
+            ),
+            on_node(
+                [{"gpus": [0], "since": NOW, "waits_in": "lustre"}],
+                name="a process that uses it waits for Lustre",
+                check="gpu_process_stuck",
+                on=lambda profile: not several(profile),
+                within=8 * MINUTE,
+            ),
+        ),
         without={"page": "is reported by a verdict, after minutes"},
     ),
     SimFault(

@@ -1,7 +1,7 @@
 """TABLE: every fault that is measured, where it can happen, and its expected verdict.
 
 The examples of the simulator's table of faults, `gpumon_sim.sim_faults`, that name a check are rows too. The rows here
-have other values or several keys, steps, lines of the kernel log, actions, or settings.
+have several keys or steps, lines of the kernel log, actions, settings, or two notifications.
 """
 
 from __future__ import annotations

@@ -58,22 +58,6 @@ def rows() -> Iterator[FaultRow]:
         within=2 * MINUTE,
     )
     yield FaultRow(
-        name="one call on it answers an unknown error",
-        check="gpumon_poll_errors",
-        action=Action.FIX,
-        where="node",
-        steps=once(fail={"nvmlDeviceGetUtilizationRates": 999}),
-        on=lambda profile: not profile.mig,  # not called if MIG is enabled
-    )
-    yield FaultRow(
-        name="one field of it answers an unknown error",
-        check="gpumon_poll_errors",
-        action=Action.FIX,
-        where="node",
-        steps=once(fail_fields={"TOTAL_ENERGY_CONSUMPTION": 999}),
-        on=lambda profile: not profile.guest,
-    )
-    yield FaultRow(
         name="every driver call is slow",
         check="gpumon_poll_slow",
         action=Action.FIX,
