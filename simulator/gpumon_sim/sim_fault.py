@@ -194,6 +194,6 @@ class SimFault:
 
     def scenario(self, profile: str) -> Mapping[str, Any]:
         """Return the scenario of a golden page: the first example of each GPU of this profile, or of the node."""
-        first = {example.gpu: example.value for example in reversed(self.examples_on(profile))}
+        first = {example.gpu: at_time(example.value, 0.0) for example in reversed(self.examples_on(profile))}
         gpus = {gpu: {self.key: value} for gpu, value in first.items() if gpu is not None}
         return {"gpus": gpus} if gpus else {self.key: first[None]}
