@@ -30,10 +30,8 @@ def apply(agent: AgentState, step: Step) -> AgentState:
         case StoredState(agent_runs=runs, lost_to=lost_to):
             agent = replace(agent, runs=(*runs, *agent.runs), restored=True, lost_to=lost_to)
     node = limit_node(_node(agent, step), step.report.inventory.dropped)
-    derived = {
-        "driver": None if node.nvml_up is None else step.report.inventory.down,
-        "links": host_section.notice(step.report.host),
-    }
+    driver = None if node.nvml_up is None else step.report.inventory.down
+    derived = {"driver": driver, **host_section.notices(step.report.host)}
     notices = {subject: text for subject, text in derived.items() if text}
     notices |= {subject: text for subject, text in agent.notices.items() if subject not in derived}
     return replace(agent, node=reuse_if_equal(agent.node, node), notices=reuse_if_equal(agent.notices, notices))
@@ -144,12 +142,7 @@ def _count_by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the log lines for what the host child began, or ceased, to be unable to read."""
-    old, new = before.notices.get("links"), after.notices.get("links")
-    if new and not old:
-        yield LogLine(logging.WARNING, "not all links can be read", {"detail": new})
-    elif old and not new:
-        yield LogLine(logging.INFO, "all links can be read again", {})
+    """Yield a log line if the host child lacks a permission that it had, or that it needs from the start on."""
     was, now = (PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
     if now and not was:
         message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"

@@ -12,12 +12,16 @@ from gpumon.model.reading import SLOW
 from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReading, PortReadings, ProcessReadings, ServiceReadings
 from gpumon.state import port_inventory
 from gpumon.state.messages import Acceptance, StoredState
-from gpumon.state.report import HostState, Report
+from gpumon.state.report import INFINIBAND, PROCESSES, HostState, Report
 from gpumon.state.section import LogLine, Step
 
 STALE_SECONDS = 3 * SLOW.value
 """Age in seconds above which the last snapshot of the host child is no longer used."""
 FABRIC_MANAGER = UNITS["fabric_manager_up"]
+LINKS = "links"
+LINK_READERS = frozenset({INFINIBAND, "services", PROCESSES, "schedulers"})
+"""Readers that the checks of links need. Their errors are in the notice `links`, those of any other in one of its name.
+"""
 
 
 def apply(host: HostState, step: Step) -> HostState:
@@ -71,20 +75,31 @@ def _running(host: HostState) -> Mapping[str, bool]:
     return {FABRIC_MANAGER: False, **running} if host.fabric_manager_elsewhere and process is not None else running
 
 
-def notice(host: HostState) -> str | None:
-    """Return a notice that lists what the host child cannot read; None if it can read everything."""
-    problems = [f"{subject} is quarantined: {entry.detail}" for subject, entry in host.child.quarantined.items()]
+def notices(host: HostState) -> Mapping[str, str | None]:
+    """Return what the host child cannot read, by subject: `links`, or a reader that no link needs; None for nothing."""
+    others = (host.snapshot.values if host.snapshot else {}).keys() - LINK_READERS
+    problems: dict[str, list[str]] = {LINKS: [], **{reader: [] for reader in others}}
+    for subject, entry in host.child.quarantined.items():
+        problems[subject if subject in others else LINKS].append(f"{subject} is quarantined: {entry.detail}")
     if host.child.trouble:
-        problems.append(host.child.trouble)
+        problems[LINKS].append(host.child.trouble)
     if host.current is not None:
-        problems += [f"{collector}: {error}" for collector, error in host.current.errors.items()]
+        for reader, error in host.current.errors.items():
+            problems[reader if reader in others else LINKS].append(f"{reader}: {error}")
     elif host.snapshot is not None:
-        problems.append(f"no snapshot for more than {STALE_SECONDS:g} s")
-    return "; ".join(problems) or None
+        problems[LINKS].append(f"no snapshot for more than {STALE_SECONDS:g} s")
+    return {subject: "; ".join(texts) or None for subject, texts in problems.items()}
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the log lines for ports that went down, came back, or are no longer expected."""
+    """Yield the log lines for what can no longer, or again, be read, and for ports that changed their state."""
+    was, now = notices(before.host), notices(after.host)
+    for subject, text in now.items():
+        what = "links" if subject == LINKS else f"data of the reader {subject}"
+        if text and not was.get(subject):
+            yield LogLine(logging.WARNING, f"not all {what} can be read", {"detail": text})
+        elif was.get(subject) and not text:
+            yield LogLine(logging.INFO, f"all {what} can be read again", {})
     old, new = before.host.inventory, after.host.inventory
     if old is not new:
         yield from _ports(old.ports, new.ports)

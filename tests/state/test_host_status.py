@@ -175,6 +175,16 @@ def test_start_and_end_of_read_errors_are_logged() -> None:
     assert log_lines(still, reduce_all(links(port()), report=still)) == [(logging.INFO, "all links can be read again")]
 
 
+def test_a_reader_that_no_link_needs_has_a_notice_of_its_own() -> None:
+    """Its error is no problem of the links, whose check names another remedy."""
+    clear = reduce_all(links(port()))
+    snapshot = links(port(), errors={"logins": "damaged"})
+    failed = reduce_all(replace(snapshot, values={**snapshot.values, "logins": None}), report=clear)
+
+    assert failed.notices == {"logins": "logins: damaged"}
+    assert log_lines(clear, failed) == [(logging.WARNING, "not all data of the reader logins can be read")]
+
+
 def gone_devices(report: Report) -> list[str]:
     return [reading.port.device for reading in report.gone_ports]
 
