@@ -1,4 +1,4 @@
-"""What decides on probe runs: whether the node is free, and the repairs since the last all-reduce run. Pure."""
+"""What decides on probe runs: whether the node is free, and the repairs since the last run. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _is_free(state: GpuState, facts: Facts, *, own: bool) -> bool:
 
 
 class RepairSinceRun(NamedTuple):
-    """One repair of a GPU since its last all-reduce run."""
+    """One repair of a GPU since its last run of a probe."""
 
     uuid: str
     """uuid of the repaired GPU."""

@@ -1,4 +1,4 @@
-"""Record of one GPU: updates the record after each reading, and builds the metric table to export. Pure."""
+"""Record of one GPU: updates it after each reading. `gpu_view` builds the metric table to export. Pure."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class AgentState:
 class Report:
     """The whole state of the agent at one time: a few constants, and the state of each section.
 
-    The properties below are what outputs read of the sections. `state.reduce` has the table of the sections.
+    The properties below are what outputs read of the sections. `state.sections` has the table of the sections.
     """
 
     started: float
