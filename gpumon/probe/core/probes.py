@@ -68,7 +68,7 @@ class Probe:
     quantity: str
     """What is measured, in one word, such as busbw. The name of its metric is the quantity and the unit."""
     unit: str
-    """Base unit of the values, as in names of metrics: bytes_per_second, flops, seconds."""
+    """Base unit of the values, as in names of metrics: bytes_per_second, flops_per_second, seconds."""
     value: Value
     raw_quantity: str = ""
     raw_value: Value | None = None
