@@ -40,12 +40,13 @@ from gpumon.server.app import create_app
 from gpumon.server.context import Sources
 from gpumon.server.guard import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint
-from gpumon.services.driver_release import DriverRelease, MarkerWatch
+from gpumon.services.driver_release import DriverRelease
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
 from gpumon.services.inventory_acceptance import accept_inventory
 from gpumon.services.notifier import Notifier
 from gpumon.services.persistence import Heartbeat, Persistence
+from gpumon.services.release_marker import MarkerWatch
 from gpumon.services.time_windows import HoldEffect, MaintenanceEffect, TimeWindows
 from gpumon.services.verdict_writer import VerdictWriter
 from gpumon.state.messages import StoredState

@@ -28,8 +28,9 @@ from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.settings import ProbeSettings
 from gpumon.runner.probe_host import ProbeHost
 from gpumon.runner.runs import ProbeRuns, RunRecord
-from gpumon.services.driver_release import DriverRelease, MarkerWatch
+from gpumon.services.driver_release import DriverRelease
 from gpumon.services.persistence import Persistence
+from gpumon.services.release_marker import MarkerWatch
 from gpumon.services.time_windows import TimeWindows
 from gpumon.state.messages import Message, Tick, VerdictTransitions
 from gpumon.state.monitor import Monitor

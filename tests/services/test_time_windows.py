@@ -16,7 +16,7 @@ from stores import StoringAgent, read
 from gpumon.model.bus_id import nvml_bus_id, parse_bus_id
 from gpumon.model.request import RequestResult
 from gpumon.model.time_window import MAX_REASON_LENGTH, WindowKind, WindowRequest, WindowSelection, in_force
-from gpumon.services.driver_release import MarkerError, MarkerRequest, parse
+from gpumon.services.release_marker import MarkerError, MarkerRequest, parse
 from gpumon.services.time_windows import MaintenanceEffect, TimeWindows
 from gpumon.state.messages import Tick
 from gpumon.state.report import Report
