@@ -52,7 +52,7 @@ class Persistence:
         path: Path,
         retention: Retention,
         *,
-        publish: Callable[[DurableMessage], None],
+        publish: Callable[[DurableMessage | StoredState], None],
         latest: Callable[[], Report],
     ) -> None:
         self._loop = loop

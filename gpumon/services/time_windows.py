@@ -179,7 +179,7 @@ class TimeWindows:
         self._store(lambda error: future.set_result(RequestResult(stored=error is None)))
 
     def _store(self, on_done: OnDone) -> None:
-        self._writes.record(None, on_done, write=partial(records.put_windows, windows=window_rows(self._latest())))
+        self._writes.write(partial(records.put_windows, windows=window_rows(self._latest())), on_done)
 
     def _poll(self) -> None:
         self._answer()

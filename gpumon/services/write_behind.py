@@ -38,7 +38,7 @@ MAX_AGENT_RUNS = 50
 
 OnDone = Callable[[StoreError | None], None]
 """Function that is called when a write has ended, with the error if it failed or is late."""
-DurableMessage = Acceptance | ErrorChanges | ProbeResult | StoredState | VerdictTransitions
+DurableMessage = Acceptance | ErrorChanges | ProbeResult | VerdictTransitions
 Write = Callable[[sqlite3.Connection], object]
 
 
@@ -54,7 +54,7 @@ class WriteBehind:
         loop: Loop,
         writer: StoreWriter,
         *,
-        publish: Callable[[DurableMessage], None],
+        publish: Callable[[DurableMessage | StoredState], None],
         latest: Callable[[], Report],
     ) -> None:
         self._loop = loop
@@ -68,25 +68,28 @@ class WriteBehind:
         succeed.
         """
         self._in_flight = 0
-        """Number of calls of `record` that still wait for their write to end or for PATIENCE_SECONDS to pass."""
+        """Number of calls of `write` that still wait for their write to end or for PATIENCE_SECONDS to pass."""
 
     # Messages that are stored before they take effect
 
-    def record(
-        self,
-        message: DurableMessage | None,
-        on_done: OnDone = lambda _: None,
-        *,
-        write: Write | None = None,
-        required: bool = False,
-    ) -> None:
+    def record(self, message: DurableMessage, on_done: OnDone = lambda _: None, *, required: bool = False) -> None:
         """Write a message to the store, then publish it to the Report and call `on_done` with None.
-
-        If the message is None, only call `write`.
 
         If the write fails or takes longer than PATIENCE_SECONDS, publish the message nevertheless, and call `on_done`
         with the error. If the write is `required`, wait for its end, and do not publish the message if it failed.
         """
+        write = _WRITES[type(message)]
+        self.write(lambda connection: write(connection, message), on_done, message=message, required=required)
+
+    def write(
+        self,
+        work: Write,
+        on_done: OnDone = lambda _: None,
+        *,
+        message: DurableMessage | None = None,
+        required: bool = False,
+    ) -> None:
+        """Run `work` in the store's thread. The other arguments are those of `record`, which has a message."""
         waiting = True
         self._in_flight += 1
 
@@ -110,7 +113,6 @@ class WriteBehind:
                 self.rewrite()
 
         late = self._loop.call_after(PATIENCE_SECONDS, lambda: settle(None))
-        work = write or (lambda connection: _WRITES[type(message)](connection, message))
         self._writer.submit(work).add_done_callback(lambda answer: self._loop.post(lambda: settle(answer)))
 
     # Rows that are copied from the Report
@@ -126,7 +128,7 @@ class WriteBehind:
         due = {key: row for key, row in keyed.items() if everything or _is_due(table, stored.get(key), row)}
         if due:
             stored.update(due)
-            self.record(None, write=lambda connection: table.put(connection, due.values()))
+            self.write(lambda connection: table.put(connection, due.values()))
 
     # Writes after a failure
 
@@ -161,7 +163,7 @@ class WriteBehind:
             return
         self.complete = True
         rows = {table: tuple(rows.values()) for table, rows in self._rows.items()}
-        self.record(None, write=lambda connection: _write_report(connection, report, rows))
+        self.write(lambda connection: _write_report(connection, report, rows))
 
 
 def _accept(connection: sqlite3.Connection, message: Acceptance) -> None:
