@@ -9,8 +9,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from loops import turn_until
 
-from gpumon.health.verdict import VerdictTransition
+from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import ErrorChange
+from gpumon.model.instant import Instant
 from gpumon.services.persistence import Persistence
 from gpumon.state.messages import ErrorChanges, VerdictTransitions
 from gpumon.state.monitor import Monitor
@@ -38,6 +39,24 @@ def read(
     """Return the result of `query`."""
     with store.reading() as connection:
         return query(connection, *arguments, **options)
+
+
+def verdict(check: str, **values: object) -> Verdict:
+    default = Verdict(
+        check=check,
+        device="GPU-1",
+        level=FAIL,
+        reason="It is broken.",
+        action=Action.RESET,
+        raised=Instant("", 0.0, 2e9),
+        last_active=Instant("boot-1", 100.0, 2e9),
+        active=False,
+    )
+    return default._replace(**values)  # type: ignore[arg-type]
+
+
+def raised_transition(check: str, wall: float = 2e9) -> VerdictTransition:
+    return VerdictTransition(verdict=verdict(check), change=VerdictChange.RAISED, time=Instant("boot-1", 100.0, wall))
 
 
 class StoringAgent:

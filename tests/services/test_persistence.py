@@ -14,9 +14,8 @@ import pytest
 from loops import turn_until, turn_until_equal
 from sample_events import change
 from sample_windows import MAINTENANCE, window
-from stores import StoringAgent, read, write
+from stores import StoringAgent, raised_transition, read, write
 
-from gpumon.health.verdict import FAIL, Action, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.error_event import LogPosition
 from gpumon.model.instant import Instant
 from gpumon.model.records import AgentRun, PortRecord, StoredGpu
@@ -238,20 +237,6 @@ PORT = PortRecord(
     expected=True,
 )
 MAINTAINED = window(MAINTENANCE, start=4e9, start_at=200.0, seconds=9e6, boot_id="boot-1", reason="Work.")
-
-
-def raised_transition(check: str) -> VerdictTransition:
-    verdict = Verdict(
-        check=check,
-        device="GPU-2",
-        level=FAIL,
-        reason="It is broken.",
-        action=Action.RESET,
-        raised=Instant("", 0.0, 2e9),
-        last_active=Instant("boot-1", 100.0, 2e9),
-        active=False,
-    )
-    return VerdictTransition(verdict=verdict, change=VerdictChange.RAISED, time=Instant("boot-1", 100.0, 2e9))
 
 
 class AgentWithDeletedStore(StoringAgent):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from loops import turn_until
-from stores import StoringAgent, read, write
+from stores import StoringAgent, raised_transition, read, verdict, write
 
 from gpumon.clock import boot_clock
 from gpumon.health.node_health import ClearRequest, Pending
-from gpumon.health.verdict import FAIL, OK, WARN, Action, Clearance, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, OK, WARN, Clearance, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant, Now
 from gpumon.model.records import AgentRun
 from gpumon.services.verdict_writer import VerdictWriter
@@ -25,24 +25,6 @@ from gpumon.store.records import Retention, prune
 from gpumon.store.store import Store
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-
-
-def verdict(check: str, **values: object) -> Verdict:
-    default = Verdict(
-        check=check,
-        device="GPU-1",
-        level=FAIL,
-        reason="It is broken.",
-        action=Action.RESET,
-        raised=Instant("", 0.0, 2e9),
-        last_active=Instant("boot-1", 100.0, 2e9),
-        active=False,
-    )
-    return default._replace(**values)  # type: ignore[arg-type]
-
-
-def raised_transition(check: str, wall: float = 2e9) -> VerdictTransition:
-    return VerdictTransition(verdict=verdict(check), change=VerdictChange.RAISED, time=Instant("boot-1", 100.0, wall))
 
 
 def cleared_transition(check: str, wall: float = 2e9 + 60) -> VerdictTransition:
