@@ -6,10 +6,11 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gpumon import systemd
 from gpumon.clock import boot_clock, boot_id
@@ -208,92 +209,116 @@ class Service:
     """Called every few seconds, after the evaluation of the checks."""
     apply: Callable[[Configuration], None] = _nothing
     """Called with a reloaded configuration."""
+    status: Callable[[], Mapping[str, Any]] = dict
+    """Returns the fields of AgentStatus that the service provides."""
     notices: Callable[[], Mapping[str, str | None]] = dict
     """Returns a text for the operator about each current problem, by subject such as "store" or "release"."""
 
 
 def service_table(services: Services) -> Sequence[Service]:
     """Return the services in the order of their start."""
-    persistence, notifier, http_endpoint = services.persistence, services.notifier, services.http_endpoint
-    samplers, host, probe, schedule = services.samplers, services.host, services.probe, services.schedule
-    driver_release, health_file, epoch = services.driver_release, services.health_file, services.epoch
 
     def restore(stored: StoredState) -> None:
         for service in table:
             service.restore(stored)
 
-    table = (
-        Service(
-            start=lambda: persistence.start(restore, on_reopened=lambda: notifier.restore(())),
-            stop=persistence.stop,
-            tick=persistence.tick,
-            notices=lambda: {"store": persistence.notice},
-        ),
-        Service(start=services.heartbeat.start, stop=services.heartbeat.stop),
-        Service(
-            start=notifier.start,
-            stop=notifier.stop,
-            restore=lambda stored: notifier.restore(stored.notified),
-            tick=notifier.tick,
-            notices=lambda: {"notifications": notifier.notice},
-        ),
-        Service(
-            stop=services.windows.stop,
-            apply=lambda configuration: services.windows.apply(max_window_seconds(configuration)),
-        ),
-        Service(start=services.verdict_writer.start, stop=services.verdict_writer.stop),
-        Service(
-            start=services.event_recorder.start,
-            stop=services.event_recorder.stop,
-            restore=services.event_recorder.restore,
-        ),
-        Service(
-            start=probe.start,
-            stop=probe.stop,
-            starts_children=True,
-            running=lambda: probe.running,
-            apply=lambda configuration: probe.apply(probe_settings(configuration)),
-        ),
-        Service(  # started by driver_release, because it must not open a released GPU
-            stop=samplers.stop,
-            starts_children=True,
-            running=lambda: samplers.running,
-            apply=lambda configuration: samplers.apply(sampler_orders(configuration, epoch)),
-        ),
-        Service(
-            start=driver_release.start,
-            stop=driver_release.stop,
-            starts_children=True,
-            apply=lambda configuration: driver_release.apply(configuration.release.max_seconds),
-            notices=lambda: {"release": driver_release.notice},
-        ),
-        Service(
-            start=host.start,
-            stop=host.stop,
-            starts_children=True,
-            running=lambda: host.running,
-            apply=lambda configuration: host.apply(host_orders(configuration, epoch)),
-        ),
-        Service(
-            start=schedule.start,
-            stop=schedule.stop,
-            starts_children=True,
-            tick=schedule.tick,
-            apply=lambda configuration: schedule.apply(timetables(configuration)),
-        ),
-        Service(
-            start=http_endpoint.start,
-            stop=http_endpoint.stop,
-            notices=lambda: http_endpoint.notices | {"web_config": http_endpoint.access.notice},
-        ),
-        Service(
-            start=lambda: health_file.start(on_restored=lambda: systemd.notify("READY=1")),
-            stop=health_file.stop,
-            restore=lambda _: health_file.update(),
-            notices=lambda: {"health_file": health_file.notice},
-        ),
-    )
+    table = (*_recording_services(services, restore), *_reading_services(services), *_answering_services(services))
     return table
+
+
+def _recording_services(services: Services, restore: Callable[[StoredState], None]) -> Iterator[Service]:
+    """Yield the services that store what happens, and notify receivers of it."""
+    persistence, notifier, event_recorder = services.persistence, services.notifier, services.event_recorder
+    yield Service(
+        start=lambda: persistence.start(restore, on_reopened=lambda: notifier.restore(())),
+        stop=persistence.stop,
+        tick=persistence.tick,
+        status=lambda: {"store_up": persistence.error is None},
+        notices=lambda: {"store": persistence.notice},
+    )
+    yield Service(start=services.heartbeat.start, stop=services.heartbeat.stop)
+    yield Service(
+        start=notifier.start,
+        stop=notifier.stop,
+        restore=lambda stored: notifier.restore(stored.notified),
+        tick=notifier.tick,
+        status=lambda: {"notifications": notifier.counts},
+        notices=lambda: {"notifications": notifier.notice},
+    )
+    yield Service(
+        stop=services.windows.stop,
+        apply=lambda configuration: services.windows.apply(max_window_seconds(configuration)),
+    )
+    yield Service(start=services.verdict_writer.start, stop=services.verdict_writer.stop)
+    yield Service(
+        start=event_recorder.start,
+        stop=event_recorder.stop,
+        restore=event_recorder.restore,
+        status=lambda: {
+            "kernel_log_up": event_recorder.log.up,
+            "kernel_log_overruns": float(event_recorder.log.overruns),
+            "kernel_log_denied": event_recorder.log.denied,
+        },
+    )
+
+
+def _reading_services(services: Services) -> Iterator[Service]:
+    """Yield the services that start children: ranks of probes, the sampler and the host child."""
+    samplers, host, probe, schedule = services.samplers, services.host, services.probe, services.schedule
+    driver_release, epoch = services.driver_release, services.epoch
+    yield Service(
+        start=probe.start,
+        stop=probe.stop,
+        starts_children=True,
+        running=lambda: probe.running,
+        apply=lambda configuration: probe.apply(probe_settings(configuration)),
+        status=lambda: {"probe_unkillable": probe.host.ranks.unkillable},
+    )
+    yield Service(  # started by driver_release, because it must not open a released GPU
+        stop=samplers.stop,
+        starts_children=True,
+        running=lambda: samplers.running,
+        apply=lambda configuration: samplers.apply(sampler_orders(configuration, epoch)),
+    )
+    yield Service(
+        start=driver_release.start,
+        stop=driver_release.stop,
+        starts_children=True,
+        apply=lambda configuration: driver_release.apply(configuration.release.max_seconds),
+        notices=lambda: {"release": driver_release.notice},
+    )
+    yield Service(
+        start=host.start,
+        stop=host.stop,
+        starts_children=True,
+        running=lambda: host.running,
+        apply=lambda configuration: host.apply(host_orders(configuration, epoch)),
+    )
+    yield Service(
+        start=schedule.start,
+        stop=schedule.stop,
+        starts_children=True,
+        tick=schedule.tick,
+        apply=lambda configuration: schedule.apply(timetables(configuration)),
+        status=lambda: {"next_probes": schedule.next_runs() if probe.host.settings.enabled else {}},
+    )
+
+
+def _answering_services(services: Services) -> Iterator[Service]:
+    """Yield the services that show the Report: the HTTP server and the health file."""
+    http_endpoint, health_file = services.http_endpoint, services.health_file
+    yield Service(
+        start=http_endpoint.start,
+        stop=http_endpoint.stop,
+        status=lambda: {"http_refused": dict(http_endpoint.refusals.counts)},
+        notices=lambda: http_endpoint.notices | {"web_config": http_endpoint.access.notice},
+    )
+    yield Service(
+        start=lambda: health_file.start(on_restored=lambda: systemd.notify("READY=1")),
+        stop=health_file.stop,
+        restore=lambda _: health_file.update(),
+        notices=lambda: {"health_file": health_file.notice},
+    )
 
 
 def _instance(configuration: Configuration) -> str:

@@ -112,25 +112,16 @@ class Daemon:
         self._tick_failed = False
 
     def _agent_state(self) -> AgentStatus:
-        services = self.services
-        kernel_log = services.event_recorder.log
         problems = (item for service in self._table for item in service.notices().items())
         notices = {subject: notice for subject, notice in problems if notice}
         return AgentStatus(
             log_messages=log.counts(),
-            store_up=services.persistence.error is None,
-            kernel_log_up=kernel_log.up,
-            kernel_log_overruns=float(kernel_log.overruns),
-            kernel_log_denied=kernel_log.denied,
-            http_refused=dict(services.http_endpoint.refusals.counts),
-            notifications=services.notifier.counts,
             resident_memory={
                 "daemon": resident_memory([os.getpid()]),
                 "children": resident_memory(descendants(os.getpid())),
             },
-            next_probes=services.schedule.next_runs() if self._configuration.probe.enabled else {},
-            probe_unkillable=services.probe.host.ranks.unkillable,
             notices=self._notices | notices,
+            **{name: value for service in self._table for name, value in service.status().items()},
         )
 
     # Reload
