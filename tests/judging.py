@@ -14,14 +14,8 @@ from sample_windows import MAINTENANCE, RELEASE, window
 from typing_extensions import Self
 
 from gpumon.health import evaluation, table
-from gpumon.health.node_health import (
-    ClearRequest,
-    Health,
-    PendingVerdict,
-    pending_to_store,
-    requested_clearance,
-    restore_pending,
-)
+from gpumon.health.clear_request import ClearRequest, requested_clearance
+from gpumon.health.node_health import Health, PendingVerdict, pending_to_store, restore_pending
 from gpumon.health.policy import Policy
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.verdict import Clearance, Level, Verdict, VerdictChange, VerdictTransition

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.config.configuration_error import did_you_mean
-from gpumon.health.node_health import ClearRequest
+from gpumon.health.clear_request import ClearRequest
 from gpumon.health.table import BY_NAME
 from gpumon.outputs.problems import verdict_name
 from gpumon.outputs.responses.devices import InventoryResponse

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 
-from gpumon.health.node_health import ClearRequest, ClearResult
+from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.model import durations
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import Page

@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
-from gpumon.health.node_health import ClearRequest, ClearResult, pending_to_store, requested_clearance
+from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
+from gpumon.health.node_health import pending_to_store
 from gpumon.health.verdict import Clearance, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.services.write_behind import WriteBehind

@@ -11,7 +11,7 @@ from gpumon.model.node import Node
 from gpumon.model.snapshot import SANDBOX, Snapshot
 from gpumon.model.time_window import NODE, WindowKind, last_to_end
 from gpumon.state import gpu_inventory, host_section, port_inventory
-from gpumon.state.gpu_view import limit_node
+from gpumon.state.limit_series import limit_node
 from gpumon.state.messages import AgentStatus, StoredState
 from gpumon.state.report import PROCESSES, AgentState, Report
 from gpumon.state.section import LogLine, Step, reuse_if_equal

@@ -20,7 +20,8 @@ from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, SamplerStatus, 
 from gpumon.model.time_window import NODE, released_scopes
 from gpumon.state import gpu_inventory
 from gpumon.state.gpu_inventory import GpuInventory, Removal
-from gpumon.state.gpu_view import ViewInputs, limit_gpu, view
+from gpumon.state.gpu_view import ViewInputs, view
+from gpumon.state.limit_series import limit_gpu
 from gpumon.state.messages import Acceptance, Message, ReleaseHolders, StoredState
 from gpumon.state.report import Report
 from gpumon.state.section import LogLine, ReducerSettings, Step, reuse_if_equal

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from judging import Ward
 from stores import read, write
 
-from gpumon.health.node_health import ClearRequest, Health, pending_to_store, requested_clearance
+from gpumon.health.clear_request import ClearRequest, requested_clearance
+from gpumon.health.node_health import Health, pending_to_store
 from gpumon.health.verdict import Clearance, Key, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant
 from gpumon.state import health_section

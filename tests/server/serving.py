@@ -14,7 +14,7 @@ from typing import Any
 import sample_reports as samples
 from stores import read
 
-from gpumon.health.node_health import ClearRequest, ClearResult, requested_clearance
+from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
 from gpumon.model.reading import Page
 from gpumon.model.request import AuditEntry, RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection

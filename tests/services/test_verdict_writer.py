@@ -14,7 +14,8 @@ from loops import turn_until
 from stores import StoringAgent, raised_transition, read, verdict, write
 
 from gpumon.clock import boot_clock
-from gpumon.health.node_health import ClearRequest, Pending
+from gpumon.health.clear_request import ClearRequest
+from gpumon.health.node_health import Pending
 from gpumon.health.verdict import FAIL, OK, WARN, Clearance, VerdictChange, VerdictTransition
 from gpumon.model.instant import Instant, Now
 from gpumon.model.records import AgentRun

@@ -13,7 +13,7 @@ from changed_report import changed
 from gpumon.model.gpu import Gpu
 from gpumon.model.nvlink import Nvlink
 from gpumon.model.reading import MAX_SERIES
-from gpumon.state.gpu_view import limit_gpu, limit_node
+from gpumon.state.limit_series import limit_gpu, limit_node
 from gpumon.state.report import Report
 
 

@@ -10,7 +10,7 @@ from typing_extensions import Self
 from gpumon.health.alert import FIRING, PENDING, RESOLVED
 from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.check_row import Paging
-from gpumon.health.node_health import ClearResult
+from gpumon.health.clear_request import ClearResult
 from gpumon.health.remediation import action_text, performed_repair
 from gpumon.health.verdict import CLEARANCE_TEXTS, Action, Clearance, Level, Verdict, VerdictTransition
 from gpumon.model.gpu_state import GpuState

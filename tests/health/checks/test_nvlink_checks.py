@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from judging import Ward
 
-from gpumon.health.node_health import ClearRequest, requested_clearance
+from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.verdict import Action, Level
 from gpumon.model.nvlink import NvlinkPeer
 

@@ -10,7 +10,7 @@ import pytest
 from judging import Ward, clear
 from sample_windows import HOLD, window
 
-from gpumon.health.node_health import ClearRequest, requested_clearance
+from gpumon.health.clear_request import ClearRequest, requested_clearance
 from gpumon.health.policy import Policy
 from gpumon.health.run_conditions import repairs_since_run
 from gpumon.health.verdict import Action, Clearance, Level, VerdictChange, VerdictTransition
