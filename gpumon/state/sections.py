@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import mig_labels
@@ -13,22 +12,18 @@ from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
 from gpumon.model.reading import METRICS, Labels, Sample, Table, count_series
 from gpumon.model.reading import samples as samples_of
-from gpumon.probe.core import state as probe_state
-from gpumon.probe.core.frames import Progress
 from gpumon.probe.core.probe_metrics import METRICS as PROBE_METRICS
-from gpumon.probe.core.result import ProbeResult
-from gpumon.probe.core.state import ProbeState
 from gpumon.state import (
     agent_section,
     error_section,
     gpu_section,
     health_section,
     host_section,
+    probe_section,
     window_section,
 )
-from gpumon.state.messages import AgentStatus, ProbeStarted, StoredState
 from gpumon.state.report import Report
-from gpumon.state.section import LogLine, Section, Step
+from gpumon.state.section import LogLine, Section
 
 Tables = Iterator[tuple[Table, Labels]]
 
@@ -63,29 +58,6 @@ def _port_tables(report: Report) -> Tables:
         yield port.counts, named
 
 
-def _probe_tables(report: Report) -> Tables:
-    """Yield the metrics of each probe; without the counters that the store may hold, until it was read or failed."""
-    counted = report.agent.restored or report.node.store_up == 0
-    for metrics in report.probe.metrics.values():
-        yield metrics if counted else replace(metrics, runs_total=None, skips_total=None), ()
-
-
-def _apply_probe(probe: ProbeState, step: Step) -> ProbeState:
-    """Return the state of the probes after a message."""
-    match step.message:
-        case ProbeStarted(id=id, probe=name, gpus=gpus):
-            return probe_state.begin_run(probe, id, name, gpus)
-        case Progress():
-            return replace(probe, progress=step.message)
-        case ProbeResult():
-            return probe_state.end_run(probe, step.message, at=step.now.at, uptime=step.now.uptime)
-        case StoredState(probe_results=results, probe_counters=counters):
-            return probe_state.restore(probe, results, counters)
-        case AgentStatus(next_probes=next_runs, probe_unkillable=unkillable):
-            return replace(probe, next_runs=next_runs, unkillable=unkillable)
-    return probe
-
-
 SECTIONS = (
     Section("windows", window_section.apply, changes=window_section.changes),
     Section("errors", error_section.apply, changes=error_section.changes),
@@ -111,7 +83,7 @@ SECTIONS = (
         lambda report: [(report.build, ()), (report.node, ())],
         agent_section.changes,
     ),
-    Section("probe", _apply_probe, tuple(PROBE_METRICS.values()), _probe_tables),
+    Section("probe", probe_section.apply, tuple(PROBE_METRICS.values()), probe_section.tables),
 )
 """The sections, in the order in which a message is applied to them. A section may read those before it."""
 
