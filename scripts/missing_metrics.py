@@ -32,6 +32,7 @@ def _but(*kinds: str) -> tuple[str, ...]:
 
 
 MISSING_METRICS = (
+    MissingMetrics(("gpu_allocation_*",), ALL, "no source on the simulated node names an owner"),
     MissingMetrics(("gpu_recovery_action",), ("t4", "h100pcie"), "driver 570"),
     MissingMetrics(("gpu_thermal_margin_celsius",), ("t4", "h100pcie"), "driver 570"),
     MissingMetrics(("gpu_thermal_margin_celsius",), AMPERE, "Ada and later"),

@@ -108,7 +108,7 @@ def _with_verdicts(report: Report, now: Now, terms: ReducerSettings) -> Report:
 def _links_snapshot(profile: str, scenario: Path | None, now: float) -> HostSnapshot:
     tree = open_tree(profile, scenario=scenario, epoch=0.0, clock=lambda: now)
     orders = HostOrders(page=call_progress.create())
-    return HostChild(orders, Trees(tree, tree), clock=lambda: now).poll()
+    return HostChild(orders, Trees(tree, tree, tree), clock=lambda: now).poll()
 
 
 def _moment(at: float) -> Now:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 from agents import eventually
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from grpc_servers import grpc_server, message_class
 
-FIELD = descriptor_pb2.FieldDescriptorProto
-TYPES = {"string": FIELD.TYPE_STRING, "bool": FIELD.TYPE_BOOL, "int": FIELD.TYPE_UINT32}
 MESSAGES = {
     "Entity": {1: ("entityType", "string"), 2: ("entityValue", "string")},
     "Pair": {1: ("key", "string"), 2: ("value", "string")},
@@ -36,27 +33,8 @@ MESSAGES = {
     },
     "HealthEvents": {1: ("version", "int"), 2: ("events", "datamodels.HealthEvent*")},
 }
-"""Fields of health_event.proto by number; * is repeated. An enum and a map have the same encoding as these types."""
+"""Fields of health_event.proto. An enum and a map have the same encoding as these types."""
 METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"
-
-
-def _health_events() -> Any:
-    """Return the class of the message HealthEvents."""
-    file = descriptor_pb2.FileDescriptorProto(name="health_event.proto", package="datamodels", syntax="proto3")
-    file.dependency.append(timestamp_pb2.DESCRIPTOR.name)
-    for name, fields in MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, (field, kind) in fields.items():
-            label = FIELD.LABEL_REPEATED if kind.endswith("*") else FIELD.LABEL_OPTIONAL
-            word = kind.rstrip("*")
-            if word in TYPES:
-                message.field.add(name=field, number=number, label=label, type=TYPES[word])
-            else:
-                message.field.add(name=field, number=number, label=label, type_name=f".{word}", type=FIELD.TYPE_MESSAGE)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("datamodels.HealthEvents"))
 
 
 class PlatformConnector(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no types
@@ -65,7 +43,7 @@ class PlatformConnector(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio 
     def __init__(self) -> None:
         self.events: list[Any] = []
         self.refusals: list[grpc.StatusCode] = []
-        self._kind = _health_events()
+        self._kind = message_class("datamodels", MESSAGES, "HealthEvents")
         self._changed = threading.Condition()
 
     def service(self, handler_call_details: Any) -> Any:
@@ -92,10 +70,5 @@ class PlatformConnector(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio 
 def platform_connector(socket: Path) -> Iterator[PlatformConnector]:
     """Serve on a unix socket."""
     connector = PlatformConnector()
-    server = grpc.server(ThreadPoolExecutor(max_workers=2), handlers=(connector,))
-    server.add_insecure_port(f"unix:{socket}")
-    server.start()
-    try:
+    with grpc_server(socket, connector):
         yield connector
-    finally:
-        server.stop(grace=None).wait()

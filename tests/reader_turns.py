@@ -35,7 +35,7 @@ class Turns(Generic[ValueT]):
         self.at = 1000.0
         self.errors = ReadErrors()
         self._read = read
-        self._trees = Trees(sysfs, root or sysfs)
+        self._trees = Trees(sysfs, root or sysfs, root or sysfs)
         self._orders = HostOrders(**orders or {})  # type: ignore[arg-type]
 
     def poll(self, after: float = SLOW.value) -> ValueT:

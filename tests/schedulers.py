@@ -34,7 +34,7 @@ class SlurmHost:
 
     def __init__(self, folder: Path) -> None:
         self._calls, self._node, self._path = folder / "calls", folder / "node", folder / "bin"
-        self._partition, self.mark = folder / "partition", folder / "mark"
+        self._partition, self.mark, self.mapping = folder / "partition", folder / "mark", folder / "mapping"
         self._path.mkdir(parents=True)
         recorder = RECORDER.replace("CALLS", str(self._calls))
         recorder = recorder.replace("NODE", str(self._node)).replace("PARTITION", str(self._partition))
@@ -77,6 +77,7 @@ class SlurmHost:
             "GPUMON_WEB__TOKEN_FILE": str(store.with_name("token")),
             "GPUMON_SLURM_SETTINGS": str(self._path / "settings"),
             "GPUMON_SLURM_MARK": str(self.mark),
+            "GPUMON_SLURM_MAPPING": str(self.mapping),
             "GPUMON_SLURM_DELAY": "0",
             "SLURMD_NODENAME": "n17",
             **(environment or {}),

@@ -23,10 +23,11 @@ OrdersT = TypeVar("OrdersT", bound=Orders)
 
 PR_SET_PDEATHSIG = 1
 
-END, WATCH, REST = WORDS = (b"end", b"watch", b"rest")
+END, WATCH, REST, PIDS = (b"end", b"watch", b"rest", b"pids")
 """Requests that the daemon may write to a child's standard input, one per line, after the orders (the configuration).
 
-END requests an orderly end. WATCH requests that new processes on GPUs are reported at once. REST cancels WATCH.
+END requests an orderly end. WATCH requests that new processes on GPUs are reported at once. REST cancels WATCH. PIDS is
+followed by the ids of the processes on the GPUs, of which the host child reads who owns them.
 """
 
 
@@ -38,13 +39,16 @@ class DaemonRequests:
         """Set when the daemon requests an orderly end."""
         self.watch = watch
         """Whether the daemon wants each new process on a GPU reported at once: True after WATCH, False after REST."""
+        self.pids: tuple[str, ...] = ()
 
-    def take(self, words: bytes) -> None:
-        for word in words.split():
-            if word == END:
-                self.end.set()
-            elif word in WORDS:
-                self.watch = word == WATCH
+    def take(self, line: bytes) -> None:
+        word, *arguments = line.split()
+        if word == END:
+            self.end.set()
+        elif word == PIDS:
+            self.pids = tuple(argument.decode() for argument in arguments)
+        else:
+            self.watch = word == WATCH
 
 
 class SendMessages(Protocol):
@@ -99,6 +103,7 @@ def tie_to_parent(parent: int, requests: DaemonRequests) -> None:
 
 
 def _listen(requests: DaemonRequests) -> None:
-    while words := os.read(0, 4096):
-        requests.take(words)
+    with open(0, "rb", closefd=False) as lines:
+        for line in lines:
+            requests.take(line)
     os._exit(0)

@@ -84,6 +84,7 @@ def reducer_settings(configuration: Configuration) -> ReducerSettings:
             boot_grace=0.0 if graceless else health.boot_grace_seconds,
             versions=health.versions,
         ),
+        owner_names=frozenset(configuration.jobs.labels),
         ports=PortPatterns(exclude=configuration.links.exclude, fabric=configuration.links.fabric),
     )
 
@@ -110,6 +111,8 @@ def host_orders(configuration: Configuration, epoch: float) -> HostOrders:
         fabric=configuration.links.fabric,
         sysfs=str(configuration.links.sysfs or configuration.pci.sysfs),
         root=str(configuration.links.root),
+        mapping_directory=str(configuration.jobs.mapping_directory),
+        kubelet_socket=str(configuration.jobs.kubelet_socket),
         simulation=_simulation(configuration, epoch),
         log_level=configuration.log.level,
         log_format=configuration.log.format,

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from gpumon import DEFAULT_PORT
+from gpumon.config.jobs_section import JobsSection
 from gpumon.config.notifications_section import NotificationsSection
 from gpumon.config.probe_section import ProbeSection
 from gpumon.config.setting import (
@@ -172,6 +173,11 @@ class MetricsSection(ConfigurationSection):
     dcgm_names: Literal["legacy", "canonical"] = setting(
         "legacy",
         "Names and units on `/metrics/dcgm`: those of dcgm-exporter up to 4.8 (`legacy`) or of 4.9 (`canonical`).",
+    )
+    dcgm_owner_labels: bool = setting(
+        default=False,
+        meaning="Whether /metrics/dcgm has the labels `pod`, `namespace`, `container` and `hpc_job`, as far as "
+        "`jobs.labels` has those names. A GPU with several owners has none of them.",
     )
     dcgm_host_label: Literal["Hostname", "hostname"] | None = setting(
         None,
@@ -342,6 +348,7 @@ class Configuration(ConfigurationSection):
     metrics: MetricsSection = MetricsSection()
     simulate: SimulateSection = SimulateSection()
     probe: ProbeSection = ProbeSection()
+    jobs: JobsSection = JobsSection()
     health: HealthSection = HealthSection()
     alerts: AlertsSection = AlertsSection()
     notifications: NotificationsSection = NotificationsSection()

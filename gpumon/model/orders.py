@@ -97,11 +97,15 @@ class SamplerOrders(Orders):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOrders(Orders):
-    """Orders for a host child, which reads ports, services, processes and schedulers."""
+    """Orders for a host child, which reads ports, services, processes, schedulers and owners."""
 
     exclude: tuple[str, ...] = ()
     """Patterns of the network adapters that the configuration excludes. The ports of these adapters are never read."""
     fabric: tuple[str, ...] = ()
     """Patterns of the fabric's network adapters. The child logs a warning for a pattern that matches no adapter."""
     root: str = "/"
-    """Root directory of the host's file system. The files of systemd units are read below it."""
+    """Root directory of the host's file system. All paths of the host are below it."""
+    mapping_directory: str = ""
+    """Folder with the files of a scheduler's prolog, which name the jobs that hold GPUs; empty for none."""
+    kubelet_socket: str = ""
+    """Socket of the kubelet's PodResources; empty for none."""

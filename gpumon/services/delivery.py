@@ -17,25 +17,25 @@ import logging
 import os
 import re
 import signal
-import socket
-import struct
 import sys
 import traceback
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from gpumon import __version__
+from gpumon import __version__, grpc_unix
 
 PR_SET_PDEATHSIG = 1
 _REFUSED = frozenset({400, 413, 422})
 """HTTP statuses with which a receiver rejects the message itself, which is then not sent again. After other statuses,
 such as 401, the message is sent again, because the operator can correct the cause.
 """
-_MAX_READ_BYTES = 65_536
+_MAX_ANSWER_BYTES = 65_536
+_CALL_SECONDS = 3600.0
+"""Longer than the deadline of the parent, which ends the call."""
 _INVALID_ARGUMENT = "3"
 """The gRPC status with which a server rejects the message itself, which is then not sent again."""
 
@@ -158,62 +158,15 @@ def _without_secrets(text: str, url: str) -> str:
 def _call(path: str, method: str, message: str) -> None:
     """Call a method of a gRPC server on a unix socket with an encoded message (base64)."""
     try:
-        answer = call(Path(path), method, base64.b64decode(message))
+        answer, _ = grpc_unix.call(
+            Path(path), method, base64.b64decode(message), timeout=_CALL_SECONDS, limit=_MAX_ANSWER_BYTES
+        )
     except ImportError as error:
-        remedy = "install gpumon[nvsentinel], or the package h2 beside gpumon"
-        raise DeliveryError(f"NVSentinel needs a package that is missing ({error}): {remedy}") from error
+        raise DeliveryError(f"NVSentinel {error}") from error
     except OSError as error:
         raise DeliveryError(f"{path}: {error}") from error
-    status = answer.get("grpc-status")
-    if status != "0":
-        text = unquote(answer.get("grpc-message", f"HTTP status {answer.get(':status')}"))
-        raise DeliveryError(f"{path}: gRPC status {status}: {text}", refused=status == _INVALID_ARGUMENT)
-
-
-def call(path: Path, method: str, message: bytes) -> Mapping[str, str]:
-    """Call a method with an encoded message of at most 16,000 bytes, and return headers and trailers of the answer.
-
-    Raise OSError if the socket fails or does not speak HTTP/2; ImportError without h2.
-    """
-    from h2.connection import H2Connection  # noqa: PLC0415 - an optional dependency
-    from h2.exceptions import H2Error  # noqa: PLC0415
-
-    headers = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": method,
-        ":authority": "localhost",
-        "te": "trailers",
-        "content-type": "application/grpc",
-    }
-    client = H2Connection()
-    try:
-        client.initiate_connection()
-        client.send_headers(1, headers.items())
-        client.send_data(1, struct.pack(">BI", 0, len(message)) + message, end_stream=True)
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in _exchange(client, path)}
-    except H2Error as error:
-        raise ConnectionError(f"the server does not speak HTTP/2: {error!r}") from error
-
-
-def _exchange(client: Any, path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Send what `client` has queued, and yield the headers and trailers of the answer."""
-    from h2 import events  # noqa: PLC0415 - see call
-
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(path))
-        ended = False
-        while not ended:
-            connection.sendall(client.data_to_send())
-            data = connection.recv(_MAX_READ_BYTES)
-            if not data:
-                raise ConnectionError("the server closed the connection without an answer")
-            for event in client.receive_data(data):
-                if isinstance(event, (events.StreamReset, events.ConnectionTerminated)):
-                    raise ConnectionError(f"the server ended the call with HTTP/2 error {event.error_code}")
-                if isinstance(event, (events.ResponseReceived, events.TrailersReceived)):
-                    yield from event.headers
-                ended = ended or isinstance(event, events.StreamEnded)
+    if reason := grpc_unix.failure(answer):
+        raise DeliveryError(f"{path}: {reason}", refused=answer.get("grpc-status") == _INVALID_ARGUMENT)
 
 
 _KINDS: Mapping[str, Callable[..., None]] = {"http": _post, "apprise": _notify, "grpc": _call}

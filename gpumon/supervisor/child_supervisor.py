@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import ClassVar, Generic, TypeVar
 
+from gpumon.collectors.lifecycle import PIDS
 from gpumon.model.call_progress import CallInProgress
 from gpumon.model.error_event import ErrorObservation
 from gpumon.model.frame import Frame
@@ -40,6 +41,8 @@ HOST = ChildProgram(
     capable=True,  # it reads files of other users, to find the processes that hold GPUs
 )
 """The host child. The calls are reads of files."""
+MAX_LISTED = 1024
+"""Maximum number of processes of which the host child reads the owner: the request must fit into the pipe."""
 RESTART_REASONS = ("deadline", "crash", "mismatch", "release", "readmit", "configuration")
 
 
@@ -305,6 +308,23 @@ class HostSupervisor(ChildSupervisor[HostOrders, HostStatus]):
     """Keeps the host child running. The subjects are readers and devices."""
 
     PROGRAM = HOST
+    _listed: tuple[int, ...] = ()
+
+    def list_processes(self, pids: Collection[int]) -> None:
+        """Let the child read who owns these processes, at most MAX_LISTED. It also applies to later children."""
+        listed = tuple(sorted(pids)[:MAX_LISTED])
+        if listed != self._listed:
+            self._listed = listed
+            if self._child is not None:
+                self._child.send(self._request())
+
+    def _request(self) -> bytes:
+        return b" ".join((PIDS, *(str(pid).encode() for pid in self._listed)))
+
+    def _start(self) -> None:
+        super()._start()
+        if self._child is not None and self._listed:
+            self._child.send(self._request())
 
     def _status(self) -> HostStatus:
         return HostStatus(

@@ -45,6 +45,14 @@ xid = _value_or_mapping(
     gpu_instance=_INSTANCE,
     compute_instance=_INSTANCE,
 )
+
+
+def _cgroup(value: Any, path: shapes.Path) -> str:
+    if not isinstance(value, str) or not value.startswith("/"):
+        raise shapes.ShapeError(path, "must be the path of a cgroup, such as /system.slice/train.service")
+    return value
+
+
 _RUN = shapes.fields(
     {
         "start": _TIME,
@@ -52,6 +60,8 @@ _RUN = shapes.fields(
         "load": shapes.number(0, 1),
         "memory": shapes.number(0, 1, "share of the GPU's memory"),
         "gpus": shapes.listing(shapes.whole(0, 1023, "index")),
+        "cgroup": _cgroup,
+        "pids": shapes.listing(shapes.whole(1, 2**22, "process id")),
     }
 )
 

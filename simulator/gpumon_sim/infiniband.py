@@ -11,7 +11,7 @@ from typing import Any
 
 from gpumon.clock import boot_clock
 from gpumon.model.infiniband import EFA
-from gpumon_sim import stuck
+from gpumon_sim import job_processes, stuck
 from gpumon_sim.board import Profile
 from gpumon_sim.effects import RECHECK
 from gpumon_sim.gpu_states import body
@@ -75,6 +75,10 @@ class FileTree:
     def device(self, path: str) -> tuple[int, int] | None:
         return stuck.device(self.read(path))
 
+    def modified(self, path: str) -> float:
+        self.read(path)
+        return time.time()
+
     def _files(self) -> Mapping[str, Text]:
         return {}
 
@@ -97,7 +101,8 @@ class SimulatedTree(FileTree):
     def read(self, path: str) -> str:
         while path.startswith(CLASS) and self._fault(self._current_scenario(), path.split("/")[2]).get("hang"):
             time.sleep(RECHECK)
-        return super().read(path)
+        own = job_processes.read(path, _node_setting(self._current_scenario(), "jobs", ()))
+        return super().read(path) if own is None else own
 
     def _files(self) -> Mapping[str, Text]:
         scenario = self._current_scenario()

@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from gpumon_sim.board import MIB, Clocks, Profile
+from gpumon_sim.job_processes import pid_of
 from gpumon_sim.mig import Layout, devices
 from gpumon_sim.physics import Course, Job, Moment
 from gpumon_sim.quantities import (
@@ -39,8 +40,6 @@ _ZERO = (
     *("ecc_corrected", "ecc_uncorrected", "encoder_utilization", "decoder_utilization", "compute_mode", "pcie_replays"),
     *("sync_boost_seconds", "sw_thermal_seconds", "hw_thermal_seconds", "hw_power_brake_seconds"),
 )
-FIRST_PID, PIDS = 2_000_000, 2_000_000
-"""First id and number of ids for simulated processes. Real processes rarely have ids this high."""
 
 
 def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Layout | None = None) -> State:
@@ -223,19 +222,16 @@ def _module_power(profile: Profile, mean: float) -> float | None:
 def _processes(profile: Profile, gpu: int, now: Moment, layout: Layout | None) -> tuple[Process, ...]:
     """Return the processes on a GPU: one for each job or, with MIG enabled, one for each job on each MIG device."""
 
-    def pid(job: Job, place: int) -> int:
-        return FIRST_PID + (((now.cycle * 64 + job.number) * 16 + gpu) * 16 + place) % PIDS
-
     def memory(job: Job, room: int) -> int:
         return int(job.memory * room) // MIB * MIB
 
     jobs, board = now.phase.jobs, profile.board
     if layout is None:
         room = board.memory_total - board.memory_reserved
-        return tuple(Process(pid(job, 0), memory(job, room)) for job in jobs)
+        return tuple(Process(pid_of(job, now.cycle, gpu, 0), memory(job, room)) for job in jobs)
     return tuple(
         Process(
-            pid(job, place),
+            pid_of(job, now.cycle, gpu, place),
             memory(job, part.instance.profile.memory // len(part.instance.compute)),
             part.instance.number,
             part.number,

@@ -23,6 +23,8 @@ class Job(NamedTuple):
     number: int
     memory: float
     """Share of the GPU's memory, 0 to 1."""
+    pid: int | None = None
+    """Id of its process on the GPU; None for one that is derived from `number`."""
 
 
 class LoadPhase(NamedTuple):

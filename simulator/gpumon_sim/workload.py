@@ -27,6 +27,14 @@ class ScenarioJob:
     memory: float = 0.8
     gpus: tuple[int, ...] | None = None
     """Indexes of the GPUs; None for all GPUs."""
+    cgroup: str | None = None
+    """Cgroup of its processes, as in the last field of /proc/PID/cgroup; None for that of a Slurm job."""
+    pids: tuple[int, ...] = ()
+    """Processes of this host that stand for the processes of the job, one for each GPU in order; empty for none."""
+
+    def pid_on(self, gpu: int) -> int | None:
+        place = gpu if self.gpus is None else self.gpus.index(gpu)
+        return self.pids[place % len(self.pids)] if self.pids else None
 
 
 IDLE = Workload(lead=float("inf"))
@@ -71,6 +79,6 @@ def of_jobs(runs: Sequence[ScenarioJob], gpu: int) -> Workload:
     for start, end in pairwise(edges):
         now = [(number, run) for number, run in mine if run.start <= start < run.end]
         room = min(1.0, 1.0 / max(sum(run.memory for _, run in now), 1e-9))
-        jobs = tuple(Job(number, run.memory * room) for number, run in now)
+        jobs = tuple(Job(number, run.memory * room, run.pid_on(gpu)) for number, run in now)
         phases.append(LoadPhase(end - start, min(1.0, sum(run.load for _, run in now)), jobs))
     return Workload(0.0, tuple(phases))

@@ -164,7 +164,7 @@ def gather(configuration: Configuration, wrong: str, unit: UnitFacts) -> HostFac
     log = KernelLog(kernel_log_path(configuration))
     log.close()
     tree = Tree(configuration.links.root)
-    turn = Turn("schedulers", Trees(tree, tree), HostOrders(), boot_clock())
+    turn = Turn("schedulers", Trees(tree, tree, tree), HostOrders(), boot_clock())
     manager = "nv-fabricmanager"
     return HostFacts(
         configuration=configuration,

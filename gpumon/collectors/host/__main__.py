@@ -1,4 +1,4 @@
-"""Run the host child: call the readers of ports, services, processes and schedulers, and send what they have read."""
+"""Run the host child: call its readers (ports, services, processes, schedulers, owners) and send what they read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpumon.clock import boot_clock
 from gpumon.collectors.host.infiniband import PortReader
+from gpumon.collectors.host.owners import OwnerReader
 from gpumon.collectors.host.processes import ProcessReader
 from gpumon.collectors.host.reader import HostReader, ReadErrors, Tree, Trees, Turn, mask_pids
 from gpumon.collectors.host.schedulers import read_schedulers
@@ -26,6 +27,7 @@ READERS = (
     HostReader("services", ServiceReader, STATE.value),
     HostReader("processes", ProcessReader, SLOW.value),
     HostReader("schedulers", read_schedulers, 60.0),
+    HostReader("owners", OwnerReader, 10.0),
 )
 """All readers. To add one, add a row."""
 
@@ -60,10 +62,12 @@ class HostChild:
         trees: Trees,
         readers: Sequence[HostReader] = READERS,
         clock: Callable[[], float] = boot_clock,
+        requests: DaemonRequests | None = None,
     ) -> None:
         self._orders = orders
         self._trees = trees
         self._clock = clock
+        self._requests = requests or DaemonRequests()
         self._page = Writer(orders.page)
         self._slots = [_Slot(row, clock()) for row in readers]
 
@@ -87,24 +91,25 @@ class HostChild:
         name, slot.due = slot.row.name, max(slot.due + slot.row.interval, at)
         if name in self._orders.quarantined:
             return None
-        return slot.take_turn(Turn(name, self._trees, self._orders, at, self._page))
+        return slot.take_turn(Turn(name, self._trees, self._orders, at, page=self._page, pids=self._requests.pids))
 
 
 def trees(orders: HostOrders) -> Trees:
     """Return the file trees of the host or of the simulated node. While a simulation is invalid, try again."""
+    root = Tree(Path(orders.root))
     if orders.simulation is None:
-        return Trees(Tree(Path(orders.sysfs)), Tree(Path(orders.root)))
+        return Trees(Tree(Path(orders.sysfs)), root, root)
     while True:
         try:
             tree = node_source().open_tree(orders.simulation)
-            return Trees(tree, tree)
+            return Trees(tree, tree, root)
         except SimulationError:  # the sampler reports it
             time.sleep(AGAIN_SECONDS)
 
 
 def poll_host(orders: HostOrders, send: SendMessages, requests: DaemonRequests) -> int:
     """Poll whenever a reader is due. Return 0 when the daemon requests the end, or after a trial, which is one poll."""
-    host = HostChild(orders, trees(orders))
+    host = HostChild(orders, trees(orders), requests=requests)
     if orders.trial is not None:
         host.poll()
         send(TrialResult(subject=orders.trial))

@@ -44,6 +44,10 @@ class Files(Protocol):
         """Return the major and minor number of a character device; None for other files."""
         ...
 
+    def modified(self, path: str) -> float:
+        """Return the wall time in seconds of the last change of a file's content."""
+        ...
+
 
 class Tree:
     """The files below a folder of this host, as an implementation of Files."""
@@ -70,6 +74,9 @@ class Tree:
     def device(self, path: str) -> tuple[int, int] | None:
         status = os.stat(self._root / path)  # noqa: PTH116 - as above
         return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
+
+    def modified(self, path: str) -> float:
+        return os.stat(self._root / path).st_mtime  # noqa: PTH116 - as above
 
 
 class NotedTree:
@@ -100,6 +107,10 @@ class NotedTree:
     def device(self, path: str) -> tuple[int, int] | None:
         with self._note_errors(path):
             return self._files.device(path)
+
+    def modified(self, path: str) -> float:
+        with self._note_errors(path):
+            return self._files.modified(path)
 
     @contextmanager
     def _note_errors(self, path: str) -> Iterator[None]:
@@ -168,18 +179,32 @@ def read_link(files: Files, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The file trees that the host child reads: sysfs, and the root directory of the host."""
+    """The file trees that the host child reads."""
 
     sysfs: Files
     root: Files
+    """Root directory of the host."""
+    settings: Files
+    """Files at paths that the configuration names: those of this host also on a simulated node."""
 
 
 class Turn:
     """One call of a reader: the time, its orders, the file trees that it reads, and what it could not read."""
 
-    def __init__(self, reader: str, trees: Trees, orders: HostOrders, at: float, page: Writer | None = None) -> None:
+    def __init__(
+        self,
+        reader: str,
+        trees: Trees,
+        orders: HostOrders,
+        at: float,
+        *,
+        page: Writer | None = None,
+        pids: tuple[str, ...] = (),
+    ) -> None:
         """Create a turn. During each read, the daemon sees the file and the reader's name in the call page `page`."""
         self.orders = orders
+        self.pids = pids
+        """Ids of the processes on the GPUs."""
         self.at = at
         """Boot clock in seconds."""
         self.errors = ReadErrors()
@@ -187,6 +212,7 @@ class Turn:
         self._page = page
         self.sysfs = self.device(reader)
         self.root = self._noted(trees.root, reader, mask_pids)
+        self.settings = self._noted(trees.settings, reader, str)
 
     def device(self, name: str) -> Files:
         """Return sysfs for the files of one device. If one of them hangs, only this device is quarantined."""

@@ -110,7 +110,7 @@ def read_name(turn: Turn) -> Host:
 
 def test_a_reader_is_one_row(tmp_path: Path) -> None:
     """A row is enough for turns, errors and quarantine, and its value arrives as it was sent."""
-    now, trees = 0.0, Trees(Tree(tmp_path), Tree(tmp_path))
+    now, trees = 0.0, Trees(*[Tree(tmp_path)] * 3)
     orders = HostOrders(page=call_progress.create(), quarantined=("asleep",))
     rows = [HostReader("name", read_name, 60.0), HostReader("asleep", read_name, 5.0)]
     host = HostChild(orders, trees, rows, clock=lambda: now)

@@ -1,0 +1,160 @@
+"""Owners of GPUs: what the host child reads about them, allocations, and their metric tables.
+
+All names are data of strangers (jobs, pods, users): `clipped` bounds and cleans them where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+from gpumon.model.frame import Frame
+from gpumon.model.instant import Instant
+from gpumon.model.reading import AGENT, agent, identity
+
+Key = tuple[str, str, str]
+"""UUIDs of the GPU and of the MIG instance ("" for the whole GPU), and key of the owner."""
+MAX_NAME = 64
+"""Maximum number of characters of a name."""
+MAPPING, KUBELET, PROCESS = SOURCES = ("mapping", "kubelet", "process")
+"""Sources of owners, in the order of their precedence: mapping files of a scheduler's prolog, the kubelet's
+PodResources, and the cgroups of the processes on the GPU.
+"""
+
+
+def clipped(name: str) -> str | None:
+    """Return a name that a stranger chose with at most MAX_NAME printable characters; None if it is empty."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in name[:MAX_NAME]) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A job, pod, container, unit or user that holds GPUs, with as many of its names as its source has."""
+
+    slurm_job_id: str | None = None
+    slurm_sluid: str | None = None
+    """Id of a Slurm job that a requeue changes; from Slurm 26.05 on it is in the cgroup instead of the job id."""
+    slurm_partition: str | None = None
+    account: str | None = None
+    pod_namespace: str | None = None
+    pod_name: str | None = None
+    pod_uid: str | None = None
+    container_name: str | None = None
+    container_id: str | None = None
+    systemd_unit: str | None = None
+    user: str | None = None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Return the names that are known, by attribute."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+
+    @property
+    def key(self) -> str:
+        """Return a text that identifies the owner, also if another source has more of its names."""
+        if self.slurm_job_id or self.slurm_sluid:
+            return f"slurm/{self.slurm_job_id or self.slurm_sluid}"
+        if self.pod_name:
+            return f"pod/{self.pod_namespace}/{self.pod_name}"
+        names = (("pod_uid", self.pod_uid), ("container", self.container_id), ("unit", self.systemd_unit))
+        return next((f"{kind}/{name}" for kind, name in names if name), f"user/{self.user or ''}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A statement of one source: these devices were given to this owner."""
+
+    owner: Owner
+    devices: tuple[str, ...]
+    """Names as the source writes them, such as GPU-..., MIG-..., GPU-...::2, nvidia0/gi1, gpu-3 or 0.1."""
+    since: float | None = None
+    """Wall time in seconds at which the owner got them; None if the source does not report it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderProcess:
+    """A process that uses a GPU, from files of /proc that every user may read."""
+
+    owner: Owner
+    state: str
+    """State letter of the process: R, S, D, T, Z, ..."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerReadings(Frame):
+    """Value of the reader `owners`. None is unknown: the source is not there, or did not answer."""
+
+    mapped: tuple[Claim, ...] | None = None
+    pods: tuple[Claim, ...] | None = None
+    processes: Mapping[str, HolderProcess] = field(default_factory=dict)
+    """Processes by id, as decimal text. Those that have ended are absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One owner's hold on one GPU or MIG instance, from its beginning on; a row of the store."""
+
+    uuid: str
+    """UUID of the GPU."""
+    mig_uuid: str = ""
+    """UUID of the MIG instance; empty for the whole GPU."""
+    source: str
+    owner: Owner
+    began: Instant
+    """When the owner got the GPU: as its source reports it, else when the agent first detected the owner."""
+    last_wall: float
+    """Wall time in seconds at which the source last named the owner."""
+    ended: bool = False
+    held_seconds: float = 0.0
+    """Seconds for which the agent observed the GPU meanwhile, times the owner's share of the GPU, like what follows."""
+    busy_seconds: float = 0.0
+    no_process_seconds: float = 0.0
+    no_kernel_seconds: float = 0.0
+    cold_seconds: float = 0.0
+    energy_joules: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        return self.uuid, self.mig_uuid, self.owner.key
+
+    @property
+    def id(self) -> str:
+        """Return a text that identifies this allocation also among later ones of the same owner."""
+        return f"{self.uuid} {self.mig_uuid} {self.owner.key} {self.began.boot_id} {self.began.at:.3f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationInfo:
+    """Who holds a GPU or MIG instance. Which names of the owner are labels is configured."""
+
+    PREFIX: ClassVar[str] = "gpumon_gpu_allocation_"
+    LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")
+
+    mig_uuid: str | None = identity("UUID of the MIG instance; empty for a whole GPU.", AGENT)
+    source: str | None = identity("Where the owner is from: mapping, kubelet or process.", AGENT)
+    slurm_job_id: str | None = identity("Id of the Slurm job.", AGENT)
+    slurm_partition: str | None = identity("Partition of the Slurm job.", AGENT)
+    pod_namespace: str | None = identity("Namespace of the pod.", AGENT)
+    pod_name: str | None = identity("Name of the pod.", AGENT)
+    container_name: str | None = identity("Name of the container in the pod.", AGENT)
+    container_id: str | None = identity("Id of the container.", AGENT)
+    systemd_unit: str | None = identity("Unit of systemd.", AGENT)
+    account: str | None = identity("Account of the Slurm job.", AGENT)
+    user: str | None = identity("User of the job or process.", AGENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationUse:
+    """How long a GPU was held by any owner, and how much of that time it was idle."""
+
+    PREFIX: ClassVar[str] = "gpumon_gpu_"
+    LABELS: ClassVar[tuple[str, ...]] = ("gpu", "uuid")
+
+    allocated_seconds_total: float | None = agent("Observed time for which an owner held the GPU.")
+    idle_seconds_total: dict[str, float] | None = agent(
+        "Part of gpumon_gpu_allocated_seconds_total in which the GPU was idle, by level.",
+        label="level",
+        note="no_process: no process was on it. no_kernel: processes, but no kernel ran. cold: kernels ran, but with "
+        "little power and hardly any memory access, as when they wait.",
+    )
