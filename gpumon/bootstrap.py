@@ -41,6 +41,7 @@ from gpumon.server.app import create_app
 from gpumon.server.context import Sources
 from gpumon.server.guard import ANY, is_loopback, own_names
 from gpumon.server.listener import HttpEndpoint
+from gpumon.services.allocation_writer import AllocationWriter
 from gpumon.services.driver_release import DriverRelease
 from gpumon.services.event_recorder import EventRecorder
 from gpumon.services.health_file import HealthFile
@@ -106,6 +107,7 @@ class Services:
         self.schedule = ProbeScheduler(self.loop, self.probe, timetables(configuration))
         self.heartbeat = Heartbeat(self.loop, writes, self.latest)
         self.verdict_writer = VerdictWriter(self.loop, writes, self.latest)
+        self.allocation_writer = AllocationWriter(writes, self.latest)
         self.driver_release, self.windows = self._windows()
         self.http_endpoint, self.health_file = self._outputs()
         self.notifier = self._notifier()
@@ -250,6 +252,7 @@ def _recording_services(services: Services, restore: Callable[[StoredState], Non
         apply=lambda configuration: services.windows.apply(max_window_seconds(configuration)),
     )
     yield Service(start=services.verdict_writer.start, stop=services.verdict_writer.stop)
+    yield Service(stop=services.allocation_writer.stop, tick=services.allocation_writer.tick)
     yield Service(
         start=event_recorder.start,
         stop=event_recorder.stop,
@@ -292,6 +295,7 @@ def _reading_services(services: Services) -> Iterator[Service]:
         stop=host.stop,
         starts_children=True,
         running=lambda: host.running,
+        tick=lambda: host.list_processes(_job_pids(services)),
         apply=lambda configuration: host.apply(host_orders(configuration, epoch)),
     )
     yield Service(
@@ -302,6 +306,11 @@ def _reading_services(services: Services) -> Iterator[Service]:
         apply=lambda configuration: schedule.apply(timetables(configuration)),
         status=lambda: {"next_probes": schedule.next_runs() if probe.host.settings.enabled else {}},
     )
+
+
+def _job_pids(services: Services) -> set[int]:
+    """Return the ids of the processes on the GPUs, without those of the agent's own probe."""
+    return {pid for gpu in services.latest().gpus for pid in gpu.pids or ()} - services.probe.host.pids
 
 
 def _answering_services(services: Services) -> Iterator[Service]:
@@ -347,6 +356,7 @@ def _sources(services: Services) -> Sources:
             host=platform.node(),
             canonical=configuration.metrics.dcgm_names == "canonical",
             host_label=configuration.metrics.dcgm_host_label,
+            owner_labels=configuration.metrics.dcgm_owner_labels,
         ).render,
         ready=lambda: latest().has_been_read or boot_clock() > services.epoch + READY_SECONDS,
         token=services.http_endpoint.token,
@@ -361,6 +371,7 @@ def _sources(services: Services) -> Sources:
         accept_inventory=partial(accept_inventory, services.loop, services.persistence.writes, latest),
         find_events=services.persistence.find_events,
         find_runs=services.persistence.find_runs,
+        find_allocations=services.persistence.find_allocations,
         record_change=services.persistence.record_change,
         find_changes=services.persistence.find_changes,
         runbook_url=configuration.alerts.runbook_url,

@@ -13,13 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from gpumon.model.allocation import Allocation
 from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MARKER, TimeWindow
 from gpumon.services.write_behind import DurableMessage, WriteBehind, read_stored_state
 from gpumon.state.gpu_inventory import Removal
 from gpumon.state.messages import StoredState
 from gpumon.state.report import Report
-from gpumon.store import error_events, probe_runs, records
+from gpumon.store import allocations, error_events, probe_runs, records
+from gpumon.store.allocations import AllocationQuery
 from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.records import Retention, prune
@@ -137,6 +139,10 @@ class Persistence:
     def find_runs(self, query: RunQuery) -> Future[RunPage]:
         """Return a future with the stored probe runs that match the query, the newest first, at most `query.limit`."""
         return self.submit(partial(probe_runs.find, query=query))
+
+    def find_allocations(self, query: AllocationQuery) -> Future[tuple[Allocation, ...]]:
+        """Return a future with the stored allocations that match the query, the one that began last first."""
+        return self.submit(partial(allocations.find, query=query))
 
     def record_change(self, entry: AuditEntry) -> None:
         """Log and store a request to change the agent's state or to start work. Any thread may call this."""

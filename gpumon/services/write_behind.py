@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from gpumon.clock import boot_id
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import SXID, XID, ErrorCounter
@@ -18,7 +19,7 @@ from gpumon.probe.core.state import MAX_COMPLETED_RUNS, MAX_RESULTS
 from gpumon.state.error_section import MAX_EVENTS
 from gpumon.state.messages import Acceptance, ErrorChanges, StoredState, VerdictTransitions
 from gpumon.state.report import Report
-from gpumon.store import error_events, probe_runs, records, verdicts
+from gpumon.store import allocations, error_events, probe_runs, records, verdicts
 from gpumon.store.store_error import StoreError
 from gpumon.store.stored_rows import StoreTable
 from gpumon.store.writer import StoreWriter
@@ -210,6 +211,7 @@ def read_stored_state(connection: sqlite3.Connection) -> StoredState:
         pending=verdicts.read_pending(connection),
         agent_runs=records.read_agent_runs(connection, MAX_AGENT_RUNS),
         windows=records.read_windows(connection),
+        allocations=allocations.read_open(connection, boot_id()),
         notified=records.read_notified(connection),
         probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),
         probe_counters=probe_runs.read_counters(connection),
@@ -219,7 +221,7 @@ def read_stored_state(connection: sqlite3.Connection) -> StoredState:
 def _write_report(
     connection: sqlite3.Connection, report: Report, rows: Mapping[StoreTable[Any], Sequence[Any]]
 ) -> None:
-    """Write these rows, and the events, verdicts, probe results, counters and accepted inventory in the Report.
+    """Write these rows, and the events, verdicts, probe results, counters, allocations and inventory in the Report.
 
     Writing what the store already has changes nothing.
     """
@@ -242,6 +244,7 @@ def _write_report(
         for probe, metrics in report.probe.metrics.items()
     }
     probe_runs.restore(connection, report.probe.results, probe_counters)
+    allocations.put(connection, report.jobs.every)
     if report.inventory.accepted:
         records.accept_gpus(connection, report.inventory.learned, ())
 

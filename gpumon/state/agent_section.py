@@ -143,9 +143,16 @@ def _count_by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield a log line if the host child lacks a permission that it had, or that it needs from the start on."""
-    was, now = (PROCESSES in (report.node.collector_denied or {}) for report in (before, after))
-    if now and not was:
-        message = "processes of other users cannot be read, so gpu_process_stuck is unknown for them"
-        remedy = "install the drop-in gpumon.service.d/processes.conf (docs/install.md)"
-        # info, because the packaged systemd unit runs without that permission
-        yield LogLine(logging.INFO, message, {"remedy": remedy})
+    was, now = (report.node.collector_denied or {} for report in (before, after))
+    for reader, (message, drop_in) in _DENIED.items():
+        if reader in now and reader not in was:
+            remedy = f"install the drop-in gpumon.service.d/{drop_in} (docs/install.md)"
+            # info, because the packaged systemd unit runs without that permission
+            yield LogLine(logging.INFO, message, {"remedy": remedy})
+
+
+_DENIED = {
+    PROCESSES: ("processes of other users cannot be read, so gpu_process_stuck is unknown for them", "processes.conf"),
+    "owners": ("the kubelet or a job mapping cannot be read, so GPUs may lack names of their owners", "kubelet.conf"),
+}
+"""What a permission that a reader lacks means, and the drop-in that grants it, by name of the reader."""

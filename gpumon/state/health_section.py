@@ -69,6 +69,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         node=report.node,
         gpus=report.gpus,
         stuck=processes.stuck,
+        holders=report.jobs.named_holders,
         contained=processes.contained,
         ports=(*report.ports, *(gone.port for gone in report.gone_ports)),
         gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpumon.health.node_health import PendingVerdict
 from gpumon.health.verdict import Key, Verdict, VerdictTransition
+from gpumon.model.allocation import Allocation
 from gpumon.model.error_event import ErrorChange, ErrorCounter, ErrorEvent, LogPosition
 from gpumon.model.frame import Frame
 from gpumon.model.records import AgentRun, NotifiedAlert, PortRecord, StoredGpu
@@ -60,6 +61,8 @@ class StoredState:
     agent_runs: tuple[AgentRun, ...] = ()
     """Runs of the agent, the newest last. The current run may be among them."""
     windows: Windows = ()
+    allocations: tuple[Allocation, ...] = ()
+    """Allocations that had not ended, and the last ones that had."""
     notified: tuple[NotifiedAlert, ...] = ()
     """Alerts of which a receiver was notified that they fire, and not yet that they are resolved."""
     probe_results: tuple[ProbeResult, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpumon.health.alert import Alert, alerts_of
@@ -26,6 +26,7 @@ from gpumon.model.records import AgentRun
 from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReading, PortReadings
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end, released_scopes
 from gpumon.probe.core.state import ProbeState
+from gpumon.state.allocations import JobState
 from gpumon.state.gpu_inventory import GpuInventory
 from gpumon.state.port_inventory import MissingPort, PortInventory
 
@@ -128,6 +129,7 @@ class Report:
     health: Health = Health()
     inventory: GpuInventory = GpuInventory()
     host: HostState = HostState()
+    jobs: JobState = JobState()
     agent: AgentState = AgentState()
     probe: ProbeState = ProbeState()
     samples: SampleHistory = field(default_factory=lambda: SampleHistory(windows=recorded_windows()))
@@ -191,7 +193,16 @@ class Report:
         """Return the alerts of the verdicts that are exported: firing, pending, and recently resolved ones."""
         in_maintenance = self.maintenance is not None
         alerts = alerts_of(self.health, self.gpus, boot_id=self.boot_id, in_maintenance=in_maintenance)
-        return tuple(each for each in alerts if "gpu" in dict(each.labels) or not self._may_be_renamed(each.key[1]))
+        return tuple(
+            replace(each, description=each.description + self.held_by(each.key[1], each.since))
+            for each in alerts
+            if "gpu" in dict(each.labels) or not self._may_be_renamed(each.key[1])
+        )
+
+    def held_by(self, uuid: str, wall: float) -> str:
+        """Return a sentence with the owners of a GPU at a time (Unix time), after a space; empty if there is none."""
+        owners = ", ".join(owner.key for owner in self.jobs.holders(uuid, wall))
+        return f" The GPU was held by {owners}." if owners else ""
 
     def gpu(self, name: str) -> GpuState | None:
         """Return the GPU with this uuid, index or PCI address; None if there is none."""
@@ -229,6 +240,7 @@ class Report:
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
             coded = self.health.with_code(verdict)
             reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))
+            reason += self.held_by(verdict.device, verdict.raised.wall)
             text = action_sentence(verdict, self.health, self.boot_id)
             info = VerdictInfo(action=action, action_text=text, code=coded.code, reason=reason)
             yield info, labels_of(VerdictInfo.LABELS, place)

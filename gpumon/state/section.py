@@ -34,6 +34,8 @@ class ReducerSettings:
     probe_gated: bool = False
     """True if a gate command requests the node from the scheduler before each probe run."""
     ports: PortPatterns = PortPatterns()
+    owner_names: frozenset[str] = frozenset()
+    """Names of an owner, as attributes of Owner, that every reader may know."""
     policy: Policy = Policy()
     catalogue: Catalogue = SHIPPED
 

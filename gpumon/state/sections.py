@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpumon.model.allocation import AllocationInfo, AllocationUse
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import mig_labels
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
@@ -19,6 +20,7 @@ from gpumon.state import (
     gpu_section,
     health_section,
     host_section,
+    job_section,
     probe_section,
     window_section,
 )
@@ -76,6 +78,7 @@ SECTIONS = (
         _port_tables,
         host_section.changes,
     ),
+    Section("jobs", job_section.apply, (AllocationInfo, AllocationUse), job_section.tables, job_section.changes),
     Section(
         "agent",
         agent_section.apply,

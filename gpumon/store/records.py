@@ -15,7 +15,7 @@ from gpumon.model.durations import LATEST
 from gpumon.model.records import AgentRun, NotifiedAlert, PortRecord, StoredGpu
 from gpumon.model.request import AuditEntry
 from gpumon.model.time_window import MAX_ENDED, TimeWindow, Windows
-from gpumon.store import error_events, probe_runs, verdicts
+from gpumon.store import allocations, error_events, probe_runs, verdicts
 from gpumon.store.stored_rows import (
     StoreTable,
     columns_of,
@@ -222,15 +222,15 @@ def _delete_oldest(connection: sqlite3.Connection, table: str, limit: int) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Limits, in days and in rows, for stored events, verdict transitions and probe runs."""
+    """Limits, in days and in rows, for stored events, verdict transitions, probe runs and allocations."""
 
     days: float = 90
     rows: int = 100_000
-    """Maximum number of rows in each of the three tables."""
+    """Maximum number of rows in each of the four tables."""
 
 
 def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> None:
-    """Delete events, verdict transitions and probe runs beyond the retention. `now` is in seconds since the epoch."""
+    """Delete rows of the histories beyond the retention. `now` is in seconds since the epoch."""
     # At boot the clock may be days ahead.
     rows = connection.execute("SELECT value FROM meta WHERE key = 'pruned'")
     last = next(readable("meta", rows, lambda row: validate(float, row[0])), now)
@@ -240,3 +240,4 @@ def prune(connection: sqlite3.Connection, retention: Retention, now: float) -> N
     error_events.prune(connection, oldest, retention.rows)
     verdicts.prune(connection, oldest, retention.rows)
     probe_runs.prune(connection, oldest, retention.rows)
+    allocations.prune(connection, oldest, retention.rows)

@@ -232,6 +232,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE probe_runs RENAME COLUMN result TO run",
         f"UPDATE probe_runs SET run = replace({_with_new_names('run', _MEASURED_QUANTITIES)}, {_QUANTITY})",  # noqa: S608
     ),
+    (
+        """
+        CREATE TABLE allocations (
+            number INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            uuid TEXT NOT NULL,
+            began REAL NOT NULL,
+            last_wall REAL NOT NULL,
+            ended INTEGER NOT NULL,
+            allocation TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX allocations_by_last_wall ON allocations (last_wall)",
+    ),
 )
 
 
