@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gpumon.health.table import SUBJECT_OF
 from gpumon.health.verdict import FAIL, OK, WARN
+from gpumon.model.allocation import Owner
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu import CLOCK_EVENTS, Gpu
 from gpumon.model.gpu_state import GpuState
@@ -276,6 +277,8 @@ class DcgmPage:
     host: str
     canonical: bool = False
     """True for the names and units of dcgm-exporter 4.9; False for those of 4.8 and earlier."""
+    owner_labels: bool = False
+    """True for the labels pod, namespace, container and hpc_job of dcgm-exporter."""
     host_label: str | None = None
     """Label for the host name; None for the label that dcgm-exporter has: hostname if `canonical`, else Hostname."""
 
@@ -283,6 +286,7 @@ class DcgmPage:
         version = "DCGM_FI_SYSTEM_DRIVER_VERSION" if self.canonical else "DCGM_FI_DRIVER_VERSION"
         host_label = self.host_label or ("hostname" if self.canonical else "Hostname")
         common = {host_label: self.host, version: report.driver.driver}
+        owners = _owner_labels(report) if self.owner_labels else {}
         gpus = [(state, _labels(state, common)) for state in report.gpus]
         page = ""
         for field in FIELDS:
@@ -292,7 +296,8 @@ class DcgmPage:
             for state, own in gpus:
                 for labels, value in [*_instance_values(field, state)] or field.read(report, state):
                     number = value if factor == 1 else round(value * factor, _DIGITS)
-                    lines.append(f"{series_prefix(name, own + labels)}{number_text(number)}\n")
+                    owner = owners.get((state.uuid, dict(labels).get("GPU_I_ID", "")), ())
+                    lines.append(f"{series_prefix(name, own + labels + owner)}{number_text(number)}\n")
             text = f"{field.help} In {unit}." if unit else field.help
             page += head(name, text, field.type(canonical=self.canonical)) + "".join(lines) if lines else ""
         return page
@@ -304,6 +309,32 @@ def _instance_values(field: DcgmField, state: GpuState) -> Values:
     for number, mig in sorted(instances.items()):
         labels = (("GPU_I_PROFILE", mig.profile.rpartition("c.")[2]), ("GPU_I_ID", str(number)))
         yield from ((labels, value) for _, value in values_of(mig.mig, field.source))
+
+
+_OWNER_LABELS = {
+    "pod": "pod_name",
+    "namespace": "pod_namespace",
+    "container": "container_name",
+    "hpc_job": "slurm_job_id",
+}
+"""Attribute of Owner for each label of an owner that dcgm-exporter has."""
+
+
+def _owner_labels(report: Report) -> Mapping[tuple[str, str], Labels]:
+    """Return the labels of the owner of each GPU or MIG instance that has one owner, by its uuid and instance id.
+
+    With several owners there are none: the series of a GPU are not repeated for each of them.
+    """
+    instances = {mig.uuid: str(mig.gpu_instance_id) for state in report.gpus for mig in state.migs}
+    owners: dict[tuple[str, str], list[Owner]] = {}
+    for each in report.jobs.allocations:
+        owners.setdefault((each.uuid, instances.get(each.mig_uuid, "")), []).append(report.jobs.public(each.owner))
+    return {place: _owner_pairs(held[0]) for place, held in owners.items() if len(held) == 1}
+
+
+def _owner_pairs(owner: Owner) -> Labels:
+    pairs = ((label, getattr(owner, name)) for label, name in _OWNER_LABELS.items())
+    return tuple((label, text) for label, text in pairs if text)
 
 
 def _labels(state: GpuState, common: Mapping[str, str | None]) -> Labels:

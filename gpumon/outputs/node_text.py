@@ -8,9 +8,10 @@ from gpumon.health.xid_texts import recovery_of
 from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID
 from gpumon.model.nvlink import COMPLETED, STATES, Nvlink
 from gpumon.model.reading import metric_type, rows
-from gpumon.outputs.formatting import DAY, MINUTE, columns, count, duration, seconds_between
+from gpumon.outputs.formatting import DAY, MINUTE, columns, count, duration, seconds_between, share
 from gpumon.outputs.problems import NOT_EVALUATED
 from gpumon.outputs.responses.base import Document
+from gpumon.probe.core.wording import index_ranges
 
 _ERROR_COUNTERS = {
     name: name.removesuffix("_total").replace("_", " ")
@@ -85,6 +86,42 @@ def port_sentences(document: Document) -> list[str]:
         f"InfiniBand and RoCE: {sum(port['port_up'] == 1 for port in ports)} of {len(ports)} ports up.",
         *(f"{port['device']}/{port['port']} ({port['link_layer']}) is down." for port in down),
     ]
+
+
+def job_sentences(document: Document) -> list[str]:
+    """Return a sentence for each owner of GPUs, then one for the GPUs that are free or of which the owner is unknown.
+
+    Without any source of owners the list is empty.
+    """
+    jobs, now = document["jobs"], document["node"]["time"]
+    if not jobs["jobs"] and not jobs["free"]:
+        return []
+    sentences = [_job_sentence(job, now) for job in jobs["jobs"]]
+    for gpus, state in ((jobs["free"], "without an owner"), (jobs["unknown"], "perhaps held by an unknown owner")):
+        sentences += [f"GPU {index_ranges(gpus)}: {state}."] if gpus else []
+    indexes = {gpu["uuid"]: gpu["gpu"] for gpu in document["gpus"]}
+    return [*sentences, *(f"GPU {indexes.get(uuid, uuid)}: {text}." for uuid, text in jobs["conflicts"].items())]
+
+
+IDLE = ("no_process_seconds", "no_kernel_seconds", "cold_seconds")
+
+
+def idle_share(job: Document) -> float | None:
+    """Return the idle share of the time for which a job held its GPUs; None if that was less than a minute."""
+    held, idle = (
+        sum(each[name] for each in job["allocations"] for name in names) for names in (("held_seconds",), IDLE)
+    )
+    return idle / held if held >= MINUTE else None
+
+
+def _job_sentence(job: Document, now: str) -> str:
+    idle, held = idle_share(job), duration(seconds_between(job["since"], now))
+    parts = [f"{job['id']} has held GPU {index_ranges(job['gpus'])} for {held}"]
+    if idle is not None:
+        parts.append(f"{share(idle)} of it idle")
+    if not all(each["confirmed"] for each in job["allocations"]):
+        parts.append("as its source last reported")
+    return ", ".join(parts) + "."
 
 
 SLOWDOWN_REASONS = ("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal")

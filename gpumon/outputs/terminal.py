@@ -29,6 +29,7 @@ from gpumon.outputs.node_text import (
     gpu_counts,
     gpu_warnings,
     headline,
+    job_sentences,
     nvlink_sentences,
     port_sentences,
     stopped_services,
@@ -43,7 +44,7 @@ HEALTH_COLORS = {2: YELLOW, 3: RED}
 OUTCOME_COLORS = {"ok": GREEN, "degraded": YELLOW, "skipped": DIM}
 MIN_BAR, MAX_BAR, WITHOUT_BARS = 6, 14, 110
 """Minimum and maximum width of a bar, and width of the GPU table without its three bars, in characters."""
-STATUS = ("node", "gpus", "links", "ports", "events", "probe")
+STATUS = ("node", "gpus", "links", "ports", "jobs", "events", "probe")
 """Fields of the response /api/v1/report that `status` reads."""
 
 
@@ -233,7 +234,8 @@ def _connection_lines(document: Document, width: int) -> Iterator[str]:
         for gpu in document["gpus"]
         if gpu["state"] == "up" and (texts := gpu_warnings(gpu))
     ]
-    lines = [*warnings, *stopped_services(document["node"]), *nvlink_sentences(document), *port_sentences(document)]
+    lines = [*warnings, *job_sentences(document), *stopped_services(document["node"])]
+    lines += [*nvlink_sentences(document), *port_sentences(document)]
     for line in lines:
         yield from _wrap(printable(line), width, indent="")
     if lines:

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from gpumon import __version__
 from gpumon.outputs.responses.base import Document
-from gpumon.server import changes, page, probe, problem, report, scrape, windows
+from gpumon.server import changes, jobs, page, probe, problem, report, scrape, windows
 from gpumon.server.context import IndentedJson, RenderedDocuments, Sources
 from gpumon.server.guard import Guard
 from gpumon.server.problem import MEDIA_TYPE, ProblemDetails
@@ -40,7 +40,7 @@ def create_app(sources: Sources) -> FastAPI:
     )
     app.state.sources = sources
     app.state.rendered = RenderedDocuments()
-    for part in (scrape, probe, windows, report, changes, page):
+    for part in (scrape, probe, windows, report, jobs, changes, page):
         app.include_router(part.router)
     app.include_router(probe.history)
     app.openapi = cache(lambda: _openapi_document(app))  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from gpumon.health.clear_request import ClearRequest, ClearResult
 from gpumon.model import durations
+from gpumon.model.allocation import Allocation
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import Page
 from gpumon.model.request import AuditEntry, RequestResult
@@ -28,6 +29,7 @@ from gpumon.server.access import Access
 from gpumon.server.connections import Refusals
 from gpumon.server.problem import Problem
 from gpumon.state.report import Report
+from gpumon.store.allocations import AllocationQuery
 from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.store_error import StoreError
@@ -69,8 +71,9 @@ class Sources:
     accept_inventory: Callable[[Collection[str]], Future[RequestResult]]
     """Accepts the state of the given GPUs and ports, or of all. The future is done when it is stored or refused."""
     find_events: Callable[[EventQuery], Future[tuple[StoredEvent, ...]]]
-    """This future and those of `find_runs` and `find_changes` raise StoreError if the store cannot be read."""
+    """This future and those of the other `find_` functions raise StoreError if the store cannot be read."""
     find_runs: Callable[[RunQuery], Future[RunPage]]
+    find_allocations: Callable[[AllocationQuery], Future[tuple[Allocation, ...]]]
     record_change: Callable[[AuditEntry], None]
     find_changes: Callable[[int], Future[tuple[AuditEntry, ...]]]
     """Reads the newest audit entries. The argument is their maximum number."""

@@ -22,6 +22,7 @@ from gpumon.outputs.problems import place
 from gpumon.outputs.responses.base import Document
 from gpumon.outputs.responses.report import ReportResponse
 from gpumon.outputs.runbook import runbooks
+from gpumon.probe.core.wording import index_ranges
 from gpumon.server.context import IndentedJson, cached, host_time, sources
 from gpumon.server.problem import Problem
 
@@ -111,6 +112,7 @@ def _environment() -> Environment:
         overview=page_overview,
         formatting=formatting,
         node_text=node_text,
+        index_ranges=index_ranges,
         page_links=page_links,
         place=place,
         plot=page_plot.plot,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.health.alert_texts import SEVERITIES
+from gpumon.model.allocation import Allocation
 from gpumon.model.error_event import DRIVER, KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
 from gpumon.outputs.responses.devices import GpuResponse, GpusResponse, NvlinksResponse, PortsResponse
 from gpumon.outputs.responses.health import AlertResponse, AlertsResponse, HealthResponse
@@ -28,7 +29,9 @@ from gpumon.server.context import (
     sources,
 )
 from gpumon.server.problem import Problem, errors
+from gpumon.state.allocations import LATE_SECONDS
 from gpumon.state.report import Report
+from gpumon.store.allocations import AllocationQuery
 from gpumon.store.error_events import EventQuery
 
 router = APIRouter(prefix="/api/v1", tags=["node"])
@@ -125,7 +128,18 @@ async def events(request: Request, chosen: Annotated[EventFilter, Query()]) -> E
     events = {event.id: event for event in latest.events if query.matches(event) and matches(event)}
     complete = await completes(_add_stored(request, query, chosen.limit, matches, events))
     newest = sorted(events.values(), key=lambda event: event.last.wall)[-chosen.limit :]
-    return EventsResponse(events=newest_first(latest, newest), complete=complete)
+    held: list[Allocation] = []
+    complete &= await completes(_add_allocations(request, newest, held))
+    return EventsResponse(events=newest_first(latest, newest, held), complete=complete)
+
+
+async def _add_allocations(request: Request, events: Sequence[ErrorEvent], held: list[Allocation]) -> None:
+    """Add the stored allocations in whose time an event of a GPU was to `held`."""
+    walls = [event.last.wall for event in events if event.uuid]
+    if walls:
+        query = AllocationQuery(since=min(walls) - LATE_SECONDS, until=max(walls))
+        found = await asyncio.wrap_future(sources(request).find_allocations(query))
+        held.extend(found)
 
 
 async def _add_stored(

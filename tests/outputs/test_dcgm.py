@@ -10,7 +10,9 @@ import example_parts
 import sample_reports as samples
 from changed_report import changed
 from each_case import each_case
+from job_reports import POD, SLURM, claim, owners
 from prometheus_client.parser import text_string_to_metric_families
+from reduced_reports import healthy
 from sample_events import error_event
 
 from gpumon.health.verdict import Level
@@ -243,3 +245,16 @@ def test_types_are_those_of_the_exporter() -> None:
     later = {field.canonical for field in FIELDS if field.type(canonical=True) == "counter"}
     assert not any(name.startswith("DCGM_EXP_") for name in later)
     assert metric_type("dcgm_fi_dev_nvlink_throughput_bytes_per_second") == "gauge"
+
+
+def test_owners_are_labels_if_configured() -> None:
+    """A GPU with one owner has the labels of dcgm-exporter for it; one with several, or by default, has none."""
+    pods = tuple(claim(replace(POD, pod_name=name), "GPU-2") for name in ("a", "b"))
+    report = owners(healthy(), mapped=(claim(SLURM, "GPU-0"), claim(POD, "GPU-1")), pods=pods)
+    names = ("hpc_job", "pod", "namespace", "container")
+    found = [
+        {label: labels[label] for label in names if label in labels}
+        for labels, _ in series(DcgmPage(host="n1", owner_labels=True).render(report), "DCGM_FI_DEV_GPU_UTIL")
+    ]
+    assert found == [{"hpc_job": "4711"}, {"pod": "train-0", "namespace": "ml"}, {}]
+    assert all(not labels.keys() & set(names) for labels, _ in series(LEGACY.render(report), "DCGM_FI_DEV_GPU_UTIL"))

@@ -15,6 +15,7 @@ import sample_reports as samples
 from stores import read
 
 from gpumon.health.clear_request import ClearRequest, ClearResult, requested_clearance
+from gpumon.model.allocation import Allocation
 from gpumon.model.reading import Page
 from gpumon.model.request import AuditEntry, RequestResult
 from gpumon.model.time_window import WindowRequest, WindowSelection
@@ -27,7 +28,8 @@ from gpumon.server.connections import Refusals
 from gpumon.server.context import Sources
 from gpumon.server.listener import Server, listen
 from gpumon.state.report import Report
-from gpumon.store import error_events, probe_runs
+from gpumon.store import allocations, error_events, probe_runs
+from gpumon.store.allocations import AllocationQuery
 from gpumon.store.error_events import EventQuery, StoredEvent
 from gpumon.store.probe_runs import RunPage, RunQuery
 from gpumon.store.store import Store
@@ -119,6 +121,15 @@ class ServedNode:
                 future.set_result(read(store, error_events.find, query))
         return future
 
+    def find_allocations(self, query: AllocationQuery) -> Future[tuple[Allocation, ...]]:
+        future: Future[tuple[Allocation, ...]] = Future()
+        if self.store is None:
+            future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
+        else:
+            with Store.open(self.store) as store:
+                future.set_result(read(store, allocations.find, query))
+        return future
+
     def find_runs(self, query: RunQuery) -> Future[RunPage]:
         future: Future[RunPage] = Future()
         if self.store is None:
@@ -152,6 +163,7 @@ class ServedNode:
             accept_inventory=self._let_go,
             find_events=self.find_events,
             find_runs=self.find_runs,
+            find_allocations=self.find_allocations,
             record_change=lambda entry: self.changes.append(entry),  # noqa: PLW0108 - a test replaces the list,
             find_changes=self.find_changes,
             runbook_url=None,

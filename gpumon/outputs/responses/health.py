@@ -118,6 +118,7 @@ class GpuHealthResponse(ResponseModel):
     )
     pci_bus_id: str
     migs: list[str] = Field(description="uuids of the GPU's MIG instances.")
+    gpu_instance_ids: list[int] = Field(description="GPU instance ids of `migs`, in the same order.")
     level: LevelName
     fault: str | None
     released: bool = Field(description="Monitoring of this GPU is suspended by a release.")
@@ -130,6 +131,7 @@ class GpuHealthResponse(ResponseModel):
             minor=state.gpu.minor,
             pci_bus_id=state.bus_id,
             migs=[instance.uuid for instance in state.migs],
+            gpu_instance_ids=[instance.gpu_instance_id for instance in state.migs],
             level=_level_name(state.gpu.health),
         )
 

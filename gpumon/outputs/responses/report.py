@@ -11,6 +11,7 @@ from typing_extensions import Self
 from gpumon.health.alert_texts import SEVERITIES
 from gpumon.health.catalogue import RECOVERY_ACTION
 from gpumon.model import node
+from gpumon.model.allocation import Allocation
 from gpumon.model.error_event import AER, KINDS, SOURCES, SXID, XID, ErrorEvent
 from gpumon.model.time_window import WindowKind, in_force
 from gpumon.outputs.formatting import rfc3339
@@ -33,6 +34,7 @@ from gpumon.outputs.responses.devices import (
     PortsResponse,
 )
 from gpumon.outputs.responses.health import AlertResponse, HealthResponse
+from gpumon.outputs.responses.jobs import JobsResponse
 from gpumon.outputs.responses.probes import ProbeResponse, RunResponse
 from gpumon.outputs.responses.windows import MaintenanceResponse, ReleaseWindowResponse
 from gpumon.state.report import Report
@@ -66,15 +68,19 @@ class EventResponse(ResponseModel):
     sources: list[Literal[SOURCES]] = Field(description="The sources that reported it.")  # type: ignore[valid-type]
     historical: bool = Field(description="It is older than the first start of the agent; it is counted nowhere.")
     cancelled: str | None = timestamp("When another Xid ended it.")
+    owners: list[str] = Field(description="Ids of the jobs, pods and others that held the GPU when it last occurred.")
 
     @classmethod
-    def from_burst(cls, event: ErrorEvent, report: Report) -> EventResponse:
+    def from_burst(cls, event: ErrorEvent, report: Report, stored: Sequence[Allocation] = ()) -> EventResponse:
+        """Return the response. `stored`: allocations from the store, which has older ones than the Report."""
         state, meaning = None, report.catalogue.explain(event)
         if event.kind in {XID, AER}:
             same = (s for s in report.gpus if event.uuid == s.uuid or (not event.uuid and event.bus_id == s.bus_id))
             state = next(same, None)
+        uuid = event.uuid or (None if state is None else state.uuid) or ""
         return cls.copied(
             event,
+            owners=[owner.key for owner in report.jobs.holders(uuid, event.last.wall, stored)],
             time=rfc3339(event.last.wall),
             since=rfc3339(event.first.wall),
             severity=str(meaning.severity),
@@ -86,7 +92,7 @@ class EventResponse(ResponseModel):
             detail=meaning.detail,
             text=event.text if event.code == RECOVERY_ACTION or not event.texts else event.texts[0],
             gpu=None if state is None else state.index,
-            uuid=event.uuid or (None if state is None else state.uuid),
+            uuid=uuid or None,
             pci_bus_id=event.bus_id or None,
             sources=list(event.sources),
             cancelled=rfc3339(event.cancelled_wall),
@@ -100,9 +106,11 @@ class EventsResponse(ResponseModel):
     complete: bool = Field(description="False: the store did not answer, and only the newest errors were searched.")
 
 
-def newest_first(report: Report, events: Sequence[ErrorEvent]) -> list[EventResponse]:
+def newest_first(
+    report: Report, events: Sequence[ErrorEvent], stored: Sequence[Allocation] = ()
+) -> list[EventResponse]:
     """Return the responses of bursts of errors, newest first. `events` is ordered oldest first."""
-    return [EventResponse.from_burst(event, report) for event in reversed(events)]
+    return [EventResponse.from_burst(event, report, stored) for event in reversed(events)]
 
 
 class AuditEntryResponse(ResponseModel):
@@ -216,6 +224,7 @@ PARTS: Mapping[str, Part] = {
     "gpus": Part(list[GpuResponse], lambda report, _: GpusResponse.from_report(report).gpus),
     "links": Part(list[NvlinkResponse], lambda report, _: NvlinksResponse.from_report(report).links),
     "ports": Part(list[PortResponse], lambda report, _: PortsResponse.from_report(report).ports),
+    "jobs": Part(JobsResponse, lambda report, _: JobsResponse.from_report(report)),
     "health": Part(HealthResponse, lambda report, now: HealthResponse.from_report(report, now.boot)),
     "alerts": Part(list[AlertResponse], lambda report, _: report.alerts),
     "events": Part(list[EventResponse], lambda report, _: newest_first(report, report.events)),

@@ -1,0 +1,158 @@
+"""Responses about the owners of GPUs: jobs, pods, units and users, with the GPUs that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+from typing_extensions import Self
+
+from gpumon.model.allocation import SOURCES, Allocation
+from gpumon.outputs.formatting import rfc3339
+from gpumon.outputs.responses.base import Number, ResponseModel, timestamp
+from gpumon.state.report import Report
+
+
+class OwnerResponse(ResponseModel):
+    """The names of an owner. A name is null if its source does not have it, or if the client may not read it."""
+
+    slurm_job_id: str | None
+    slurm_sluid: str | None = Field(description="Id of the Slurm job that a requeue changes.")
+    slurm_partition: str | None
+    account: str | None
+    pod_namespace: str | None
+    pod_name: str | None
+    pod_uid: str | None
+    container_name: str | None
+    container_id: str | None
+    systemd_unit: str | None
+    user: str | None
+
+
+class AllocationResponse(ResponseModel):
+    """One GPU or MIG instance that an owner holds, and the use of it since it was given."""
+
+    gpu: int | None = Field(description="Index of the GPU; null if the GPU is not in the inventory.")
+    uuid: str
+    mig_uuid: str | None = Field(description="UUID of the MIG instance; null for the whole GPU.")
+    source: Literal[SOURCES] = Field(  # type: ignore[valid-type]
+        description="mapping: files of the scheduler's prolog. kubelet: its PodResources. process: the cgroup of a "
+        "process on the GPU."
+    )
+    confirmed: bool = Field(description="False: the source does not answer, and this is its last answer.")
+    since: str = timestamp("When the owner got the GPU, or was first detected on it.")
+    held_seconds: Number = Field(description="Observed time, times the owner's share of the GPU, like the following.")
+    busy_seconds: Number
+    no_process_seconds: Number = Field(description="Without a process on the GPU.")
+    no_kernel_seconds: Number = Field(description="With processes, of which none ran a kernel.")
+    cold_seconds: Number = Field(description="With kernels, but with little power and hardly any memory access.")
+    energy_joules: Number
+
+    @classmethod
+    def from_allocation(cls, allocation: Allocation, report: Report) -> Self:
+        state = report.gpu(allocation.uuid)
+        return cls.copied(
+            allocation,
+            gpu=None if state is None else state.index,
+            mig_uuid=allocation.mig_uuid or None,
+            confirmed=allocation.key not in report.jobs.suspended,
+            since=rfc3339(allocation.began.wall),
+            **{
+                name: round(getattr(allocation, name), 3)
+                for name in cls.model_fields
+                if name.endswith(("_seconds", "_joules"))
+            },
+        )
+
+
+class UseResponse(ResponseModel):
+    """One allocation that is or was in force."""
+
+    job: str = Field(description="Id of the owner, as in /api/v1/jobs.")
+    owner: OwnerResponse
+    allocation: AllocationResponse
+    until: str = timestamp("When its source last named the owner.")
+    ended: bool
+
+
+class UsesResponse(ResponseModel):
+    """What owners have used of the GPUs."""
+
+    allocations: list[UseResponse] = Field(description="The one that began last comes last.")
+    complete: bool = Field(description="False: the store did not answer, and older allocations may be missing.")
+
+    @classmethod
+    def from_allocations(
+        cls, allocations: Sequence[Allocation], report: Report, *, complete: bool, everything: bool
+    ) -> Self:
+        owners = [each.owner if everything else report.jobs.public(each.owner) for each in allocations]
+        return cls(
+            allocations=[
+                UseResponse(
+                    job=owner.key,
+                    owner=OwnerResponse.model_validate(owner),
+                    allocation=AllocationResponse.from_allocation(each, report),
+                    until=rfc3339(each.last_wall),
+                    ended=each.ended,
+                )
+                for each, owner in zip(allocations, owners, strict=True)
+            ],
+            complete=complete,
+        )
+
+
+class JobResponse(ResponseModel):
+    """One owner of GPUs: a job, a pod, a container, a unit or a user."""
+
+    id: str = Field(description="Kind and name of the owner, such as slurm/4711 or pod/NAMESPACE/NAME.")
+    owner: OwnerResponse
+    gpus: list[int] = Field(description="Indexes of its GPUs.")
+    since: str = timestamp("When it got the first of them.")
+    allocations: list[AllocationResponse]
+
+
+class JobsResponse(ResponseModel):
+    """The owners of the GPUs of this node."""
+
+    jobs: list[JobResponse] = Field(description="Sorted by their first GPU.")
+    free: list[int] = Field(description="Indexes of GPUs without an owner.")
+    unknown: list[int] = Field(description="Indexes of GPUs without an owner that a source may not have reported.")
+    conflicts: dict[str, str] = Field(
+        description="By uuid, for a GPU that is used by processes of others than those to whom it was given."
+    )
+    unresolved: list[str] = Field(description="Devices that a source has given to an owner, and that are no GPU here.")
+    omitted: int = Field(description="Number of owners that are left out: a GPU has at most 4, a node at most 64.")
+
+    @classmethod
+    def from_report(cls, report: Report, *, everything: bool = False) -> Self:
+        """Return the owners with all names or, unless `everything`, with those that every reader may know."""
+        jobs = report.jobs
+        held = {each.uuid for each in (*jobs.allocations, *jobs.suspended.values())}
+        rest = [state for state in report.gpus if state.uuid not in held]
+        return cls(
+            jobs=list(_jobs(report, everything=everything)),
+            free=[state.index for state in rest if jobs.known.get(state.uuid)],
+            unknown=[state.index for state in rest if not jobs.known.get(state.uuid)],
+            conflicts=dict(jobs.conflicts) if everything else dict.fromkeys(jobs.conflicts, "used by others"),
+            unresolved=list(jobs.unresolved),
+            omitted=jobs.dropped,
+        )
+
+
+def _jobs(report: Report, *, everything: bool) -> Iterator[JobResponse]:
+    """Yield the owners, sorted by their first GPU."""
+    held: dict[str, list[Allocation]] = {}
+    for each in (*report.jobs.allocations, *report.jobs.suspended.values()):
+        shown = each if everything else replace(each, owner=report.jobs.public(each.owner))
+        held.setdefault(shown.owner.key, []).append(shown)
+    for key, allocations in held.items():
+        responses = [AllocationResponse.from_allocation(each, report) for each in allocations]
+        yield JobResponse(
+            id=key,
+            owner=OwnerResponse.model_validate(allocations[0].owner),
+            gpus=sorted({each.gpu for each in responses if each.gpu is not None}),
+            since=rfc3339(min(each.began.wall for each in allocations)),
+            allocations=responses,
+        )
