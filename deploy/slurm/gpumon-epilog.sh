@@ -1,7 +1,7 @@
 #!/bin/sh
 # Epilog of slurm.conf, or a part of yours: checks the GPUs of the job that has ended, and writes what is wrong with them to
 # the system log with the id of the job, so that the job can be found later. Then it allows the all-reduce again that the
-# prolog held off.
+# prolog held off, and removes the job from the job mapping files.
 #
 # What this does not do:
 # - It drains nothing, and never fails, because Slurm would then drain the node. gpumon-healthcheck.sh can drain.
@@ -17,6 +17,8 @@ if [ ! -r "$common" ]; then # a failure would make Slurm drain the node
 fi
 # shellcheck source-path=SCRIPTDIR source=gpumon-common.sh
 . "$common"
+
+map_job end
 
 [ -n "${SLURM_JOB_GPUS:-}${CUDA_VISIBLE_DEVICES:-}" ] || exit 0
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Prolog of slurm.conf, or a part of yours: holds gpumon's own all-reduce off the GPUs until the epilog, then checks the
 # GPUs of the job that is about to start, and writes the result to the system log unless it is "ok". With
-# GPUMON_SLURM_REFUSE it keeps the job from unfit GPUs. It takes a second or two, 7 s without an agent, and
-# at most 18 s.
+# GPUMON_SLURM_REFUSE it keeps the job from unfit GPUs. A job that starts is written to the job mapping files. It takes
+# a second or two, 7 s without an agent, and at most 26 s.
 #
 # What this does not do:
 # - It refuses no job by default: without GPUMON_SLURM_REFUSE it only writes to the log.
@@ -32,4 +32,5 @@ run_check --for-job
 case "${GPUMON_SLURM_REFUSE:-no} $code $held" in
 "fail 2 "* | "unknown 2 "* | "unknown 3 "* | "unknown "*" "[!0]*) exit 1 ;;
 esac
+map_job begin
 exit 0

@@ -78,6 +78,10 @@ def add(parser: CommandParser) -> None:
         metavar="DURATION",
         help=f"age from which the health file is stale ({MAX_AGE_SECONDS:g}s)",
     )
+    add_health_flags(parser)
+
+
+def add_health_flags(parser: CommandParser) -> None:
     parser.add_argument(
         HEALTH_FILE,
         dest=HEALTH_FILE,
@@ -100,7 +104,7 @@ def _print_unknown(message: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    path = default_paths.find_health_file(_path(HEALTH_FILE, args), _path(STORE, args), os.environ)
+    path = health_path(args)
     result, text = _result(path, args)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a reason may contain characters that the locale cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -117,6 +121,11 @@ def _text(result: CheckResult, path: str, output: str) -> str:
     if output == "devicetaint":
         return device_taint_rules(result, os.environ.get("NODE_NAME") or os.uname().nodename.lower())
     return (json.dumps(result.document(path), indent=2) if output == "json" else result.line) + "\n"
+
+
+def health_path(args: argparse.Namespace) -> str:
+    """Return the path of the health file, by the flags, their environment variables or the default."""
+    return default_paths.find_health_file(_path(HEALTH_FILE, args), _path(STORE, args), os.environ)
 
 
 def _path(flag: str, args: argparse.Namespace) -> str | None:

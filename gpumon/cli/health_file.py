@@ -47,6 +47,8 @@ class GpuHealth(NamedTuple):
     """Number of the GPU's device node; None if it was never read."""
     migs: tuple[str, ...] = ()
     """The uuids of the GPU's MIG instances."""
+    gpu_instances: tuple[int, ...] = ()
+    """The GPU instance ids of `migs`; none if the agent is older."""
     unwatched: str = ""
     """Why the current state of the GPU is unknown; empty if the GPU is read."""
 
@@ -176,8 +178,10 @@ def _check_verdict(verdict: Document) -> Document:
 
 
 def _gpu(gpu: Document) -> GpuHealth:
-    fault, minor = gpu["fault"], gpu.get("minor")  # the file of an older agent lacks the minor number
-    if not gpu["uuid"].isprintable() or not isinstance(gpu["gpu"], int | None) or not (minor or "0").isdecimal():
+    # The file of an older agent lacks the minor number and the GPU instance ids.
+    fault, minor, instances = gpu["fault"], gpu.get("minor"), tuple(gpu.get("gpu_instance_ids", ()))
+    indexes = all(isinstance(each, int | None) for each in (gpu["gpu"], gpu["nvml_index"], *instances))
+    if not gpu["uuid"].isprintable() or not indexes or not (minor or "0").isdecimal():
         raise ValueError(gpu)
     return GpuHealth(
         number=gpu["gpu"],
@@ -186,5 +190,6 @@ def _gpu(gpu: Document) -> GpuHealth:
         bus_id=gpu["pci_bus_id"],
         minor=minor,
         migs=tuple(gpu["migs"]),
+        gpu_instances=instances,
         unwatched="it is released" if gpu["released"] else f"it does not answer ({fault})" if fault else "",
     )

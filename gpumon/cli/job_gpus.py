@@ -1,9 +1,9 @@
 """Determines the GPUs of a job from flags, or from environment variables that CUDA and Slurm set.
 
-A number is the current NVML index of a GPU; in Slurm's variables it is the index at boot, because Slurm counts device
-nodes. If a cgroup confines a job to some GPUs, CUDA_VISIBLE_DEVICES numbers only these GPUs, from 0, but Slurm's own
-variables number all GPUs of the node. Therefore Slurm's variables take precedence over numbers in CUDA_VISIBLE_DEVICES.
-uuids in CUDA_VISIBLE_DEVICES take precedence over both.
+A number is the current NVML index of a GPU; in Slurm's variables it is the minor number of its device node, or its
+index at boot if the minor number was never read. If a cgroup confines a job to some GPUs, CUDA_VISIBLE_DEVICES numbers
+only these GPUs, from 0, but Slurm's own variables number all GPUs of the node. Therefore Slurm's variables take
+precedence over numbers in CUDA_VISIBLE_DEVICES. uuids in CUDA_VISIBLE_DEVICES take precedence over both.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _candidates(name: str, origin: str, gpus: Collection[GpuHealth]) -> Iterable
     if not name.isdigit():
         return (gpu for gpu in gpus if _matches(name, gpu))
     if origin in SLURM:
-        return (gpu for gpu in gpus if gpu.number == int(name))
+        return (gpu for gpu in gpus if int(name) == (gpu.number if gpu.minor is None else int(gpu.minor)))
     matching = [gpu for gpu in gpus if gpu.nvml_index == int(name)]
     if matching or any(gpu.moved for gpu in gpus):
         return matching

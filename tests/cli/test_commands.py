@@ -23,7 +23,7 @@ from gpumon.config.settings_table import FLAGS
 from gpumon.health.table import CHECKS
 from gpumon.health.xids import RETIRED, XIDS
 
-CLIENTS = ("status", "events", "clear", "maintenance", "release", "probe", "inventory")
+CLIENTS = ("status", "jobs", "usage", "events", "clear", "maintenance", "release", "probe", "inventory")
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[CommandParser]:

@@ -132,3 +132,11 @@ def test_an_unlisted_gpu_keeps_its_number_while_none_has_moved() -> None:
     last = (*GPUS[:2], GPUS[2]._replace(nvml_index=None))
     known = tuple(gpu._replace(nvml_index=gpu.number) for gpu in last[:2]) + last[2:]
     assert resolve(from_job(("2",), {}), NodeHealth(gpus=known)) == last[2:]
+
+
+def test_slurm_counts_device_nodes() -> None:
+    """The minor number of a GPU need not be its index; one that was never read leaves the index at boot."""
+    gpus = tuple(gpu._replace(minor=minor) for gpu, minor in zip(GPUS, ("1", "0", None), strict=True))
+    for name, number in {"0": 1, "1": 0, "2": 2}.items():
+        [gpu] = resolve(from_job((), {"SLURM_JOB_GPUS": name}), NodeHealth(gpus=gpus))
+        assert gpu.number == number

@@ -220,7 +220,8 @@ def test_an_exit_code_without_a_result_is_ignored(host: SlurmHost, agents: Agent
         )
         assert ran.code == (refuse == "unknown")
     messages = [call[-1] for call in host.calls("logger")]
-    assert all("printed no result" in message or "gpumon probe hold failed" in message for message in messages)
+    failures = ("printed no result", "gpumon probe hold failed", "gpumon mapping begin failed")
+    assert all(any(failure in message for failure in failures) for message in messages)
     assert any("printed no result" in message for message in messages)
 
 
@@ -332,6 +333,36 @@ def test_probes_are_held_from_prolog_to_epilog(host: SlurmHost, agents: Agents) 
     assert run(EPILOG, "7") == ["8"]
     assert run(EPILOG, "8") == []
     assert not [call for call in host.calls("logger") if "probe" in call[-1]]
+
+
+def test_a_job_is_mapped_from_prolog_to_epilog(host: SlurmHost, agents: Agents) -> None:
+    """A job that is refused, or without GPUs, is not mapped, and mapping can be disabled."""
+
+    def run(script: Path, job: str, gpus: str = "2", **settings: str) -> dict[str, str]:
+        environment = {"SLURM_JOB_GPUS": gpus, "SLURM_JOB_ID": job, **settings}
+        host.run(script, store=agents.stores["failed"], environment=environment)
+        return {str(each.relative_to(host.mapping)): each.read_text() for each in host.mapping.glob("[0-9]*")}
+
+    assert run(PROLOG, "6", GPUMON_SLURM_MAPPING="no") == {}
+    assert run(PROLOG, "6", gpus="") == {}
+    assert run(PROLOG, "6", gpus=f"2,{LOST}", GPUMON_SLURM_REFUSE="fail") == {}
+    assert run(PROLOG, "7", gpus="1,2") == {"1": "7\n", "2": "7\n"}
+    assert run(PROLOG, "8") == {"1": "7\n", "2": "7\n8\n"}
+    assert run(EPILOG, "7", gpus="") == {"1": "", "2": "8\n"}
+    assert run(EPILOG, "8") == {"1": "", "2": ""}
+    assert list(host.mapping.glob("jobs/*")) == []
+    assert not [call for call in host.calls("logger") if "gpumon mapping" in call[-1]]
+
+
+@pytest.mark.parametrize("script", [PROLOG, EPILOG], ids=lambda each: each.stem)
+def test_a_failed_mapping_is_logged(host: SlurmHost, agents: Agents, script: Path) -> None:
+    """The job starts and ends."""
+    (host.mapping / "jobs" / "7.json" / "folder").mkdir(parents=True)
+    environment = {"SLURM_JOB_GPUS": "2", "SLURM_JOB_ID": "7", "GPUMON_SLURM_REFUSE": "unknown"}
+    assert host.run(script, store=agents.stores["healthy"], environment=environment).code == 0
+    [arguments] = host.calls("logger")
+    assert arguments[-1].startswith("job 7: gpumon mapping ")
+    assert f"failed (exit code 2): gpumon: {host.mapping}: Is a directory: 7.json" in arguments[-1]
 
 
 @pytest.mark.parametrize(("refuse", "code"), [("no", 0), ("fail", 0), ("unknown", 1)])

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"
 HEALTHCHECK, GATE = SLURM / "gpumon-healthcheck.sh", SLURM / "gpumon-gate.sh"
+HOOKS = {name: SLURM / f"gpumon-{name}.sh" for name in ("prolog", "epilog")}
 NODE, OTHER, REASON = "n01", "n02", "gpumon: GPU FAIL: GPU 3: It fell off the bus"
 
 
@@ -33,7 +34,11 @@ class SlurmNode:
         self._command("logger", f'#!/bin/sh\nshift 3\necho "$*" >> {self._log}\n')
         self._command("gpumon", f'#!/bin/sh\nexec {sys.executable} -m gpumon "$@"\n')
         self._command("program", "#!/bin/sh\nexit 0\n")
-        self.slurm = SlurmCluster(self._program, nodes=10)
+        self.slurm = SlurmCluster(self._program, nodes=10, hooks=folder)
+        self.mapping = folder / "mapping"
+        gpus = f"export SLURM_JOB_GPUS=$(cat {folder}/prolog.gpus)"  # this node of Slurm has no GPUs of its own
+        for name, script in HOOKS.items():
+            self._command(name, f"#!/bin/sh\n{self._exports('healthy')}{gpus}\nexec {script}\n")
 
     def _folders(self, *names: str) -> tuple[str, ...]:
         for name in names:
@@ -65,6 +70,10 @@ class SlurmNode:
 
     def become(self, health: str) -> None:
         """Let the program of slurmd find the GPUs healthy or failed."""
+        exports = self._exports(health)
+        self._command("program", f"#!/bin/sh\n{exports}{HEALTHCHECK}\necho $? >> {self._folder}/exits.{health}\n")
+
+    def _exports(self, health: str) -> str:
         environment = {
             **self.slurm.environment,
             "PATH": f"{self._folder}:{self.slurm.environment['PATH']}",
@@ -76,9 +85,9 @@ class SlurmNode:
             "GPUMON_SLURM_DELAY": "1",
             "GPUMON_SLURM_DRAIN": "fail",
             "GPUMON_SLURM_RESUME": "yes",
+            "GPUMON_SLURM_MAPPING": str(self.mapping),
         }
-        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
-        self._command("program", f"#!/bin/sh\n{exports}{HEALTHCHECK}\necho $? >> {self._folder}/exits.{health}\n")
+        return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
 
     def await_state(self, state: str) -> None:
         eventually(lambda: self.slurm.state(NODE) == state)
@@ -94,6 +103,19 @@ class SlurmNode:
         exits.unlink(missing_ok=True)
         eventually(lambda: len(exits.read_text().split()) >= 2)
         assert set(exits.read_text().split()) == {"0"}
+
+    def submit(self, gpus: str) -> str:
+        """Submit a job that runs on these GPUs until it is cancelled, and return its id."""
+        (self._folder / "prolog.gpus").write_text(gpus)
+        batch = ("sbatch", "--parsable", f"--nodelist={NODE}", "--output=/dev/null", "--wrap=sleep 600")
+        job = self.slurm.run(*batch).strip()
+        eventually(lambda: job in self.mapped()[1])
+        return job
+
+    def mapped(self) -> tuple[dict[str, list[str]], list[str]]:
+        """Return the jobs of each GPU by its mapping file, and the jobs with a side file."""
+        files = {each.name: each.read_text().split() for each in self.mapping.glob("[0-9]*")}
+        return files, sorted(each.stem for each in self.mapping.glob("jobs/*.json"))
 
     def update(self, node: str, *values: str) -> None:
         self.slurm.scontrol("update", f"nodename={node}", *values)
@@ -183,6 +205,25 @@ def test_a_full_partition_is_not_drained(node: SlurmNode) -> None:
     assert "DRAIN" not in node.slurm.state(NODE)
     node.update(OTHER, "reason=new DIMMs")
     node.await_state("IDLE+DRAIN")
+
+
+def start_now(slurm: SlurmCluster, job: str) -> str:
+    """Let a requeued job start at once, as soon as it is pending; Slurm delays it by two minutes."""
+    return slurm.scontrol("update", f"jobid={job}", "StartTime=now")
+
+
+def test_jobs_are_mapped_while_they_run(node: SlurmNode) -> None:
+    """A job has its files from prolog to epilog, beside those of a job that shares a GPU, and again after a requeue."""
+    first, second = node.submit("0,1"), node.submit("1,2")
+    try:
+        eventually(lambda: node.mapped() == ({"0": [first], "1": [first, second], "2": [second]}, [first, second]))
+        node.slurm.scontrol("requeue", first)
+        eventually(lambda: node.mapped() == ({"0": [], "1": [second], "2": [second]}, [second]))
+        again = {"0": [], "1": [second, first], "2": [second, first]}, [first, second]
+        eventually(lambda: node.mapped() == again or bool(start_now(node.slurm, first)))
+    finally:
+        node.slurm.run("scancel", first, second)
+    eventually(lambda: node.mapped() == ({"0": [], "1": [], "2": []}, []))
 
 
 @pytest.mark.parametrize(("name", "code", "words"), [(NODE, 0, "is IDLE, and without a job"), ("n99", 2, "not found")])
