@@ -55,6 +55,8 @@ class Facts:
     """Error events, newest last. Their times are on the wall clock as it is set now."""
     stuck: tuple[StuckProcess, ...] | None = None
     """Processes that hold a GPU and are blocked in the kernel; None if processes cannot be read."""
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """Owners of a GPU, with the names that every reader may know, by uuid."""
     contained: bool | None = None
     """True if NVML lists only the processes of the agent's own container; None if unknown."""
     recalled: bool = True

@@ -279,7 +279,7 @@ USE_CHECKS = (
         clear_after=15 * MINUTE,
         windows=(BUSY_SECONDS, OBSERVED_SECONDS, PROCESSES),
         limits=(MIN_BUSY,),
-        inhibited_by={"gpu_spin": "same"},
+        inhibited_by={"gpu_spin": "same", "gpu_held_idle": "same"},
         pages=Paging.NEVER,
     ),
     Check(
