@@ -39,16 +39,24 @@ RebootProgram=/bin/true
 HealthCheckProgram={program}
 HealthCheckInterval=1
 HealthCheckNodeState=ANY
-NodeName=n01 NodeHostname=localhost NodeAddr=127.0.0.1 Port={node}
+Prolog={hooks}/prolog
+Epilog={hooks}/epilog
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+NodeName=n01 NodeHostname=localhost NodeAddr=127.0.0.1 Port={node} CPUs=4
 NodeName=n[02-{nodes:02}] NodeHostname=localhost NodeAddr=127.0.0.1 Port={unused}
 PartitionName=gpu Nodes=n[01-{nodes:02}] Default=YES
 """
 
 
 class SlurmCluster:
-    """A controller, and slurmd of node n01, which runs `program` each second; the other nodes never answer."""
+    """A controller, and slurmd of node n01, which runs `program` each second; the other nodes never answer.
 
-    def __init__(self, program: Path, nodes: int) -> None:
+    The node runs up to four jobs. Their prolog and epilog are the files of these names in the folder `hooks`.
+    """
+
+    def __init__(self, program: Path, nodes: int, hooks: Path) -> None:
         subprocess.run([PROJECT / "scripts" / "slurm.sh", PACKAGES], check=True, timeout=300)
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # a socket needs a short path
         self.environment = {
@@ -61,7 +69,13 @@ class SlurmCluster:
         (self.folder / "munge.key").write_bytes(secrets.token_bytes(64))
         (self.folder / "munge.key").chmod(0o400)
         ports = {name: free_port() for name in ("controller", "node", "unused")}
-        values = {"folder": self.folder, "plugins": PLUGINS, "program": program, "user": getpass.getuser()}
+        values = {
+            "folder": self.folder,
+            "plugins": PLUGINS,
+            "program": program,
+            "hooks": hooks,
+            "user": getpass.getuser(),
+        }
         (self.folder / "slurm.conf").write_text(CONFIGURATION.format(nodes=nodes, **values, **ports))
         self._daemons: list[subprocess.Popen[bytes]] = []
 

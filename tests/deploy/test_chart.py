@@ -62,6 +62,7 @@ ACCOUNT: dict[str, Any] = {
 VALUES: list[dict[str, Any]] = [
     {},
     {"kernelLog": {"enabled": True}, "hostNetwork": False, "runtimeClassName": "", "tolerations": []},
+    {"podResources": {"enabled": True, "directory": "/var/snap/microk8s/common/var/lib/kubelet/pod-resources"}},
     {"podMonitor": {"metricRelabelings": LEAN, "labels": {"release": "stack"}, "links": {"enabled": False}}},
     {"imagePullSecrets": [{"name": "registry"}], "podLabels": {"team": "x"}, "podAnnotations": {"a": "b"}},
     {"podMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}},

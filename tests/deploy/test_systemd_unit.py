@@ -16,6 +16,7 @@ UNIT = SYSTEMD / "gpumon.service"
 SOCKET = SYSTEMD / "gpumon.socket"
 DEVICES = SYSTEMD / "gpumon.service.d" / "devices.conf"
 PROCESSES = SYSTEMD / "gpumon.service.d" / "processes.conf"
+KUBELET = SYSTEMD / "gpumon.service.d" / "kubelet.conf"
 EXPOSURE = 40
 """Maximum exposure of 100, from `systemd-analyze security`. The unit gives the reason for each missing directive."""
 
@@ -46,7 +47,7 @@ def test_each_documented_stop_of_the_agent_names_its_socket() -> None:
 def test_the_unit_hides_nothing_from_the_agent() -> None:
     """No directive hides GPUs, processes or the kernel log, revokes the delegated cgroup, or prevents CUDA."""
     assert not BLINDING & set(directives(UNIT))
-    for drop_in in (DEVICES, PROCESSES):
+    for drop_in in (DEVICES, PROCESSES, KUBELET):
         assert not directives(drop_in), "disabled until an operator enables it"
 
 
@@ -101,7 +102,7 @@ def test_systemd_accepts_the_unit_and_its_drop_ins(tmp_path: Path) -> None:
     (tmp_path / UNIT.name).write_text(text, encoding="utf-8")
     shutil.copy(SOCKET, tmp_path)
     (tmp_path / "gpumon.service.d").mkdir()
-    for drop_in in (DEVICES, PROCESSES):
+    for drop_in in (DEVICES, PROCESSES, KUBELET):
         enabled = re.sub(r"(?m)^#(?=\w+=)", "", drop_in.read_text(encoding="utf-8"))
         (tmp_path / "gpumon.service.d" / drop_in.name).write_text(enabled, encoding="utf-8")
     ran = _ran("systemd-analyze", "verify", "--man=no", str(tmp_path / UNIT.name), str(tmp_path / SOCKET.name))
