@@ -36,6 +36,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("usage", "add up who held the GPUs of this node, and how long these were idle", "fleet"),
         Command("events", "show the stored Xids and other errors of the kernel log, the newest first"),
         Command("xid", "explain an Xid and what to do about it"),
+        Command("explain", "explain why a distributed PyTorch job hangs: which rank, and where"),
         Command("runbook", "show what to do about an alert"),
         Command("clear", "clear verdicts of faults that are over"),
         Command("maintenance", "mute the alerts of this node for some time, or end that"),

@@ -47,6 +47,11 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
         if name.endswith(".json"):  # it remains valid JSON: its keys show which values are secret
             with contextlib.suppress(ValueError, RecursionError):  # the answer may be that of another program
                 members[name] = json.dumps(redact("", json.loads(text)), indent=1)
+    add_members(archive, members)
+
+
+def add_members(archive: tarfile.TarFile, members: Mapping[str, str]) -> None:
+    """Add files with these texts to the archive, in a folder with the name of the host and the time."""
     folder = f"gpumon-{platform.node()}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     for name, text in members.items():
         content = text.encode(errors="replace")
