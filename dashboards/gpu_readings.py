@@ -138,26 +138,6 @@ READINGS = (
                 [Column("pid", "pid"), Column("name", "name"), Column("A", "memory used", unit="bytes")],
             ),
             table(
-                "Who holds it?",
-                "Its owners, by the names in jobs.labels. mapping: the scheduler's prolog; process: a cgroup.",
-                [biggest("slurm_job_id, pod_namespace, pod_name, source", series("gpumon_gpu_allocation_info"))],
-                [
-                    Column("slurm_job_id", "Slurm job"),
-                    Column("pod_namespace", "namespace"),
-                    Column("pod_name", "pod"),
-                    Column("source", "source"),
-                ],
-            ),
-            graph(
-                "How long was it held, and idle?",
-                "Shares of time in which an owner held it, and in which it was idle meanwhile, by level.",
-                {
-                    "held": share_of_time("gpumon_gpu_allocated_seconds_total"),
-                    "{{level}}": share_of_time("gpumon_gpu_idle_seconds_total"),
-                },
-                **_SHARE,
-            ),
-            table(
                 "Which modes are set?",
                 "Pending modes take effect at the next reset.",
                 [

@@ -53,12 +53,6 @@ GPU: Mapping[str, Expectation] = {
     ),
     "How busy are its media engines?": lambda content: content.between(0, 0, "encoder", "decoder", "jpeg", "ofa"),
     "Which processes use it?": lambda content: [line["memory used"] for line in content.lines] == [USED],
-    "Who holds it?": lambda content: (
-        [(line["Slurm job"], line["source"]) for line in content.lines] == [("1000", "process")]
-    ),
-    "How long was it held, and idle?": lambda content: (
-        content.between(0, 1.1, "held", "no_process", "no_kernel", "cold") and content.values["held"] > 0
-    ),
     "Which modes are set?": lambda content: (
         content.lines == [{"ECC": 1, "ECC pending": 1, "persistence": 1, "compute mode": 0, "MIG": 0, "MIG pending": 0}]
     ),

@@ -38,6 +38,10 @@ NOT_ON_THE_GPU_DASHBOARD = {
         ("gpumon_gpu_repair_pending", "gpumon_gpu_memory_unrepairable", "gpumon_gpu_bank_groups_without_spares"),
         "Details; the verdicts about them are shown.",
     ),
+    **dict.fromkeys(
+        ("gpumon_gpu_allocation_info", "gpumon_gpu_allocated_seconds_total", "gpumon_gpu_idle_seconds_total"),
+        "About owners: `gpumon jobs` and `gpumon usage` show them.",
+    ),
     "gpumon_gpu_vgpu_licensed": "For the names of dcgm-exporter: only guests with a vGPU need a license.",
 }
 """Reason by metric with a uuid that no query of the dashboard of one GPU has."""
