@@ -23,7 +23,7 @@ OrdersT = TypeVar("OrdersT", bound=Orders)
 
 PR_SET_PDEATHSIG = 1
 
-END, WATCH, REST, PIDS = (b"end", b"watch", b"rest", b"pids")
+END, WATCH, REST, PIDS = b"end", b"watch", b"rest", b"pids"
 """Requests that the daemon may write to a child's standard input, one per line, after the orders (the configuration).
 
 END requests an orderly end. WATCH requests that new processes on GPUs are reported at once. REST cancels WATCH. PIDS is
@@ -42,12 +42,13 @@ class DaemonRequests:
         self.pids: tuple[str, ...] = ()
 
     def take(self, line: bytes) -> None:
-        word, *arguments = line.split()
+        """Note one request. Another line, such as one that was cut off, changes nothing."""
+        word, *arguments = line.split() or [b""]
         if word == END:
             self.end.set()
         elif word == PIDS:
-            self.pids = tuple(argument.decode() for argument in arguments)
-        else:
+            self.pids = tuple(argument.decode(errors="replace") for argument in arguments)
+        elif word in {WATCH, REST}:
             self.watch = word == WATCH
 
 

@@ -67,7 +67,11 @@ def _owner(turn: Turn, pid: str, users: dict[str, str]) -> Owner:
     return replace(owner, user=clipped(users.get(uid[1], uid[1]))) if uid else owner
 
 
+_FIELDS = 7
+"""Number of fields of a line of /etc/passwd; the last line that is read may be cut off."""
+
+
 def _users(passwd: str) -> dict[str, str]:
     """Return the names of the host's own users by uid. A directory service is not asked, because it may hang."""
     rows = (line.split(":") for line in passwd.splitlines())
-    return {row[2]: row[0] for row in rows if len(row) > 2}
+    return {row[2]: row[0] for row in rows if len(row) == _FIELDS}

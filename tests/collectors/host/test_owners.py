@@ -54,6 +54,13 @@ def test_a_process_has_the_owner_of_its_cgroup_and_its_user(host: Host) -> None:
     }
 
 
+def test_a_file_of_users_that_is_cut_off_names_nobody_else(host: Host, tmp_path: Path) -> None:
+    """The last line that fits into a read may have only the first digits of a user's number."""
+    (tmp_path / "etc/passwd").write_text("ann:x:1000:1000::/home/ann:/bin/sh\neve:x:500")
+    host.run(7, "/system.slice/a.service", uid=500)
+    assert host.poll(7)["7"].owner.user == "500"
+
+
 def test_a_process_that_has_ended_is_absent(host: Host) -> None:
     """Only the processes that the daemon names are read, and of these only those that run."""
     host.run(7, "/system.slice/a.service")
