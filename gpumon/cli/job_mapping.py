@@ -1,4 +1,4 @@
-"""Writes job mapping files: which Slurm jobs hold which GPUs. The reader of the host child documents the format.
+"""Writes job mapping files: which Slurm jobs hold which GPUs. model/job_mapping.py has their format.
 
 Root writes into a directory that may belong to another user, who could place symbolic links in it: each file is opened
 in an open directory, and none is followed.
@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,10 +18,8 @@ from typing import Any, NamedTuple
 from gpumon.cli.health_file import CheckError, NodeHealth
 from gpumon.cli.job_gpus import GpuNames, resolve
 from gpumon.clock import boot_clock
+from gpumon.model.job_mapping import DEVICE, SIDE_FILES, SUFFIX
 
-FILE = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-"""Names of the files that dcgm-exporter reads."""
-SIDE_FILES = "jobs"
 MAX_BYTES = 65536
 PUBLIC, PRIVATE = 0o644, 0o640
 """Modes of a mapping file, and of a side file, which has the name of a user."""
@@ -57,7 +54,7 @@ def begin(directory: str, job: str, files: Iterable[str], document: Mapping[str,
     Path(directory).mkdir(parents=True, exist_ok=True)
     with _locked(directory, group) as (folder, side):
         _remove(folder, side, job)  # of an earlier run of the job, which ended without an epilog
-        _replace(side, f"{job}.json", json.dumps(document), side, group)
+        _replace(side, f"{job}{SUFFIX}", json.dumps(document), side, group)
         for name in files:
             _replace(side, name, f"{_read(folder, name)}{job}\n", folder)
 
@@ -71,7 +68,7 @@ def end(directory: str, job: str) -> None:
 def _remove(folder: int, side: int, job: str) -> None:
     """Remove the job from all files, and all jobs of an earlier boot, which ended without an epilog."""
     booted = time.time() - boot_clock()
-    for name in filter(FILE.fullmatch, os.listdir(folder)):
+    for name in filter(DEVICE.fullmatch, os.listdir(folder)):
         lines = _read(folder, name).splitlines(keepends=True)
         others = [] if _modified(folder, name) < booted else [line for line in lines if line.strip() != job]
         if others != lines:
@@ -80,7 +77,7 @@ def _remove(folder: int, side: int, job: str) -> None:
         if _modified(side, name) < booted:
             os.unlink(name, dir_fd=side)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{job}.json", dir_fd=side)
+        os.unlink(f"{job}{SUFFIX}", dir_fd=side)
 
 
 def _modified(folder: int, name: str) -> float:

@@ -12,7 +12,7 @@ StrPath = str | os.PathLike[str]
 STORE, TOKEN, HEALTH_FILE, SOCKET = "gpumon.db", "token", "health.json", "gpumon.sock"
 RUNTIME_DIRECTORY = "/run/gpumon"
 JOB_MAPPING = "/var/lib/gpumon/job-mapping"
-"""Directory of the job mapping files, which `gpumon jobs` writes and the agent reads."""
+"""Directory of the job mapping files, which `gpumon mapping` writes and the agent reads."""
 HEALTH_FILE_VERSION = 1
 """Version of the schema of the health file, which docs/check.md documents."""
 

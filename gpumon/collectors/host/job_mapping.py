@@ -1,8 +1,4 @@
-"""Reads job mapping files: which Slurm jobs hold which GPUs, as a prolog has written it.
-
-dcgm-exporter reads the files `<n>`, and `<n>.<gi>` for a MIG instance: a line for each job on the GPU that DCGM numbers
-n. `gpumon mapping begin` writes side files, `jobs/<job id>.json`, with the uuids of the GPUs, and more about the job.
-"""
+"""Reads job mapping files: which Slurm jobs hold which GPUs, as a prolog has written it."""
 
 from __future__ import annotations
 
@@ -17,12 +13,10 @@ from typing import Any
 from gpumon.clock import boot_id
 from gpumon.collectors.host.reader import Turn, list_names
 from gpumon.model.allocation import MAX_NAME, Claim, Owner, clipped
+from gpumon.model.job_mapping import DEVICE, SIDE_FILES, SUFFIX
 
-SIDE_FILES, SUFFIX = "jobs", ".json"
-"""Folder of the side files, below that of the mapping files, and their suffix. dcgm-exporter reads no folders."""
 MAX_FILES = 1024
 MAX_LINES = 64
-DEVICE = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?")
 JOB_ID = re.compile(rf"[A-Za-z0-9_.-]{{1,{MAX_NAME}}}")
 INVALID = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions for a side file that is not JSON, or has other members or values than `gpumon mapping begin` writes."""
