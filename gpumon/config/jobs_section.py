@@ -9,24 +9,13 @@ from pydantic import BeforeValidator
 
 from gpumon.config import default_paths
 from gpumon.config.setting import ConfigurationSection, SomePath, setting, split
-
-Name = Literal[
-    "slurm_job_id",
-    "slurm_partition",
-    "pod_namespace",
-    "pod_name",
-    "container_name",
-    "container_id",
-    "systemd_unit",
-    "account",
-    "user",
-]
+from gpumon.model.allocation import OWNER_LABELS
 
 
 class JobsSection(ConfigurationSection):
     """Settings of the owners of GPUs."""
 
-    labels: Annotated[tuple[Name, ...], BeforeValidator(split)] = setting(
+    labels: Annotated[tuple[Literal[OWNER_LABELS], ...], BeforeValidator(split)] = setting(  # type: ignore[valid-type]
         ("slurm_job_id", "slurm_partition", "pod_namespace", "pod_name", "container_name", "systemd_unit"),
         "Names of an owner that every reader may know: they are labels on /metrics, and on the page and in the API for "
         "clients without credentials. Clients with the token, and the agent's group on this host, read all names.",

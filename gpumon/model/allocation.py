@@ -11,8 +11,10 @@ from typing import ClassVar
 
 from gpumon.model.frame import Frame
 from gpumon.model.instant import Instant
-from gpumon.model.reading import AGENT, agent, identity
+from gpumon.model.reading import AGENT, agent, identity, rows
 
+IDLE_LEVELS = ("no_process", "no_kernel", "cold")
+"""Levels of an idle GPU, the most idle first: no process; processes, but no kernel; kernels that hardly work."""
 Key = tuple[str, str, str]
 """UUIDs of the GPU and of the MIG instance ("" for the whole GPU), and key of the owner."""
 MAX_NAME = 64
@@ -142,6 +144,10 @@ class AllocationInfo:
     systemd_unit: str | None = identity("Unit of systemd.", AGENT)
     account: str | None = identity("Account of the Slurm job.", AGENT)
     user: str | None = identity("User of the job or process.", AGENT)
+
+
+OWNER_LABELS = tuple(name for name in rows(AllocationInfo) if name not in {"mig_uuid", "source"})
+"""Names of an owner that can be labels, as attributes of Owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

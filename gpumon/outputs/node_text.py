@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpumon.health.xid_texts import recovery_of
+from gpumon.model.allocation import IDLE_LEVELS
 from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID
 from gpumon.model.nvlink import COMPLETED, STATES, Nvlink
 from gpumon.model.reading import metric_type, rows
@@ -103,7 +104,8 @@ def job_sentences(document: Document) -> list[str]:
     return [*sentences, *(f"GPU {indexes.get(uuid, uuid)}: {text}." for uuid, text in jobs["conflicts"].items())]
 
 
-IDLE = ("no_process_seconds", "no_kernel_seconds", "cold_seconds")
+IDLE = tuple(f"{level}_seconds" for level in IDLE_LEVELS)
+"""Fields of an allocation with the seconds of each idle level."""
 
 
 def idle_share(job: Document) -> float | None:

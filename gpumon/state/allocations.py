@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpumon.model.allocation import (
+    IDLE_LEVELS,
     KUBELET,
     MAPPING,
     PROCESS,
@@ -32,8 +33,6 @@ LATE_SECONDS = 15.0
 """Seconds for which an owner is still that of an error after its source last named it: an error may end the job."""
 ALWAYS_SHOWN = frozenset({"slurm_sluid", "pod_uid", "container_id"})
 """Names of an owner that identify no person and no project."""
-LEVELS = ("no_process", "no_kernel", "cold")
-"""Levels of an idle GPU, the most idle first."""
 
 
 class _Mark(NamedTuple):
@@ -278,7 +277,7 @@ def _gains(gpu: GpuState, before: _Mark | None) -> tuple[_Mark, _Mark]:
 
 
 def _level(gpu: Gpu, gains: _Mark, *, is_cold: bool | None) -> str | None:
-    """Return the level at which the GPU was idle, one of LEVELS; None if it worked, or if that is unknown."""
+    """Return the level at which the GPU was idle, one of IDLE_LEVELS; None if it worked, or if that is unknown."""
     if gpu.processes == 0:
         return "no_process"
     if gpu.busy_seconds_total is None:
@@ -289,7 +288,7 @@ def _level(gpu: Gpu, gains: _Mark, *, is_cold: bool | None) -> str | None:
 
 
 def _with_time(use: AllocationUse | None, seconds: float, level: str | None) -> AllocationUse:
-    before = use or AllocationUse(allocated_seconds_total=0.0, idle_seconds_total=dict.fromkeys(LEVELS, 0.0))
+    before = use or AllocationUse(allocated_seconds_total=0.0, idle_seconds_total=dict.fromkeys(IDLE_LEVELS, 0.0))
     if not seconds:
         return before
     idle = dict(before.idle_seconds_total or {})

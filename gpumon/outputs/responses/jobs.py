@@ -9,26 +9,10 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import Self
 
-from gpumon.model.allocation import SOURCES, Allocation
+from gpumon.model.allocation import SOURCES, Allocation, Owner
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import Number, ResponseModel, timestamp
 from gpumon.state.report import Report
-
-
-class OwnerResponse(ResponseModel):
-    """The names of an owner. A name is null if its source does not have it, or if the client may not read it."""
-
-    slurm_job_id: str | None
-    slurm_sluid: str | None = Field(description="Id of the Slurm job that a requeue changes.")
-    slurm_partition: str | None
-    account: str | None
-    pod_namespace: str | None
-    pod_name: str | None
-    pod_uid: str | None
-    container_name: str | None
-    container_id: str | None
-    systemd_unit: str | None
-    user: str | None
 
 
 class AllocationResponse(ResponseModel):
@@ -71,7 +55,7 @@ class UseResponse(ResponseModel):
     """One allocation that is or was in force."""
 
     job: str = Field(description="Id of the owner, as in /api/v1/jobs.")
-    owner: OwnerResponse
+    owner: Owner = Field(description="Null: the source does not have the name, or the client may not read it.")
     allocation: AllocationResponse
     until: str = timestamp("When its source last named the owner.")
     ended: bool
@@ -92,7 +76,7 @@ class UsesResponse(ResponseModel):
             allocations=[
                 UseResponse(
                     job=owner.key,
-                    owner=OwnerResponse.model_validate(owner),
+                    owner=owner,
                     allocation=AllocationResponse.from_allocation(each, report),
                     until=rfc3339(each.last_wall),
                     ended=each.ended,
@@ -107,7 +91,7 @@ class JobResponse(ResponseModel):
     """One owner of GPUs: a job, a pod, a container, a unit or a user."""
 
     id: str = Field(description="Kind and name of the owner, such as slurm/4711 or pod/NAMESPACE/NAME.")
-    owner: OwnerResponse
+    owner: Owner = Field(description="Null: the source does not have the name, or the client may not read it.")
     gpus: list[int] = Field(description="Indexes of its GPUs.")
     since: str = timestamp("When it got the first of them.")
     allocations: list[AllocationResponse]
@@ -151,7 +135,7 @@ def _jobs(report: Report, *, everything: bool) -> Iterator[JobResponse]:
         responses = [AllocationResponse.from_allocation(each, report) for each in allocations]
         yield JobResponse(
             id=key,
-            owner=OwnerResponse.model_validate(allocations[0].owner),
+            owner=allocations[0].owner,
             gpus=sorted({each.gpu for each in responses if each.gpu is not None}),
             since=rfc3339(min(each.began.wall for each in allocations)),
             allocations=responses,
