@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gpumon.clock import boot_id
 from gpumon.health.node_health import MAX_SIGNIFICANT, MAX_TRANSITIONS
 from gpumon.health.verdict import VerdictTransition
 from gpumon.model.error_event import SXID, XID, ErrorCounter
@@ -211,7 +210,7 @@ def read_stored_state(connection: sqlite3.Connection) -> StoredState:
         pending=verdicts.read_pending(connection),
         agent_runs=records.read_agent_runs(connection, MAX_AGENT_RUNS),
         windows=records.read_windows(connection),
-        allocations=allocations.read_open(connection, boot_id()),
+        allocations=allocations.read_open(connection),
         notified=records.read_notified(connection),
         probe_results=probe_runs.read_recent(connection, newest=MAX_RESULTS, each=MAX_COMPLETED_RUNS),
         probe_counters=probe_runs.read_counters(connection),

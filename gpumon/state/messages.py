@@ -62,7 +62,7 @@ class StoredState:
     """Runs of the agent, the newest last. The current run may be among them."""
     windows: Windows = ()
     allocations: tuple[Allocation, ...] = ()
-    """Allocations that had not ended, and the last ones that had."""
+    """Allocations that had not ended, also of earlier boots."""
     notified: tuple[NotifiedAlert, ...] = ()
     """Alerts of which a receiver was notified that they fire, and not yet that they are resolved."""
     probe_results: tuple[ProbeResult, ...] = ()

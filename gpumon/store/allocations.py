@@ -56,11 +56,10 @@ def find(connection: sqlite3.Connection, query: AllocationQuery) -> tuple[Alloca
     return tuple(readable("allocations", rows, lambda row: validate(Allocation, json.loads(row[1]))))
 
 
-def read_open(connection: sqlite3.Connection, boot_id: str) -> tuple[Allocation, ...]:
-    """Return the allocations of this boot that have not ended."""
+def read_open(connection: sqlite3.Connection) -> tuple[Allocation, ...]:
+    """Return the newest allocations that have not ended. Those of earlier boots have ended with their boot."""
     rows = connection.execute("SELECT id, allocation FROM allocations WHERE NOT ended ORDER BY began DESC LIMIT 256")
-    every = readable("allocations", rows, lambda row: validate(Allocation, json.loads(row[1])))
-    return tuple(each for each in every if each.began.boot_id == boot_id)
+    return tuple(readable("allocations", rows, lambda row: validate(Allocation, json.loads(row[1]))))
 
 
 def prune(connection: sqlite3.Connection, oldest: float, limit: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sample_reports as samples
 from stores import read
@@ -37,6 +38,9 @@ from gpumon.store.store_error import StoreError
 
 TOKEN = "a-token-of-this-test"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+T = TypeVar("T")
+Q = TypeVar("Q")
 
 
 @dataclass
@@ -113,30 +117,21 @@ class ServedNode:
         return future
 
     def find_events(self, query: EventQuery) -> Future[tuple[StoredEvent, ...]]:
-        future: Future[tuple[StoredEvent, ...]] = Future()
-        if self.store is None:
-            future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
-        else:
-            with Store.open(self.store) as store:
-                future.set_result(read(store, error_events.find, query))
-        return future
+        return self._find(error_events.find, query)
 
     def find_allocations(self, query: AllocationQuery) -> Future[tuple[Allocation, ...]]:
-        future: Future[tuple[Allocation, ...]] = Future()
-        if self.store is None:
-            future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
-        else:
-            with Store.open(self.store) as store:
-                future.set_result(read(store, allocations.find, query))
-        return future
+        return self._find(allocations.find, query)
 
     def find_runs(self, query: RunQuery) -> Future[RunPage]:
-        future: Future[RunPage] = Future()
+        return self._find(probe_runs.find, query)
+
+    def _find(self, find: Callable[[sqlite3.Connection, Q], T], query: Q) -> Future[T]:
+        future: Future[T] = Future()
         if self.store is None:
             future.set_exception(StoreError(Path("/var/lib/gpumon.db"), "the disk failed", "look at it"))
         else:
             with Store.open(self.store) as store:
-                future.set_result(read(store, probe_runs.find, query))
+                future.set_result(read(store, find, query))
         return future
 
     def find_changes(self, limit: int) -> Future[tuple[AuditEntry, ...]]:
