@@ -14,7 +14,7 @@ ARG REVISION=""
 RUN [ -z "$REVISION" ] || echo "$REVISION" > gpumon/REVISION
 RUN python -m venv /opt/gpumon \
  && /opt/gpumon/bin/pip install --no-cache-dir -c requirements/constraints.txt setuptools \
- && /opt/gpumon/bin/pip install --no-cache-dir -c requirements/constraints.txt --no-build-isolation ".${EXTRAS}" ./simulator
+ && /opt/gpumon/bin/pip install --no-cache-dir -c requirements/constraints.txt --no-build-isolation ".${EXTRAS}" h2 ./simulator
 
 FROM python:${PYTHON}-slim-bookworm
 RUN groupadd --system --gid 17400 gpumon \

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from gpumon import __version__, grpc_unix
+from gpumon import __version__
+from gpumon.collectors import grpc_unix
 
 PR_SET_PDEATHSIG = 1
 _REFUSED = frozenset({400, 413, 422})

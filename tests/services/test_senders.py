@@ -327,7 +327,7 @@ def test_receivers_of_apprise_are_named_without_their_secrets() -> None:
     assert names == ["apprise slack", "apprise mailto", "apprise slack 2", "apprise a_b.url"]
 
 
-@each_case(("module", "remedy"), [("apprise", "gpumon[notifications]"), ("h2.connection", "gpumon[nvsentinel]")])
+@each_case(("module", "remedy"), [("apprise", "gpumon[notifications]"), ("h2.connection", "gpumon[kubernetes]")])
 def test_an_absent_package_is_named(monkeypatch: pytest.MonkeyPatch, module: str, remedy: str) -> None:
     """The packages that only some receivers need are optional dependencies."""
     monkeypatch.setitem(sys.modules, module, None)

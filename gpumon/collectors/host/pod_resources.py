@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gpumon import grpc_unix
+from gpumon.collectors import grpc_unix
 from gpumon.collectors.host.reader import Turn
 from gpumon.model.allocation import Claim, Owner, clipped
 

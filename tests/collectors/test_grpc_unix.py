@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from each_case import each_case
 
-from gpumon import grpc_unix
+from gpumon.collectors import grpc_unix
 
 pytest.importorskip("h2", reason="not in this environment")
 

@@ -29,7 +29,7 @@ def call(path: Path, method: str, message: bytes, *, timeout: float, limit: int)
 
         client = _client(method, message)
     except ImportError as error:
-        remedy = "install gpumon[nvsentinel], or the package h2 beside gpumon"
+        remedy = "install gpumon[kubernetes], or the package h2 beside gpumon"
         raise ImportError(f"needs a package that is missing ({error}): {remedy}") from error
     answer: dict[str, str] = {}
     body = bytearray()
