@@ -8,8 +8,8 @@ import random
 from collections import Counter
 
 from benchmarks.explain.job import FAULTS, gloo_job
-from gpumon.explain.collect import read_jobs
-from gpumon.explain.judge import conclude
+from gpumon.cli.hang.collect import read_jobs
+from gpumon.cli.hang.judge import conclude
 
 RIGHT, NONE, INNOCENT = "right", "none named", "innocent named"
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpumon.explain.dump import load, recording
-from gpumon.explain.evidence import ReadError, Recording
-from gpumon.explain.worker_server import ask
+from gpumon.cli.hang.dump import load, recording
+from gpumon.cli.hang.evidence import ReadError, Recording
+from gpumon.cli.hang.worker_server import ask
 
 FAULT_SECONDS = 60.0
 SIGNALS: Mapping[str, signal.Signals] = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}

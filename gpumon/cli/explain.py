@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gpumon.cli.command_parser import CommandParser, UserError
+from gpumon.cli.hang import ras
+from gpumon.cli.hang.collect import read_jobs
+from gpumon.cli.hang.evidence import Evidence, RankEvidence
+from gpumon.cli.hang.folder import read_folder
+from gpumon.cli.hang.judge import Conclusion, conclude, line_of_code
 from gpumon.cli.support_bundle import add_members, new_bundle
-from gpumon.explain import ras
-from gpumon.explain.collect import read_jobs
-from gpumon.explain.evidence import Evidence, RankEvidence
-from gpumon.explain.folder import read_folder
-from gpumon.explain.judge import Conclusion, conclude, line_of_code
 from gpumon.outputs.responses.base import Document
 
 NAMED, NONE_NAMED = 0, 1

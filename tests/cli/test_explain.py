@@ -12,11 +12,11 @@ import pytest
 from each_case import each_case
 
 from gpumon.cli.explain import mask, text
+from gpumon.cli.hang.evidence import CodeLine, Evidence, RankEvidence, Unread
+from gpumon.cli.hang.judge import conclude
 from gpumon.cli.main import main
-from gpumon.explain.evidence import CodeLine, Evidence, RankEvidence, Unread
-from gpumon.explain.judge import conclude
 
-RECORDINGS = Path(__file__).parents[1] / "explain" / "recordings"
+RECORDINGS = Path(__file__).parent / "hang" / "recordings"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_no_suspect_is_exit_code_1(dumps: Path, capsys: pytest.CaptureFixture[st
         (["--from", "/no/folder"], "--from /no/folder: it is no folder"),
         (["4711", "--from", "/"], "give JOB or --from, not both"),
         (["no-such-container"], "no rank of job 'no-such-container' runs on this host"),
-        (["--from", str(Path(__file__).parent)], "no dump of a flight recorder can be read (test_"),
+        (["--from", str(Path(__file__).parents[1] / "config")], "no dump of a flight recorder can be read (test_"),
         (["--from", "/proc/1/net", "--bundle", "/proc/x"], "--bundle /proc/x: "),
     ],
 )

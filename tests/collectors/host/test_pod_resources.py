@@ -257,5 +257,5 @@ def test_an_absent_package_is_named(socket: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(FileNotFoundError):
         PodResources(socket).read()
     socket.touch()
-    with pytest.raises(OSError, match=r"PodResources needs .* install gpumon\[nvsentinel\]"):
+    with pytest.raises(OSError, match=r"PodResources needs .* install gpumon\[kubernetes\]"):
         PodResources(socket).read()

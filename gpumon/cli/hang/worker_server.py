@@ -13,8 +13,8 @@ import socket
 import time
 from pathlib import Path
 
-from gpumon.explain.dump import MAX_BYTES, printable
-from gpumon.explain.evidence import CodeLine, ReadError
+from gpumon.cli.hang.dump import MAX_BYTES, printable
+from gpumon.cli.hang.evidence import CodeLine, ReadError
 
 THREAD = "pt_workerserver"
 TIMEOUT_SECONDS = 2.0

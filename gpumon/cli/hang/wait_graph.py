@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpumon.explain.evidence import Evidence, Operation
+from gpumon.cli.hang.evidence import Evidence, RecordedOperation
 
 PIPELINE, DEFAULT = "PIPELINE", "0"
 """Part of the descriptions of pipeline groups, and name of the group of all ranks."""
@@ -26,7 +26,7 @@ class Wait(NamedTuple):
     """A rank waits in a collective: `behind` are the members that did not enqueue it, `unread` those not read."""
 
     rank: int
-    operation: Operation
+    operation: RecordedOperation
     behind: tuple[int, ...]
     unread: tuple[int, ...]
 
@@ -61,7 +61,7 @@ class WaitGraph:
                 behind = tuple(each for each in members if self._is_behind(each, operation))
                 yield Wait(rank, operation, behind, tuple(each for each in members if each not in self.recordings))
 
-    def _is_behind(self, rank: int, operation: Operation) -> bool:
+    def _is_behind(self, rank: int, operation: RecordedOperation) -> bool:
         """Return whether a rank has not enqueued the operation. Without a count: whether nothing is pending there."""
         if rank not in self.recordings:
             return False
@@ -86,7 +86,7 @@ class WaitGraph:
         causes = {rank: wait for wait in self.waits for rank in wait.behind}
         return {rank: wait for rank, wait in causes.items() if rank not in self.waiting | in_p2p}
 
-    def overtaken(self) -> dict[int, tuple[Operation, int]]:
+    def overtaken(self) -> dict[int, tuple[RecordedOperation, int]]:
         """Return the ranks that did not observe the end of collectives that peers completed with their contribution.
 
         Each with the first such collective, and the number of the last one that a peer completed.
@@ -94,7 +94,7 @@ class WaitGraph:
         last: dict[str, int] = defaultdict(int)
         for _, group in self._groups:
             last[group.name] = max(last[group.name], group.completed or 0)
-        found: dict[int, tuple[Operation, int]] = {}
+        found: dict[int, tuple[RecordedOperation, int]] = {}
         for rank, group in self._groups:
             own = [each for each in self.recordings[rank].pending if each.group == group.name and not each.p2p]
             missed = [each for each in own if each.sequence <= last[group.name]]
@@ -119,6 +119,6 @@ class WaitGraph:
         return None
 
 
-def _signature(operation: Operation) -> str:
+def _signature(operation: RecordedOperation) -> str:
     sized = operation.name.rpartition(":")[2] in _SAME_SIZES
     return f"{operation.name} of {operation.sizes}" if sized and operation.sizes else operation.name

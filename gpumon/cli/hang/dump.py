@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpumon.explain.evidence import MAX_RANKS, CodeLine, GroupStatus, Operation, ReadError, Recording
+from gpumon.cli.hang.evidence import MAX_RANKS, CodeLine, GroupStatus, ReadError, RecordedOperation, Recording
 
 MAX_BYTES = 64 << 20
 MAX_MEMORY = 1 << 30
@@ -84,7 +84,7 @@ def _names_by_id(document: Any, entries: Sequence[Any]) -> dict[str, str]:
     return by_order if all(by_order.get(each) == name for each, name in by_entry.items()) else by_entry
 
 
-def _groups(document: Any, entries: Sequence[Any], operations: Sequence[Operation]) -> Iterator[GroupStatus]:
+def _groups(document: Any, entries: Sequence[Any], operations: Sequence[RecordedOperation]) -> Iterator[GroupStatus]:
     """Yield the groups in the configuration and in the entries.
 
     gloo writes no names, and the ranks of one group only, which are those of the default group if there is no other.
@@ -98,7 +98,7 @@ def _groups(document: Any, entries: Sequence[Any], operations: Sequence[Operatio
     if list(rows) == [""]:
         own = {"desc": "", "ranks": rows[""]["ranks"] if len(counts) == 1 else ""}
         rows = {name: own | {"desc": descriptions.get(name, "")} for name in names.values()}
-    by_group: dict[str, list[Operation]] = defaultdict(list)
+    by_group: dict[str, list[RecordedOperation]] = defaultdict(list)
     for each in operations:
         by_group[each.group].append(each)
     for name in list(dict.fromkeys([*rows, *by_group]))[:MAX_GROUPS]:
@@ -106,7 +106,7 @@ def _groups(document: Any, entries: Sequence[Any], operations: Sequence[Operatio
         yield _status(name, row, counts.get(name, {}), by_group[name])
 
 
-def _status(name: str, row: Any, counts: Mapping[str, Any], own: Sequence[Operation]) -> GroupStatus:
+def _status(name: str, row: Any, counts: Mapping[str, Any], own: Sequence[RecordedOperation]) -> GroupStatus:
     """Return the state of a group from its entries or, without any, its counts, which may include point-to-point."""
     enqueued, completed = (_sequence(counts.get(f"last_{each}_collective")) for each in ("enqueued", "completed"))
     counted = enqueued or 0
@@ -123,12 +123,12 @@ def _sequence(value: object) -> int | None:
     return int(value) if isinstance(value, (int, str)) and int(value) >= 0 else None
 
 
-def _operation(entry: Any) -> Operation:
+def _operation(entry: Any) -> RecordedOperation:
     p2p = bool(entry.get("is_p2p", False))
     shapes = ["x".join(map(printable, shape[:MAX_SHAPES])) for shape in (entry.get("input_sizes") or ())[:MAX_SHAPES]]
     types = [printable(each) for each in (entry.get("input_dtypes") or ())[:MAX_SHAPES]]
     types += [""] * (len(shapes) - len(types))
-    return Operation(
+    return RecordedOperation(
         group=printable(entry["process_group"][0]),
         sequence=int(entry["p2p_seq_id" if p2p else "collective_seq_id"]),
         name=printable(entry.get("profiling_name", "")),

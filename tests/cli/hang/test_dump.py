@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from each_case import each_case
 
-from gpumon.explain.dump import MAX_BYTES, MAX_OPERATIONS, load, recording
-from gpumon.explain.evidence import ReadError
+from gpumon.cli.hang.dump import MAX_BYTES, MAX_OPERATIONS, load, recording
+from gpumon.cli.hang.evidence import ReadError
 
 RECORDINGS = Path(__file__).with_name("recordings")
 

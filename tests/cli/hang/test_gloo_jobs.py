@@ -7,10 +7,10 @@ import json
 import pytest
 
 from benchmarks.explain.job import gloo_job
+from gpumon.cli.hang.collect import read_jobs
+from gpumon.cli.hang.judge import conclude
+from gpumon.cli.hang.stacks import find_py_spy
 from gpumon.cli.main import main
-from gpumon.explain.collect import read_jobs
-from gpumon.explain.judge import conclude
-from gpumon.explain.stacks import find_py_spy
 
 pytest.importorskip("torch")
 

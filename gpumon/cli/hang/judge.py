@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpumon.explain.evidence import NO_PROCESS, CodeLine, Evidence, RankEvidence
-from gpumon.explain.wait_graph import Wait, WaitGraph
+from gpumon.cli.hang.evidence import NO_PROCESS, CodeLine, Evidence, RankEvidence
+from gpumon.cli.hang.wait_graph import Wait, WaitGraph
 
 DEAD = {NO_PROCESS: "has no process", "Z": "has exited (state Z)"}
 STOPPED = {"T": "is stopped (state T: SIGSTOP, or a frozen job)", "t": "is stopped by a debugger (state t)"}

@@ -12,8 +12,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from gpumon.explain.dump import printable
-from gpumon.explain.worker_server import read_to_end
+from gpumon.cli.hang.dump import printable
+from gpumon.cli.hang.worker_server import read_to_end
 
 ADDRESS = "localhost:28028"
 TIMEOUT_SECONDS = 30.0

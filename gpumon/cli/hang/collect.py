@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpumon.explain.dump import load, recording
-from gpumon.explain.evidence import NO_PROCESS, Evidence, RankEvidence, ReadError, Recording, Unread
-from gpumon.explain.judge import DEAD, STOPPED
-from gpumon.explain.processes import RankProcess, absent, find_ranks, process_evidence, select
-from gpumon.explain.stacks import find_py_spy, read_stack
-from gpumon.explain.worker_server import ask, find_socket, main_stack
+from gpumon.cli.hang.dump import load, recording
+from gpumon.cli.hang.evidence import NO_PROCESS, Evidence, RankEvidence, ReadError, Recording, Unread
+from gpumon.cli.hang.judge import DEAD, STOPPED
+from gpumon.cli.hang.processes import LocalRank, absent, find_ranks, process_evidence, select
+from gpumon.cli.hang.stacks import find_py_spy, read_stack
+from gpumon.cli.hang.worker_server import ask, find_socket, main_stack
 
 SAMPLES, SAMPLE_SECONDS = 24, 0.11
 """Number of samples of the recorders, and seconds between two of them."""
@@ -30,7 +30,7 @@ def read_jobs(job: str | None) -> tuple[list[Evidence], list[Unread]]:
 
 
 class _JobReader:
-    def __init__(self, name: str, processes: Sequence[RankProcess], unread: Sequence[Unread]) -> None:
+    def __init__(self, name: str, processes: Sequence[LocalRank], unread: Sequence[Unread]) -> None:
         self._name = name
         self._processes = {each.rank: each for each in processes}
         self._unread = list(unread)

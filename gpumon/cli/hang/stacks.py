@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpumon.explain.dump import MAX_FRAMES, code_line, printable
-from gpumon.explain.evidence import CodeLine, ReadError
+from gpumon.cli.hang.dump import MAX_FRAMES, code_line, printable
+from gpumon.cli.hang.evidence import CodeLine, ReadError
 
 TIMEOUT_SECONDS = 10.0
 

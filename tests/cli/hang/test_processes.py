@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from each_case import each_case
 
-from gpumon.explain.processes import RankProcess, absent, find_ranks, process_evidence, select
+from gpumon.cli.hang.processes import LocalRank, absent, find_ranks, process_evidence, select
 
 RANK = """
 import os, pathlib, sys, threading
@@ -93,7 +93,7 @@ def test_the_state_is_read_and_a_reused_pid_is_no_process() -> None:
     assert process_evidence(rank).state == "X"
 
 
-ROW = RankProcess(1 << 22, "1", 0, 0, 4, 0, 2, "job", "0::/", None)
+ROW = LocalRank(1 << 22, "1", 0, 0, 4, 0, 2, "job", "0::/", None)
 """A rank whose pid is above the limit of the kernel."""
 
 

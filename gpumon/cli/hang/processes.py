@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpumon.explain.dump import printable
-from gpumon.explain.evidence import NO_PROCESS, RankEvidence, Unread
-from gpumon.explain.worker_server import thread_names
+from gpumon.cli.hang.dump import printable
+from gpumon.cli.hang.evidence import NO_PROCESS, RankEvidence, Unread
+from gpumon.cli.hang.worker_server import thread_names
 
 PROC = Path("/proc")
 THREADS = re.compile(r"pt_(?:workerserver|tcpstore_uv|gloo_runloop|nccl_watchdg|nccl_heartbt)|gloo_tcp_loop")
@@ -22,7 +22,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
-class RankProcess:
+class LocalRank:
     """A process of a rank on this host. None: not in its environment."""
 
     pid: int
@@ -40,12 +40,12 @@ class RankProcess:
     """The entry of CUDA_VISIBLE_DEVICES that the rank uses if it follows its local rank."""
 
 
-def find_ranks() -> tuple[list[RankProcess], list[Unread]]:
+def find_ranks() -> tuple[list[LocalRank], list[Unread]]:
     """Return the ranks of all jobs that this user may read, and the processes of torch whose rank cannot be read.
 
     A process without threads of torch is taken for its rank if no other does: it has not reached torch.distributed yet.
     """
-    ranks: dict[tuple[str, int], list[RankProcess]] = defaultdict(list)
+    ranks: dict[tuple[str, int], list[LocalRank]] = defaultdict(list)
     early, unread = [], []
     for pid in sorted(int(path.name) for path in PROC.iterdir() if path.name.isdecimal()):
         uses_torch = any(map(THREADS.fullmatch, thread_names(pid)))
@@ -67,7 +67,7 @@ def find_ranks() -> tuple[list[RankProcess], list[Unread]]:
     return [each for own in ranks.values() for each in own], unread
 
 
-def _rank(pid: int) -> RankProcess | None:
+def _rank(pid: int) -> LocalRank | None:
     """Return a process as a rank; None if its environment has no rank, as that of torchrun's agent."""
     stat, process = read_stat(pid), PROC / str(pid)
     environ = _environ(pid, asleep=stat[0] == "D")
@@ -80,7 +80,7 @@ def _rank(pid: int) -> RankProcess | None:
     address = f"rendezvous {environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
     devices = [text for text in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if text]
     index = 0 if len(devices) == 1 else local_rank
-    return RankProcess(
+    return LocalRank(
         pid=pid,
         started=stat[19],
         user=user,
@@ -115,15 +115,15 @@ def _number(environ: Mapping[str, str], *names: str) -> int | None:
     return next((int(text) for text in texts if re.fullmatch(r"\d{1,6}", text)), None)
 
 
-def select(ranks: Sequence[RankProcess], job: str | None) -> dict[str, list[RankProcess]]:
+def select(ranks: Sequence[LocalRank], job: str | None) -> dict[str, list[LocalRank]]:
     """Return the ranks by job: of all jobs, or of those that a Slurm id, a process id or part of a cgroup names."""
-    jobs: dict[str, list[RankProcess]] = defaultdict(list)
+    jobs: dict[str, list[LocalRank]] = defaultdict(list)
     for rank in ranks:
         jobs[rank.job].append(rank)
     return {name: own for name, own in jobs.items() if job is None or any(_matches(rank, job) for rank in own)}
 
 
-def _matches(rank: RankProcess, job: str) -> bool:
+def _matches(rank: LocalRank, job: str) -> bool:
     if job.isdecimal():
         in_slurm = re.search(rf"^Slurm job {job},|/job_{job}(?:/|$)", f"{rank.job}\n{rank.cgroups}", re.MULTILINE)
         return in_slurm is not None or int(job) in _ancestors(rank.pid)
@@ -138,7 +138,7 @@ def _ancestors(pid: int) -> Iterator[int]:
             pid = int(read_stat(pid)[1])
 
 
-def process_evidence(rank: RankProcess) -> RankEvidence:
+def process_evidence(rank: LocalRank) -> RankEvidence:
     """Return the state of the process of a rank now; NO_PROCESS if it has ended."""
     state, wchan = NO_PROCESS, ""
     with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ def process_evidence(rank: RankProcess) -> RankEvidence:
     return RankEvidence(rank.rank, socket.gethostname(), rank.pid, state, wchan, rank.gpu)
 
 
-def absent(ranks: Sequence[RankProcess]) -> list[int]:
+def absent(ranks: Sequence[LocalRank]) -> list[int]:
     """Return the ranks that belong on this host and have no process; none if that cannot be derived."""
     first = {rank.rank - rank.local_rank for rank in ranks if rank.local_rank is not None}
     sizes = {rank.local_size for rank in ranks}

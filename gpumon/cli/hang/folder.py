@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpumon.explain.dump import MAX_BYTES, load, printable, recording
-from gpumon.explain.evidence import Evidence, RankEvidence, ReadError, Unread
+from gpumon.cli.hang.dump import MAX_BYTES, load, printable, recording
+from gpumon.cli.hang.evidence import Evidence, RankEvidence, ReadError, Unread
 
 MAX_FILES = 8192
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")

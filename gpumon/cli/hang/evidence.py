@@ -26,7 +26,7 @@ class CodeLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RecordedOperation:
     """An operation that a rank enqueued: an entry of its flight recorder."""
 
     group: str
@@ -69,11 +69,11 @@ class Recording:
 
     version: str
     groups: tuple[GroupStatus, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[RecordedOperation, ...]
     nccl_version: str = ""
 
     @property
-    def pending(self) -> tuple[Operation, ...]:
+    def pending(self) -> tuple[RecordedOperation, ...]:
         return tuple(operation for operation in self.operations if not operation.completed)
 
     @property

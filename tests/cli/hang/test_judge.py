@@ -10,9 +10,17 @@ from typing import Any
 
 from each_case import each_case
 
-from gpumon.explain.dump import recording
-from gpumon.explain.evidence import NO_PROCESS, CodeLine, Evidence, GroupStatus, Operation, RankEvidence, Recording
-from gpumon.explain.judge import conclude
+from gpumon.cli.hang.dump import recording
+from gpumon.cli.hang.evidence import (
+    NO_PROCESS,
+    CodeLine,
+    Evidence,
+    GroupStatus,
+    RankEvidence,
+    RecordedOperation,
+    Recording,
+)
+from gpumon.cli.hang.judge import conclude
 
 RECORDINGS = Path(__file__).with_name("recordings")
 USER = CodeLine("/job/train.py", 7, "step")
@@ -41,7 +49,7 @@ def rank(
 ) -> RankEvidence:
     """Return a rank whose recorder has the operations of one group from the first on."""
     operations = tuple(
-        Operation(group, each, f"{backend}:all_reduce", each <= completed, sizes="4 Float")
+        RecordedOperation(group, each, f"{backend}:all_reduce", each <= completed, sizes="4 Float")
         for each in range(1, enqueued + 1)
     )
     status = GroupStatus(group, description, tuple(members), enqueued, completed)

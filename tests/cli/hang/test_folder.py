@@ -8,10 +8,10 @@ import pickle
 from pathlib import Path
 
 from gpumon.cli.explain import document
-from gpumon.explain.dump import load
-from gpumon.explain.evidence import Evidence, RankEvidence
-from gpumon.explain.folder import read_folder
-from gpumon.explain.judge import conclude
+from gpumon.cli.hang.dump import load
+from gpumon.cli.hang.evidence import Evidence, RankEvidence
+from gpumon.cli.hang.folder import read_folder
+from gpumon.cli.hang.judge import conclude
 
 RECORDINGS = Path(__file__).with_name("recordings")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from each_case import each_case
 
-from gpumon.explain import ras
-from gpumon.explain.evidence import ReadError
-from gpumon.explain.worker_server import ask, main_stack
+from gpumon.cli.hang import ras
+from gpumon.cli.hang.evidence import ReadError
+from gpumon.cli.hang.worker_server import ask, main_stack
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 NEVER = b"never"
