@@ -92,8 +92,7 @@ def _by_mismatch(graph: WaitGraph) -> tuple[str, _Reasons] | None:
 
 def _by_state(evidence: Evidence, graph: WaitGraph, hung: _Reasons) -> tuple[str, _Reasons] | None:
     """Return what the states of processes prove; None if no process is stopped or gone."""
-    doubt = "" if graph.waits else ", but no rank waits in a recorded collective: it may also have ended normally"
-    dead = {each.rank: f"it {DEAD[each.state]}{doubt}" for each in evidence.ranks if each.state in DEAD}
+    dead = {each.rank: f"it {DEAD[each.state]}" for each in evidence.ranks if each.state in DEAD}
     stopped = {each.rank: f"it {STOPPED[each.state]}" for each in evidence.ranks if each.state in STOPPED}
     if len(stopped) > 1 and len(stopped) + len(dead) == len(evidence.ranks):
         return "no rank can be named: every process is stopped, so the job as a whole was suspended", {}
@@ -101,6 +100,8 @@ def _by_state(evidence: Evidence, graph: WaitGraph, hung: _Reasons) -> tuple[str
         ranks = dead if len(dead) > 1 or not hung else {*dead, *hung}
         which = f"of {names(ranks)}" if ranks else "rank"
         return f"no rank can be named: which {which} failed first is not recorded", {}
+    if dead and not stopped and not graph.waits:
+        return f"no rank can be named: {names(dead)} has ended, and no rank waits for it: perhaps normally", {}
     if not (named := {rank: [reason] for rank, reason in (dead | stopped).items()}):
         return None
     return f"held up by {names(named)}, whose process is {'stopped' if stopped else 'gone'}", named
