@@ -12,7 +12,7 @@ from benchmarks.truth.page import page_of
 from benchmarks.truth.work import MEASURED, ResultStore
 from dashboards.generate import dashboards
 from gpumon.fleet.alert_rules import render, rules
-from scripts.docs import dcgm_page, doctor_page, health_page, probe_page, simulation_page, xid_page
+from scripts.docs import dcgm_page, doctor_page, explain_page, health_page, probe_page, simulation_page, xid_page
 from scripts.docs.alerts_page import alerts_page
 from scripts.docs.configuration_page import reference, sample
 from scripts.docs.metrics_page import metrics_page
@@ -34,6 +34,7 @@ def generated_files() -> Mapping[str, str]:
         "docs/simulation.md": fill("docs/simulation.md", simulation_page.sections()),
         "docs/dcgm.md": fill("docs/dcgm.md", dcgm_page.sections()),
         "docs/doctor.md": fill("docs/doctor.md", doctor_page.sections()),
+        "docs/explain.md": fill("docs/explain.md", explain_page.sections()),
         "docs/truth.md": page_of(ResultStore(MEASURED)),
         "docs/probe.md": fill("docs/probe.md", probe_page.sections()),
         "deploy/gpumon.yml": sample(),
