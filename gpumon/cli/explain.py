@@ -20,6 +20,7 @@ from gpumon.cli.hang.evidence import Evidence, RankEvidence
 from gpumon.cli.hang.folder import read_folder
 from gpumon.cli.hang.judge import Conclusion, conclude, line_of_code
 from gpumon.cli.support_bundle import add_members, new_bundle
+from gpumon.model.printable import printable
 from gpumon.outputs.responses.base import Document
 
 NAMED, NONE_NAMED = 0, 1
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         shown = json.dumps(document(jobs, conclusions, ras_lines), indent=1)
         lines = "\n\n".join("\n".join(text(*pair)) for pair in zip(jobs, conclusions, strict=True))
         lines += "".join(f"\n{line}" for line in _section("RAS", ras_lines))
-        lines = "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in lines)
+        lines = "\n".join(map(printable, lines.split("\n")))
         print(shown if args.json else lines)
         if archive is not None:
             users = {job.user for job in jobs if job.user is not None}

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, add_reason_flag, client
+from gpumon.model.printable import printable
 from gpumon.outputs.formatting import ABSENT, columns
 from gpumon.outputs.responses.base import Document
-from gpumon.outputs.terminal import printable
 
 PATH, MEMBERS = "/api/v1/inventory", ("gpus_expected", "gpus", "ports", "former_gpus")
 WAIT_SECONDS = 30.0

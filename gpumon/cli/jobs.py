@@ -7,10 +7,10 @@ import json
 
 from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.model.printable import printable
 from gpumon.outputs.formatting import ABSENT, columns, share
 from gpumon.outputs.node_text import idle_share
 from gpumon.outputs.responses.base import Document
-from gpumon.outputs.terminal import printable
 from gpumon.probe.core.wording import index_ranges
 
 PATH, MEMBERS = "/api/v1/jobs", ("jobs", "free", "unknown")

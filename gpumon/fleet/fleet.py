@@ -28,8 +28,9 @@ from gpumon.fleet.recording_rules import LAST_INFO, LAST_SEEN, LAST_VERDICT, VER
 from gpumon.fleet.sd import ADDRESS, ALL, read_hosts, with_port
 from gpumon.health.verdict import Level
 from gpumon.model.durations import from_rfc3339
+from gpumon.model.printable import printable
 from gpumon.outputs.formatting import ABSENT, columns, duration
-from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint, printable
+from gpumon.outputs.terminal import DIM, RED, YELLOW, cut, paint
 
 SECONDS, AT_ONCE, MAX_ALERTMANAGERS = 10.0, 32, 8
 """Maximum seconds for one request, number of agents that are queried at the same time, and number of Alertmanagers."""

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from gpumon.model.frame import Frame
 from gpumon.model.instant import Instant
+from gpumon.model.printable import printable
 from gpumon.model.reading import AGENT, agent, identity, rows
 
 IDLE_LEVELS = ("no_process", "no_kernel", "cold")
@@ -27,7 +28,7 @@ PodResources, and the cgroups of the processes on the GPU.
 
 def clipped(name: str) -> str | None:
     """Return a name that a stranger chose with at most MAX_NAME printable characters; None if it is empty."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in name[:MAX_NAME]) or None
+    return printable(name[:MAX_NAME]) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

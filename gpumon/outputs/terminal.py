@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpumon.health.alert_texts import RUNBOOKS
+from gpumon.model.printable import printable
 from gpumon.outputs import node_text
 from gpumon.outputs.formatting import (
     ABSENT,
@@ -152,11 +153,6 @@ def _problem(problem: Document, now: str, width: int, *, color: bool, complete: 
     text = f"{title}. {printable(problem['action'])}"
     lines = _wrap(text, width, indent="") if complete else [cut(text, width)]
     return [paint(line, SEVERITY_COLORS[problem["severity"]], color=color) for line in lines]
-
-
-def printable(text: str) -> str:
-    """Replace control and escape characters, so that text from a driver or a peer cannot control the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _heading(document: Document, *, color: bool) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpumon.cli.hang.evidence import MAX_RANKS, CodeLine, GroupStatus, ReadError, RecordedOperation, Recording
+from gpumon.model.printable import printable
 
 MAX_BYTES = 64 << 20
 MAX_MEMORY = 1 << 30
@@ -28,7 +29,7 @@ _MALFORMED = (pickle.UnpicklingError, ValueError, TypeError, LookupError, EOFErr
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise ReadError(f"it contains the class {printable(f'{module}.{name}')}, which no dump contains")
+        raise ReadError(f"it contains the class {safe_text(f'{module}.{name}')}, which no dump contains")
 
 
 def load(content: bytes) -> Any:
@@ -59,12 +60,12 @@ def _limited_memory() -> Iterator[None]:
 def recording(document: Any) -> Recording:
     """Return the content of a dump. Raise ReadError if its version or a type is not that of a dump."""
     try:
-        version = printable(document["version"])
+        version = safe_text(document["version"])
         if not VERSIONS.fullmatch(version):
             raise ReadError(f"its version is {version}: only 2.4 to 2.10 can be read")
         entries = list(document.get("entries") or ())[-MAX_OPERATIONS:]
         operations = tuple(_operation(entry) for entry in entries)
-        nccl = printable(document.get("comm_lib_version", document.get("nccl_version", "")))
+        nccl = safe_text(document.get("comm_lib_version", document.get("nccl_version", "")))
         return Recording(version, tuple(_groups(document, entries, operations)), operations, nccl)
     except _MALFORMED as error:
         raise ReadError("it is no dump of the flight recorder") from error
@@ -75,10 +76,10 @@ def _names_by_id(document: Any, entries: Sequence[Any]) -> dict[str, str]:
 
     Entries have both. Groups without an entry are matched by their order of creation, if that agrees with all entries.
     """
-    by_entry = {printable(entry["pg_id"]): printable(entry["process_group"][0]) for entry in entries}
-    ids = sorted(map(printable, document.get("pg_status") or ()), key=lambda text: (len(text), text))
+    by_entry = {safe_text(entry["pg_id"]): safe_text(entry["process_group"][0]) for entry in entries}
+    ids = sorted(map(safe_text, document.get("pg_status") or ()), key=lambda text: (len(text), text))
     names = sorted(
-        (printable(row["name"]) for row in document["pg_config"].values()), key=lambda text: (len(text), text)
+        (safe_text(row["name"]) for row in document["pg_config"].values()), key=lambda text: (len(text), text)
     )
     by_order = dict(zip(ids, names, strict=False)) if len(ids) == len(names) and all(map(str.isdecimal, names)) else {}
     return by_order if all(by_order.get(each) == name for each, name in by_entry.items()) else by_entry
@@ -91,10 +92,10 @@ def _groups(document: Any, entries: Sequence[Any], operations: Sequence[Recorded
     """
     names = _names_by_id(document, entries)
     counts = {
-        names[str(each)]: row for each, row in (document.get("pg_status") or {}).items() if printable(each) in names
+        names[str(each)]: row for each, row in (document.get("pg_status") or {}).items() if safe_text(each) in names
     }
-    descriptions = {printable(entry["process_group"][0]): entry["process_group"][1] for entry in entries}
-    rows = {printable(row["name"]): row for row in list(document["pg_config"].values())[:MAX_GROUPS]}
+    descriptions = {safe_text(entry["process_group"][0]): entry["process_group"][1] for entry in entries}
+    rows = {safe_text(row["name"]): row for row in list(document["pg_config"].values())[:MAX_GROUPS]}
     if list(rows) == [""]:
         own = {"desc": "", "ranks": rows[""]["ranks"] if len(counts) == 1 else ""}
         rows = {name: own | {"desc": descriptions.get(name, "")} for name in names.values()}
@@ -115,7 +116,7 @@ def _status(name: str, row: Any, counts: Mapping[str, Any], own: Sequence[Record
         completed = min((each.sequence - 1 for each in collectives if not each.completed), default=enqueued)
     unrecorded = counted > (enqueued or 0) and len(collectives) == len(own)
     ranks = tuple(map(int, re.findall(r"\d{1,9}", row.get("ranks", "")[: MAX_RANKS * 8])))
-    return GroupStatus(name, printable(row.get("desc", "")), ranks, enqueued, completed, unrecorded)
+    return GroupStatus(name, safe_text(row.get("desc", "")), ranks, enqueued, completed, unrecorded)
 
 
 def _sequence(value: object) -> int | None:
@@ -125,16 +126,16 @@ def _sequence(value: object) -> int | None:
 
 def _operation(entry: Any) -> RecordedOperation:
     p2p = bool(entry.get("is_p2p", False))
-    shapes = ["x".join(map(printable, shape[:MAX_SHAPES])) for shape in (entry.get("input_sizes") or ())[:MAX_SHAPES]]
-    types = [printable(each) for each in (entry.get("input_dtypes") or ())[:MAX_SHAPES]]
+    shapes = ["x".join(map(safe_text, shape[:MAX_SHAPES])) for shape in (entry.get("input_sizes") or ())[:MAX_SHAPES]]
+    types = [safe_text(each) for each in (entry.get("input_dtypes") or ())[:MAX_SHAPES]]
     types += [""] * (len(shapes) - len(types))
     return RecordedOperation(
-        group=printable(entry["process_group"][0]),
+        group=safe_text(entry["process_group"][0]),
         sequence=int(entry["p2p_seq_id" if p2p else "collective_seq_id"]),
-        name=printable(entry.get("profiling_name", "")),
+        name=safe_text(entry.get("profiling_name", "")),
         completed=entry.get("state") == "completed" or bool(entry.get("retired", False)),
         p2p=p2p,
-        sizes=printable(", ".join(f"{shape} {kind}".strip() for shape, kind in zip(shapes, types, strict=False))),
+        sizes=safe_text(", ".join(f"{shape} {kind}".strip() for shape, kind in zip(shapes, types, strict=False))),
         enqueued_at=int(entry["time_created_ns"]) / 1e9 if "time_created_ns" in entry else None,
         stack=tuple(code_line(frame) for frame in (entry.get("frames") or ())[:MAX_FRAMES]),
     )
@@ -142,11 +143,11 @@ def _operation(entry: Any) -> RecordedOperation:
 
 def code_line(frame: Any) -> CodeLine:
     """Return a frame of a dump, or of py-spy, which has the same names."""
-    return CodeLine(printable(frame["filename"]), int(frame["line"]), printable(frame["name"]))
+    return CodeLine(safe_text(frame["filename"]), int(frame["line"]), safe_text(frame["name"]))
 
 
-def printable(value: object) -> str:
+def safe_text(value: object) -> str:
     """Return a value of the job as text that is safe to print: bounded, and without control characters."""
     if not isinstance(value, (str, int)):  # the text of nested lists could fill the memory
         raise TypeError("a value has an unexpected type")
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(value)[:MAX_TEXT])
+    return printable(str(value)[:MAX_TEXT])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from gpumon.cli.hang.dump import MAX_BYTES, load, printable, recording
+from gpumon.cli.hang.dump import MAX_BYTES, load, recording, safe_text
 from gpumon.cli.hang.evidence import Evidence, RankEvidence, ReadError, Unread
 
 MAX_FILES = 8192
@@ -26,7 +26,7 @@ def read_folder(folder: Path) -> Evidence:
             if path.is_file():  # not a pipe or a device
                 parts += _read(path, folder)
         except (ReadError, OSError) as error:
-            name = printable(str(path.relative_to(folder)))
+            name = safe_text(str(path.relative_to(folder)))
             parts.append(Evidence("", unread=(Unread(name, getattr(error, "strerror", None) or str(error)),)))
     ranks: dict[int, RankEvidence] = {}
     unread = [each for part in parts for each in part.unread]
@@ -42,7 +42,7 @@ def read_folder(folder: Path) -> Evidence:
     sizes = [part.size for part in parts if part.size is not None]
     ending = any(part.ending for part in parts)
     rows = tuple(ranks[rank] for rank in sorted(ranks))
-    return Evidence(printable(str(folder)), rows, tuple(unread), max(sizes, default=None), ending=ending)
+    return Evidence(safe_text(str(folder)), rows, tuple(unread), max(sizes, default=None), ending=ending)
 
 
 def _read(path: Path, folder: Path) -> list[Evidence]:
@@ -56,4 +56,4 @@ def _read(path: Path, folder: Path) -> list[Evidence]:
     if (match := _RANK.search(path.name)) is None:
         raise ReadError("its name does not end with the number of a rank")
     host = path.relative_to(folder).parts[0] if path.parent != folder else ""
-    return [Evidence("", (RankEvidence(int(match[1]), printable(host), recording=recording(document)),))]
+    return [Evidence("", (RankEvidence(int(match[1]), safe_text(host), recording=recording(document)),))]

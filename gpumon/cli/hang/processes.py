@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpumon.cli.hang.dump import printable
+from gpumon.cli.hang.dump import safe_text
 from gpumon.cli.hang.evidence import NO_PROCESS, RankEvidence, Unread
 from gpumon.cli.hang.worker_server import thread_names
 
@@ -88,9 +88,9 @@ def _rank(pid: int) -> LocalRank | None:
         size=size,
         local_rank=local_rank,
         local_size=size if local_size is None and environ.get("MASTER_ADDR") in LOOPBACK else local_size,
-        job=printable(f"Slurm job {slurm_job}, {address}" if slurm_job else f"job of user {user}, {address}"),
+        job=safe_text(f"Slurm job {slurm_job}, {address}" if slurm_job else f"job of user {user}, {address}"),
         cgroups=(process / "cgroup").read_text(errors="replace"),
-        gpu=printable(devices[index]) if index is not None and index < len(devices) else None,
+        gpu=safe_text(devices[index]) if index is not None and index < len(devices) else None,
     )
 
 
@@ -145,7 +145,7 @@ def process_evidence(rank: LocalRank) -> RankEvidence:
         stat = read_stat(rank.pid)
         if stat[19] == rank.started:
             state = stat[0]
-            wchan = printable((PROC / str(rank.pid) / "wchan").read_text().strip("0"))
+            wchan = safe_text((PROC / str(rank.pid) / "wchan").read_text().strip("0"))
     return RankEvidence(rank.rank, socket.gethostname(), rank.pid, state, wchan, rank.gpu)
 
 

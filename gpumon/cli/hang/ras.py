@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from gpumon.cli.hang.dump import printable
+from gpumon.cli.hang.dump import safe_text
 from gpumon.cli.hang.worker_server import read_to_end
 
 ADDRESS = "localhost:28028"
@@ -42,7 +42,7 @@ def query(address: str) -> tuple[str, ...]:
     except OSError as error:
         return (f"no answer from {address}: {error}",)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return (f"the answer from {address} is not valid: {printable(str(error))}",)
+        return (f"the answer from {address} is not valid: {safe_text(str(error))}",)
 
 
 def parse(answer: str) -> Iterator[str]:
@@ -51,11 +51,11 @@ def parse(answer: str) -> Iterator[str]:
     if start < 0:
         version = re.search(r"NCCL version (\d+(?:\.\d+)*)", answer)
         yield from _version(version[1] if version else "")
-        yield from (printable(line.strip()) for line in _MISSING.findall(answer))
+        yield from (safe_text(line.strip()) for line in _MISSING.findall(answer))
         return
     document = json.loads(_REPAIR.sub(r"\1,\2", answer[start:]))
-    yield from _version(printable(document.get("nccl_version", "")))
-    seen = {(printable(each["hash"]), str(each.get("secondary_hash"))): each for each in document["communicators"]}
+    yield from _version(safe_text(document.get("nccl_version", "")))
+    seen = {(safe_text(each["hash"]), str(each.get("secondary_hash"))): each for each in document["communicators"]}
     for each in seen.values():
         yield from _communicator(each)
 
@@ -69,11 +69,11 @@ def _version(text: str) -> Iterator[str]:
 
 
 def _communicator(each: Any) -> Iterator[str]:
-    name = f"communicator {printable(str(each['hash']))} of {int(each['size'])} ranks"
+    name = f"communicator {safe_text(str(each['hash']))} of {int(each['size'])} ranks"
     missing = each.get("missing_ranks") or ()
     for rank in missing:
         dead = rank.get("status", {}).get("considered_dead")
-        place = f"process {int(rank['pid'])} on {printable(str(rank['host']))}"
+        place = f"process {int(rank['pid'])} on {safe_text(str(rank['host']))}"
         yield f"{name}: rank {int(rank['rank'])} ({place}) {'is considered dead' if dead else 'does not respond'}"
     counts = {json.dumps(rank.get("collective_counts"), sort_keys=True) for rank in each.get("ranks") or ()}
     if not missing:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpumon.cli.hang.dump import MAX_FRAMES, code_line, printable
+from gpumon.cli.hang.dump import MAX_FRAMES, code_line, safe_text
 from gpumon.cli.hang.evidence import CodeLine, ReadError
 
 TIMEOUT_SECONDS = 10.0
@@ -26,9 +26,9 @@ def read_stack(py_spy: str, pid: int, *, stopped: bool) -> tuple[CodeLine, ...]:
     try:
         ended = subprocess.run(command, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
         if ended.returncode:
-            raise ReadError(f"py-spy: {printable(ended.stderr.decode(errors='replace').strip().partition(chr(10))[0])}")
+            raise ReadError(f"py-spy: {safe_text(ended.stderr.decode(errors='replace').strip().partition(chr(10))[0])}")
         threads = json.loads(ended.stdout)
         main = next((thread for thread in threads if thread["thread_name"] == "MainThread"), threads[-1])
         return tuple(code_line(frame) for frame in main["frames"][:MAX_FRAMES])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
-        raise ReadError(f"py-spy: {printable(str(error))}") from error
+        raise ReadError(f"py-spy: {safe_text(str(error))}") from error

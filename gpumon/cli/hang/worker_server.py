@@ -13,7 +13,7 @@ import socket
 import time
 from pathlib import Path
 
-from gpumon.cli.hang.dump import MAX_BYTES, printable
+from gpumon.cli.hang.dump import MAX_BYTES, safe_text
 from gpumon.cli.hang.evidence import CodeLine, ReadError
 
 THREAD = "pt_workerserver"
@@ -74,7 +74,7 @@ def ask(path: Path, method: str, handler: str, timeout: float = TIMEOUT_SECONDS)
         raise ReadError(f"worker server: {error.strerror or error}") from error
     length = re.search(rb"\r\ncontent-length: *(\d{1,9})\r\n", head.lower() + b"\r\n")
     if not re.match(rb"HTTP/1\.\d 200 ", head) or (length and int(length[1]) != len(body)):
-        raise ReadError(f"worker server: no complete response ({printable(head[:80].decode(errors='replace'))})")
+        raise ReadError(f"worker server: no complete response ({safe_text(head[:80].decode(errors='replace'))})")
     return body
 
 
@@ -93,4 +93,4 @@ def read_to_end(connection: socket.socket, timeout: float) -> bytes:
 def main_stack(traceback: str) -> tuple[CodeLine, ...]:
     """Return the stack of the main thread, which a traceback of all threads lists last, innermost line first."""
     last = traceback.rpartition("hread 0x")[2]
-    return tuple(CodeLine(printable(file), int(line), printable(name)) for file, line, name in _FRAME.findall(last))
+    return tuple(CodeLine(safe_text(file), int(line), safe_text(name)) for file, line, name in _FRAME.findall(last))

@@ -19,7 +19,7 @@ from gpumon.config.component_settings import profile_name, sampler_orders
 from gpumon.config.model import Configuration
 from gpumon.config.settings_table import CONFIG_FILE
 from gpumon.model.orders import SimulationError
-from gpumon.outputs.terminal import printable
+from gpumon.model.printable import printable
 from gpumon_sim.capture import DAMAGED, Header, read, write
 from gpumon_sim.recording.builder import Builder
 from gpumon_sim.recording.mask import Mask
