@@ -9,7 +9,7 @@ from pathlib import Path
 
 FILE = Path(__file__).with_suffix(".tsv")
 OWNERS = ("hpc_job", "pod", "namespace", "container", "exported_pod", "exported_namespace", "exported_container")
-"""Labels of the job or pod that holds a GPU. gpumon does not export them."""
+"""Labels of the job or pod that holds a GPU. gpumon exports them only if configured."""
 _SELECTOR = re.compile(r"(?<![\w.])([a-zA-Z_:][\w:]*)\s*(\{[^}]*\})?(?!\s*\(|\w|:)")
 _MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 _NO_METRIC = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)|\[[^\]]*\]|\boffset\s+\w+")
