@@ -44,7 +44,7 @@ def _blind(answers: str) -> str:
 
 _NIGHT = 'page="night"'
 _ACTIVE = f"last_over_time({alerts(FIRING, _NIGHT)}[1d])"
-_FAULT = f"alertname, {EACH_GPU}, device, port"
+_FAULT = f"alertname, {EACH_GPU}, device, port, job_id"
 _PAGERS = '{integration=~"pagerduty|opsgenie|victorops|pushover|sns|telegram"}'
 """Integrations that page a person; mail and chat are tickets, and a webhook is often a dead man's switch."""
 

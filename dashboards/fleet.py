@@ -51,7 +51,7 @@ _HEALTHY = f"({series('gpumon_gpu_health')} != 1 < 3)"
 _HEALTH = biggest(EACH_NODE, series("gpumon_node_health"))
 _STATE = f"{_HEALTH} or {biggest(EACH_NODE, f'{TARGETS} == 0')} {NO_ANSWER}"
 """The worst verdict of each node, or NO_ANSWER."""
-_VERDICT = f"{EACH_GPU}, check, device, port"
+_VERDICT = f"{EACH_GPU}, check, device, port, job_id"
 _REASON = (
     f"{biggest(f'{_VERDICT}, code, action, reason', series('gpumon_health_check_info'))} "
     f"* on ({_VERDICT}) group_left () {biggest(_VERDICT, series('gpumon_health_check'))}"
@@ -80,7 +80,7 @@ def _of_worn_boards(expression: str) -> str:
     return f"({expression} and on ({EACH_GPU}) {worn}) * on ({EACH_GPU}) group_left (serial) {_SERIAL}"
 
 
-_ALERT = f"alertname, severity, device, port, {EACH_GPU}"
+_ALERT = f"alertname, severity, device, port, job_id, {EACH_GPU}"
 _ACTIVE_SINCE = alerts(metric="ALERTS_FOR_STATE")
 _BUSY = f"rate({series('gpumon_gpu_busy_seconds_total')}[1h]) / rate({series('gpumon_gpu_observed_seconds_total')}[1h])"
 _MEASURED = series("gpumon_gpu_busy_seconds_total")
@@ -216,6 +216,7 @@ DASHBOARD = Dashboard(
                         Column("instance", NODE),
                         Column("gpu", GPU),
                         Column("device", "port of"),
+                        Column("job_id", "job"),
                         Column("reason", "reason"),
                         Column("action", "action"),
                         Column("check", "check"),

@@ -133,7 +133,8 @@ DASHBOARD = Dashboard(
                     [
                         stated(
                             biggest(
-                                f"{EACH_GPU}, device, port, check, reason, action", series("gpumon_health_check_info")
+                                f"{EACH_GPU}, device, port, job_id, check, reason, action",
+                                series("gpumon_health_check_info"),
                             ),
                             "reason",
                             "nothing is wrong",
@@ -143,6 +144,7 @@ DASHBOARD = Dashboard(
                     [
                         Column("gpu", GPU),
                         Column("device", "port of"),
+                        Column("job_id", "job"),
                         Column("check", "check"),
                         Column("reason", "reason"),
                         Column("action", "action"),

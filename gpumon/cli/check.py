@@ -14,7 +14,7 @@ from gpumon.cli import job_gpus
 from gpumon.cli.command_parser import CommandParser, duration
 from gpumon.cli.health_file import LEVELS, MAX_AGE_SECONDS, CheckError, Document, GpuHealth, NodeHealth, read_health
 from gpumon.config import default_paths
-from gpumon.health.verdict import FAIL, HISTORY_UNREAD, OK, UNKNOWN, WARN, Action, Clearance, Level
+from gpumon.health.verdict import FAIL, HISTORY_UNREAD, JOB, OK, UNKNOWN, WARN, Action, Clearance, Level
 
 HEALTH_FILE, STORE = "--health.file", "--store.path"
 VARIABLES = {HEALTH_FILE: "GPUMON_HEALTH__FILE", STORE: "GPUMON_STORE__PATH"}
@@ -221,7 +221,7 @@ def _of_job(verdicts: Iterable[Document], job: Collection[str]) -> Iterator[Docu
     """Yield the verdicts on the node, on ports and on a job's GPUs, also those that one on another GPU inhibits."""
     for verdict in verdicts:
         device = verdict["device"]
-        if device is None or PORT in device or device in job:
+        if device is None or device in job or (PORT in device and not device.startswith(JOB)):
             yield verdict
         else:
             yield from (inhibited for inhibited in verdict["consequences"] if inhibited["device"] in job)

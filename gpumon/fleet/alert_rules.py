@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -41,7 +42,7 @@ from gpumon.health.alert_texts import (
     runbook_url,
 )
 from gpumon.health.check_row import split_action
-from gpumon.health.verdict import UNKNOWN
+from gpumon.health.verdict import UNKNOWN, WARN
 from gpumon.model.durations import as_duration
 
 STALE_SECONDS = 120.0
@@ -54,7 +55,7 @@ class AlertRule(AlertText):
     expr: str
     """PromQL of the condition, without the clause that mutes it in maintenance."""
     instances: str = ""
-    """PromQL for the instances that end the description, with %q for the cluster and for the outage's `since`."""
+    """PromQL for the instances that end the description, with %q for the values of labels of the alert."""
     of_fleet: bool = False
     """Whether the alert is about the fleet. Such an alert has no label `instance`, and only its `expr` can mute it."""
 
@@ -73,6 +74,11 @@ class _Condition(NamedTuple):
     of_fleet: bool = False
 
 
+_JOB_ON_NODE = NODE.replace(")", ", job_id)")
+_STALLED = f'{LAST_VERDICT}{{check="job_stalled"}} == {WARN:d}'
+JOB_MOVED = "gpumon_job_last_moving_timestamp_seconds"
+_DEVICE_LABELS = {"gpu": ("uuid",), "port": ("device", "port"), "job": ("job_id",), "node": ()}
+
 _CONDITIONS: Mapping[str, _Condition] = {
     "GpumonDown": _Condition(SINGLE_DOWN),
     "GpumonManyDown": _Condition(
@@ -87,6 +93,12 @@ _CONDITIONS: Mapping[str, _Condition] = {
     "GpumonFleetIdle": _Condition(f"{UTILIZATION} < {SCALE_IN:g}", of_fleet=True),
     WATCHDOG: _Condition("vector(1)", of_fleet=True),
     # If the agent is down, the operator gets GpumonDown or GpumonManyDown instead.
+    # One alert for a job on many nodes. The node whose GPUs stopped first is the first suspect.
+    "JobStalled": _Condition(
+        f"count by (job, cluster, job_id) ({_STALLED} {UNLESS_MUTED})",
+        f"sort({JOB_MOVED}{{cluster=%q,job_id=%q}} and on {_JOB_ON_NODE} {_STALLED})",
+        of_fleet=True,
+    ),
     CHECK_UNKNOWN.name: _Condition(
         f"{LAST_VERDICT} == {UNKNOWN:d} and on {NODE} {LAST_SEEN} > time() - {DOWN_SECONDS:g}"
     ),
@@ -171,25 +183,27 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
     summary, description, action = _prometheus(rule.summary), _prometheus(rule.description), first
     if info:
         code = f'{info}{{{{ with . | first | label "code" }}}} {{{{ . }}}}.{{{{ end }}}}{{{{ end }}}}'
-        summary = f"{summary}{code}"
+        summary = summary if rule.of_fleet else f"{summary}{code}"
         description = f'{info}{{{{ . | first | label "reason" }}}}{{{{ else }}}}{description}{{{{ end }}}}'
         own, advice = split_action(first)
         text = '{{ with . | first | label "action_text" }}{{ . }} {{ end }}'
         default = f"{{{{ else }}}}{own}" if own else ""
         action = f"{info}{text}{default}{{{{ end }}}}{advice}"
     if rule.instances:
-        values = "$labels.cluster $labels.since" if "since=" in rule.instances else "$labels.cluster"
-        named = f"printf `{rule.instances}` {values} | query | sortByLabel `instance`"
+        values = " ".join(f"$labels.{name}" for name in _FILLED.findall(rule.instances))
+        order = "" if rule.instances.startswith("sort(") else " | sortByLabel `instance`"
+        named = f"printf `{rule.instances}` {values} | query{order}"
         names = f"{{{{ if lt $i {MAX_INSTANCES} }}}} {{{{ .Labels.instance }}}}"
         more = f"{{{{ else if eq $i {MAX_INSTANCES} }}}} and more{{{{ end }}}}"
         description += f"{{{{ range $i, $agent := {named} }}}}{names}{more}{{{{ end }}}}"
         if rule.of_fleet:  # one instance, which is right after the alert is resolved too
             example = f"{{{{ with {named} }}}}{{{{ . | first | label `instance` }}}}{{{{ end }}}}"
-            summary = f"{summary.rstrip('.')}, such as {example}."
+            first = "first on" if order == "" else "such as"
+            summary = f"{summary.rstrip('.')}, {first} {example}."
     yield "summary", host + summary
     yield "description", description
     yield "action", action
-    if rule.check is not None and rule.check.gpu is not None:
+    if rule.check is not None and rule.check.kind == "gpu":
         board = '{{ with printf "last_over_time(gpumon_gpu_info{uuid=%q}[1d])" $labels.uuid | query }}'
         yield "serial", f'{board}{{{{ . | first | label "serial" }}}}{{{{ end }}}}'
     path = f"{RUNBOOKS}/{rule.section}"
@@ -204,12 +218,15 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         yield "runbook_url", f"http://{{{{ $labels.instance }}}}{path}"
 
 
+_FILLED = re.compile(r"(\w+)=%q")
+"""Matches a label in a query whose value an alert fills in."""
+
+
 def _info_query(rule: AlertRule) -> str:
     """Return the start of a template that reads the info series of the rule's verdict; "" for a rule without check."""
     if rule.check is None:
         return ""
-    device = ("uuid",) if rule.check.gpu is not None else ("device", "port") if rule.check.port is not None else ()
-    labels = ("instance", "job", "cluster", *device)
+    labels = ("job", "cluster", *(() if rule.of_fleet else ("instance",)), *_DEVICE_LABELS[rule.check.kind])
     matchers = ",".join((f'check="{rule.check.name}"', *(f"{label}=%q" for label in labels)))
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `topk(1, {LAST_INFO}{{{matchers}}})` {values} | query }}}}"

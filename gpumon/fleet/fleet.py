@@ -26,7 +26,7 @@ from gpumon.cli.live_view import add_watch_flag, in_color, watch
 from gpumon.cli.readiness.host_facts import count, run_bounded
 from gpumon.fleet.recording_rules import LAST_INFO, LAST_SEEN, LAST_VERDICT, VERDICT
 from gpumon.fleet.sd import ADDRESS, ALL, read_hosts, with_port
-from gpumon.health.verdict import Level
+from gpumon.health.verdict import Level, device_of
 from gpumon.model.durations import from_rfc3339
 from gpumon.model.printable import printable
 from gpumon.outputs.formatting import ABSENT, columns, duration
@@ -40,13 +40,13 @@ WORDS = tuple(level.word for level in Level if level is not Level.OK)
 """The levels that a problem has."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Exceptions that an invalid address, or a response of another program, raises."""
-KEY = ("instance", "check", "uuid", "device", "port")  # labels that identify a verdict, and its alert
+KEY = ("instance", "check", "uuid", "device", "port", "job_id")  # labels that identify a verdict, and its alert
 Key = tuple[str, ...]
 _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
 
 
 class FleetProblem(NamedTuple):
-    """A problem of a node: a verdict on the node or on `device` (a GPU or a port), or an agent that does not answer.
+    """A problem of a node: a verdict on it or on `device` (a GPU, a port or a job), or an agent that does not answer.
 
     `since`: Unix time. `owner`: who silenced or maintains it, and why; empty if there is none, None if that is unknown.
     """
@@ -122,8 +122,8 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
     since = {_key(labels): _time(value) for labels, value in ask(f"min by ({', '.join(KEY)}) (ALERTS_FOR_STATE)")}
     owners = _silences(client, prefix)
     for labels, level in ask(f"{LAST_VERDICT} > 0 or {VERDICT}"):
-        key, gpu, port = _key(labels), labels.get("gpu"), labels.get("port")
-        device = f"GPU {gpu}" if gpu else f"{labels.get('device', '')}/{port}" if port else ""
+        key, gpu = _key(labels), labels.get("gpu")
+        device = f"GPU {gpu}" if gpu else device_of(labels)
         reason, action = (texts.get(key, {}).get(name, "") for name in ("reason", "action"))
         owner = None if owners is None else owners.get(key, "")
         word = next((each.word for each in Level if each == level), Level.UNKNOWN.word)  # also for NaN

@@ -9,7 +9,7 @@ from gpumon.health.alert_texts import PAGING, AlertText, fill, text_of
 from gpumon.health.check_row import split_action
 from gpumon.health.node_health import Health
 from gpumon.health.remediation import action_sentence
-from gpumon.health.verdict import UNKNOWN, Key, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import UNKNOWN, Key, Verdict, VerdictChange, VerdictTransition, device_of, labels_of_device
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.reading import Labels
 
@@ -30,7 +30,9 @@ class Alert:
     """Value of the label `class`, by which a receiver is chosen."""
     state: str
     labels: Labels
-    """Sorted pairs of label and value: `check`; for a GPU also `gpu` and `uuid`, for a port `device` and `port`."""
+    """Sorted pairs of label and value: `check`; for a GPU also `gpu` and `uuid`, for a port `device` and `port`, for
+    a job `job_id`.
+    """
     summary: str
     description: str
     action: str
@@ -53,8 +55,7 @@ class Alert:
     def key(self) -> Key:
         """Return the key (check, device) of the verdict that caused this alert."""
         labels = dict(self.labels)
-        port = "/".join(labels[name] for name in ("device", "port") if name in labels)
-        return labels["check"], labels.get("uuid", port)
+        return labels["check"], device_of(labels)
 
 
 def alerts_of(health: Health, gpus: Iterable[GpuState], *, boot_id: str, in_maintenance: bool) -> tuple[Alert, ...]:
@@ -62,9 +63,8 @@ def alerts_of(health: Health, gpus: Iterable[GpuState], *, boot_id: str, in_main
 
     In maintenance, alerts of severity critical or warning are not active.
     """
-    names = ((state.index, name) for state in gpus for name in (state.uuid, state.pci_name))
-    labels = {name: (("gpu", str(index)), ("uuid", name)) for index, name in names}
-    alerts = (*_of_verdicts(health, labels, boot_id), *_of_pending(health, labels))
+    indexes = {name: state.index for state in gpus for name in (state.uuid, state.pci_name)}
+    alerts = (*_of_verdicts(health, indexes, boot_id), *_of_pending(health, indexes))
     muted = PAGING if in_maintenance else ()
     active = {each.identity: each for each in alerts if each.state != RESOLVED and each.severity not in muted}
     resolved = {each.identity: each for each in alerts if each.state == RESOLVED and each.identity not in active}
@@ -93,7 +93,7 @@ def _stays(health: Health) -> Iterator[tuple[Verdict, float, VerdictTransition |
         yield verdict, since, None
 
 
-def _of_verdicts(health: Health, gpus: Mapping[str, Labels], boot_id: str) -> Iterator[Alert]:
+def _of_verdicts(health: Health, gpus: Mapping[str, int], boot_id: str) -> Iterator[Alert]:
     """Yield the alerts of the verdicts that are open, and of those that ended in the last RESOLVED_SECONDS."""
     for verdict, since, end in _stays(health):
         rule = text_of(verdict.check, verdict.level)
@@ -125,7 +125,7 @@ def _is_shown(end: VerdictTransition, rule: AlertText, health: Health, boot_id: 
     return health.evaluated.at - end.time.at <= RESOLVED_SECONDS
 
 
-def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
+def _of_pending(health: Health, gpus: Mapping[str, int]) -> Iterator[Alert]:
     """Yield a pending alert for each check and device with a warning or failure that has not lasted long enough yet."""
     for key, pending in health.pending.items():
         for level in sorted(pending.lasted, reverse=True):
@@ -136,11 +136,9 @@ def _of_pending(health: Health, gpus: Mapping[str, Labels]) -> Iterator[Alert]:
                 break
 
 
-def _alert(rule: AlertText, key: Key, gpus: Mapping[str, Labels]) -> Alert:
+def _alert(rule: AlertText, key: Key, gpus: Mapping[str, int]) -> Alert:
     check, device = key
-    name, _, port = device.partition("/")
-    of_device = gpus.get(device, (("device", name), ("port", port)) if port else (("uuid", name),))
-    labels = tuple(sorted((("check", check), *(pair for pair in of_device if pair[1]))))
+    labels = tuple(sorted((("check", check), *labels_of_device(device, gpus))))
     return Alert(
         rule=rule.name,
         severity=rule.severity,

@@ -203,6 +203,8 @@ CHECK_UNKNOWN = AlertText(
 """,
 )
 
+_DEVICES = {"gpu": "GPU {gpu}: ", "port": "{device}/{port}: ", "job": "Job {job_id}: ", "node": ""}
+"""Begin of the summary of an alert, by the kind of its check."""
 _VERBS = {"critical": "has failed", "warning": "has returned a warning", "info": "has returned a warning"}
 
 
@@ -230,7 +232,7 @@ def _by_key() -> Mapping[tuple[str, Level], AlertText]:
 def _of_check(check: Check, subject: Subject) -> Iterator[tuple[Level, AlertText]]:
     ranked = sorted(check.severities, reverse=True)
     fault = check.help.rstrip(".")
-    device = "GPU {gpu}: " if check.gpu is not None else "{device}/{port}: " if check.port is not None else ""
+    device = _DEVICES[check.kind]
     for name, (level, severity) in zip(alert_names(check), ranked, strict=True):
         yield (
             level,

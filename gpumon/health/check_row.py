@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from gpumon.health.facts import Facts, GpuCase, PortCase
+from gpumon.health.facts import Facts, GpuCase, JobCase, PortCase
 from gpumon.health.policy import Limit
 from gpumon.health.sample_windows import SampleWindow
 from gpumon.health.verdict import (
@@ -43,8 +43,10 @@ class Paging(StrEnum):
     """Never: only dashboards and the API show the alert."""
 
 
-Where = Literal["same", "node", "peer", "any"]
-"""Device whose verdict inhibits. peer: a GPU at the other end of an NVLink of the inhibited GPU."""
+Where = Literal["same", "node", "peer", "any", "held", "holder"]
+"""Device whose verdict inhibits. peer: a GPU at the other end of an NVLink of the inhibited GPU. held: a GPU that the
+inhibited job holds. holder: the job that holds the inhibited GPU.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ def same(*checks: str) -> dict[str, Where]:
 def any_device(*checks: str) -> dict[str, Where]:
     """Return a value for `Check.inhibited_by`: verdicts of these checks inhibit a verdict on any device."""
     return dict.fromkeys(checks, "any")
+
+
+def held(*checks: str) -> dict[str, Where]:
+    """Return a value for `Check.inhibited_by`: verdicts of these checks on its GPUs inhibit one on a job."""
+    return dict.fromkeys(checks, "held")
 
 
 def covers(verdict: Verdict, cause: Verdict) -> bool:
@@ -134,7 +141,7 @@ def alert_name(check: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One health check: a row of the table. Exactly one of `gpu`, `port` and `node` is given."""
+    """One health check: a row of the table. Exactly one of `gpu`, `port`, `job` and `node` is given."""
 
     name: str
     """Value of the label `check`."""
@@ -148,6 +155,8 @@ class Check:
     """Function that evaluates one GPU. It returns None if the check cannot be evaluated: then the verdict stays."""
     port: Callable[[PortCase], Finding | None] | None = None
     """Function that evaluates one InfiniBand or RoCE port and returns the same as `gpu`."""
+    job: Callable[[JobCase], Finding | None] | None = None
+    """Function that evaluates one job with GPUs of this node and returns the same as `gpu`."""
     node: Callable[[Facts], Finding | None] | None = None
     """Function that evaluates the node or the agent and returns the same as `gpu`."""
     after: float = 0.0
@@ -176,6 +185,11 @@ class Check:
     """Whether clearing the check by name accepts the measured value as the new baseline."""
     pages: Paging = Paging.DAY
     """When a failure pages. A warning is a ticket; with NEVER it is not, and has severity info."""
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the devices that the check evaluates: gpu, port, job or node."""
+        return next(kind for kind in ("gpu", "port", "job", "node") if getattr(self, kind) is not None)
 
     @property
     def alert(self) -> str:
@@ -222,6 +236,8 @@ class Check:
             yield from ((case.device, partial(self.gpu, case)) for case in facts.gpu_cases)
         if self.port is not None:
             yield from ((case.device, partial(by_role, self.port, case)) for case in facts.port_cases)
+        if self.job is not None:
+            yield from ((case.device, partial(self.job, case)) for case in facts.job_cases)
         if self.node is not None:
             yield NODE, partial(self.node, facts)
 

@@ -17,6 +17,7 @@ from gpumon.health.facts import Facts, ThresholdOffError
 from gpumon.health.node_health import Health, Pending, node_score
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import (
+    JOB,
     NODE,
     OFF,
     OK,
@@ -251,7 +252,8 @@ def _without_evaluation(
     The time for which a device is absent is counted in `pending`. `waiting`: that of the previous evaluation.
     """
     names = {state.pci_name: state.uuid for state in facts.gpus}
-    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
+    cases = (*facts.port_cases, *facts.job_cases)
+    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in cases)}
     for key, verdict in verdicts.items():
         if verdict.check not in checks:
             yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.OFF)
@@ -261,12 +263,19 @@ def _without_evaluation(
             yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)
         elif verdict.device in names:
             yield from _move_to_uuid(verdict, names[verdict.device], verdicts, facts)
-        elif facts.ports_listed if "/" in verdict.device else facts.node.nvml_up:
+        elif _lists(verdict.device, facts):
             uptime = facts.now.uptime
             lasted = waiting[key].lasting_seconds(uptime).get(OK, 0.0) if key in waiting else 0.0
             pending[key] = Pending(verdict.level, {OK: lasted}, uptime, GONE_AFTER)
             if lasted >= GONE_AFTER:
                 yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.GONE)
+
+
+def _lists(device: str, facts: Facts) -> bool:
+    """Return whether the devices of this kind are listed now, so that one that is not among them is absent."""
+    if device.startswith(JOB):
+        return True
+    return facts.ports_listed if "/" in device else bool(facts.node.nvml_up)
 
 
 def _move_to_uuid(

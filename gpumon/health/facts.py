@@ -20,11 +20,12 @@ from gpumon.health.sample_windows import (
     by_device,
     with_labels,
 )
-from gpumon.health.verdict import NODE, Clearance, Key, Verdict, VerdictTransition
+from gpumon.health.verdict import JOB, NODE, Clearance, Key, Verdict, VerdictTransition
 from gpumon.model.error_event import XID, ErrorEvent
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Instant, Now
+from gpumon.model.job import Job
 from gpumon.model.node import Node
 from gpumon.model.records import AgentRun, PortRecord
 from gpumon.model.snapshot import PortReading, StuckProcess
@@ -57,6 +58,7 @@ class Facts:
     """Processes that hold a GPU and are blocked in the kernel; None if processes cannot be read."""
     holders: Mapping[str, str] = field(default_factory=dict)
     """Owners of a GPU, with the names that every reader may know, by uuid."""
+    jobs: tuple[Job, ...] = ()
     contained: bool | None = None
     """True if NVML lists only the processes of the agent's own container; None if unknown."""
     recalled: bool = True
@@ -115,6 +117,14 @@ class Facts:
     @property
     def port_cases(self) -> tuple[PortCase, ...]:
         return tuple(PortCase(port, self) for port in self.ports)
+
+    @property
+    def job_cases(self) -> tuple[JobCase, ...]:
+        return tuple(JobCase(job, self) for job in self.jobs)
+
+    def job_holds(self, job: str, uuid: str) -> bool:
+        """Return whether a job, as verdicts name it, holds a GPU."""
+        return any(job == JOB + each.id and any(gpu.uuid == uuid for gpu in each.gpus) for each in self.jobs)
 
     @property
     def instant(self) -> Instant:
@@ -227,7 +237,7 @@ class Facts:
 
 
 class _DeviceCase(ABC):
-    """One device that a check evaluates: base class of GpuCase and PortCase."""
+    """One device that a check evaluates: base class of GpuCase, PortCase and JobCase."""
 
     __slots__ = ()
     facts: Facts
@@ -235,7 +245,7 @@ class _DeviceCase(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """Return the device as verdicts name it: the uuid of a GPU, or `device/port` of a port."""
+        """Return the device as verdicts name it, see `Verdict.device`."""
 
     def series(self, window: SampleWindow, *, since: float | None = None) -> tuple[WindowSeries, ...]:
         """Return the series of this device in the window. `since`: as in Facts.series."""
@@ -298,3 +308,15 @@ class PortCase(_DeviceCase):
         """Return a sentence about the GPUs below the same PCIe switch, beginning with a space; "" if there are none."""
         gpus = [str(state.index) for state in self.facts.gpus if state.bus_id in self.port.placement.gpus]
         return f" It is on the PCIe switch of GPU {', '.join(gpus)}." if gpus else ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobCase(_DeviceCase):
+    """One job with GPUs of this node that a check evaluates, with the facts of the evaluation."""
+
+    job: Job
+    facts: Facts
+
+    @property
+    def device(self) -> str:
+        return JOB + self.job.id

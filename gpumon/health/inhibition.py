@@ -76,6 +76,10 @@ def _is_at(other: str, where: Where | None, device: str, facts: Facts) -> bool:
             return other == NODE
         case "peer":
             return other in _peers(device, facts)
+        case "held":
+            return facts.job_holds(device, other)
+        case "holder":
+            return facts.job_holds(other, device)
     return where == "any"
 
 

@@ -64,6 +64,7 @@ SUBJECTS = (
     Subject("All-reduce runs", "probe", "performance", probe_runs.CHECKS),
     Subject("All-reduce results", "probe", "performance", probe.CHECKS),
     Subject("All-reduce thresholds", "probe", "performance", probe_limits.CHECKS),
+    Subject("Jobs", "jobs", "job", jobs.STALL_CHECKS),
     Subject("GPU processes", "work", "job", work.CHECKS),
     Subject("Held GPUs", "jobs", "job", jobs.IDLE_CHECKS),
     Subject("Utilization", "utilization", "job", work.USE_CHECKS),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpumon.model.instant import Instant
+from gpumon.model.reading import Labels
 from gpumon.model.str_enum import StrEnum
 
 
@@ -87,12 +88,35 @@ REPAIRS = frozenset({Clearance.RESET, Clearance.REBOOT, Clearance.OPERATOR})
 
 NODE = ""
 """Value of `Verdict.device` for a verdict on the node or the agent."""
+JOB = "job/"
+"""Prefix of `Verdict.device` for a verdict on a job; the id of the job follows."""
 
 Key = tuple[str, str]
 """Name of the check, and `Verdict.device`. There is at most one open verdict for each key."""
 Evidence = Mapping[str, float | str]
 """Values that support a finding, by name. A name ends in the unit, as metric names do: `power_watts`."""
 NO_EVIDENCE: Evidence = {}
+
+
+def labels_of_device(device: str, indexes: Mapping[str, int]) -> Labels:
+    """Return the labels of a device: gpu and uuid; device and port; job_id; or none for the node.
+
+    `indexes`: index of each GPU, by its uuid and by the substitute for the uuid.
+    """
+    if device.startswith(JOB):
+        return (("job_id", device.removeprefix(JOB)),)
+    name, _, port = device.partition("/")
+    if port:
+        return ("device", name), ("port", port)
+    index = (("gpu", str(indexes[device])),) if device in indexes else ()
+    return (*index, ("uuid", device)) if device else ()
+
+
+def device_of(labels: Mapping[str, str]) -> str:
+    """Return the device with these labels, among others: the inverse of `labels_of_device`."""
+    if "job_id" in labels:
+        return JOB + labels["job_id"]
+    return labels.get("uuid") or "/".join(labels[name] for name in ("device", "port") if labels.get(name))
 
 
 class Finding(NamedTuple):
@@ -141,7 +165,7 @@ class Verdict(NamedTuple):
 
     check: str
     device: str
-    """uuid of a GPU, `device/port` of a port, or NODE."""
+    """uuid of a GPU, `device/port` of a port, JOB and the id of a job, or NODE."""
     level: Level
     reason: str
     action: Action

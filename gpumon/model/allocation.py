@@ -82,6 +82,10 @@ class HolderProcess:
     owner: Owner
     state: str
     """State letter of the process: R, S, D, T, Z, ..."""
+    cpu_seconds: float | None = None
+    """CPU time that it has used."""
+    io_bytes: float | None = None
+    """Bytes that its cgroup has read from and written to block devices; None without cgroup version 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,8 +139,9 @@ class HealthMetrics:
 
     health_check: dict[str, float] | None = agent(
         "Verdict that is not ok: 1 unknown, 2 warn, 3 fail.",
-        label=("check", "gpu", "uuid", "device", "port"),
-        note="Only verdicts that are not inhibited. For a GPU with gpu and uuid, for a port with device and port.",
+        label=("check", "gpu", "uuid", "device", "port", "job_id"),
+        note="Only verdicts that are not inhibited. For a GPU with gpu and uuid, for a port with device and port, for "
+        "a job with job_id.",
     )
     node_health: float | None = agent("Worst verdict of the node: 0 ok, 1 unknown, 2 warn, 3 fail.")
 
@@ -153,7 +154,7 @@ class VerdictInfo:
     """
 
     PREFIX: ClassVar[str] = "gpumon_health_check_"
-    LABELS: ClassVar[tuple[str, ...]] = ("check", "gpu", "uuid", "device", "port")
+    LABELS: ClassVar[tuple[str, ...]] = ("check", "gpu", "uuid", "device", "port", "job_id")
 
     action: str | None = identity("What to do: none, restart, reset, reboot, fix, inspect or replace.", AGENT)
     action_text: str | None = identity("The sentence that `gpumon status` shows for it; may be empty.", AGENT)

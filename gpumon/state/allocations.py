@@ -21,7 +21,8 @@ from gpumon.model.allocation import (
 )
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
-from gpumon.model.instant import Instant
+from gpumon.model.instant import Instant, Now
+from gpumon.model.job import JobProcess, Pace
 from gpumon.state.device_names import Place, resolve
 
 MAX_OWNERS = 4
@@ -60,6 +61,12 @@ class JobState:
     conflicts: Mapping[str, str] = field(default_factory=dict)
     """How the processes on a GPU contradict its allocations, by uuid."""
     uses: Mapping[str, AllocationUse] = field(default_factory=dict)
+    paces: Mapping[Key, Pace] = field(default_factory=dict)
+    """How the GPU of each allocation moves."""
+    paced: Now | None = None
+    """When that was last determined."""
+    processes: Mapping[str, JobProcess] = field(default_factory=dict)
+    """Processes on the GPUs by id, as decimal text."""
     marks: Mapping[str, _Mark] = field(default_factory=dict)
     unresolved: tuple[str, ...] = ()
     """Names of devices in claims that are no GPU of this node."""

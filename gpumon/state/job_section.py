@@ -11,8 +11,10 @@ from gpumon.health.policy import Policy
 from gpumon.model.allocation import AllocationInfo, OwnerReadings
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Instant
-from gpumon.model.reading import Labels, Table
+from gpumon.model.job import MOVING, Job, JobMetrics
+from gpumon.model.reading import Labels, Table, rows
 from gpumon.model.snapshot import HostSnapshot
+from gpumon.state import job_pace
 from gpumon.state.allocations import JobState, account, assign
 from gpumon.state.messages import StoredState, Tick
 from gpumon.state.report import Report
@@ -35,6 +37,7 @@ def apply(jobs: JobState, step: Step) -> JobState:
             if not report.host.is_current and jobs.allocations:
                 jobs = _assigned(jobs, step)
             cold = {state.uuid: _is_cold(state.gpu, step.settings.policy) for state in report.gpus}
+            jobs = job_pace.paced(jobs, report.gpus, step.settings.policy, step.now)
             return account(jobs, report.gpus, cold)
     return jobs
 
@@ -43,7 +46,9 @@ def _assigned(jobs: JobState, step: Step) -> JobState:
     current = step.report.host.current
     readings = None if current is None else current.value(OwnerReadings)
     jobs = assign(jobs, readings, step.report.gpus, Instant(step.report.boot_id, step.now.at, step.now.wall))
-    return replace(jobs, names=step.settings.owner_names)
+    read = {} if readings is None else readings.processes
+    processes = job_pace.processes(jobs, read, step.now.at)
+    return replace(jobs, names=step.settings.owner_names, processes=processes)
 
 
 def _is_cold(gpu: Gpu, policy: Policy) -> bool | None:
@@ -67,6 +72,21 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
     for uuid, use in report.jobs.uses.items():
         if uuid in labels:
             yield use, labels[uuid]
+    for job in job_pace.jobs_of(report.jobs, report.gpus):
+        yield _metrics(report.jobs, job), (("job_id", job.id),)
+
+
+def _metrics(jobs: JobState, job: Job) -> JobMetrics:
+    motions = [gpu.pace.motion for gpu in job.gpus]
+    now, moved_at = jobs.paced, job.moved_at
+    public = rows(JobMetrics).keys() & jobs.names
+    return JobMetrics(
+        source=job.source,
+        gpus=float(len(job.gpus)),
+        moving_ratio=None if None in motions else motions.count(MOVING) / len(motions),
+        last_moving_timestamp_seconds=now.wall - (now.at - moved_at) if now and moved_at is not None else None,
+        **{name: text for name, text in job.owner.names.items() if name in public},
+    )
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:

@@ -13,7 +13,7 @@ from gpumon.health.products import Expectation
 from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import recorded_windows
-from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict
+from gpumon.health.verdict import HISTORY_UNREAD, LOST_TO, NODE, OK, UNKNOWN, Action, Verdict, labels_of_device
 from gpumon.model import time_window
 from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.error_event import UNNAMED, ErrorEvent, LogPosition
@@ -21,7 +21,7 @@ from gpumon.model.frame import Frame
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.infiniband import InfinibandPortInfo
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
-from gpumon.model.reading import Labels, labels_of
+from gpumon.model.reading import KEY_SEPARATOR, Labels, labels_of
 from gpumon.model.records import AgentRun
 from gpumon.model.snapshot import HostSnapshot, HostStatus, PortReading, PortReadings
 from gpumon.model.time_window import TimeWindow, WindowKind, Windows, last_to_end, released_scopes
@@ -228,10 +228,11 @@ class Report:
 
     def _placed_verdicts(self, verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Verdict]]:
         """Yield the label values, joined by commas, and the verdict itself, for each verdict that may be exported."""
-        places = {name: f"{state.index},{name},," for state in self.gpus for name in (state.uuid, state.pci_name)}
+        indexes = {name: state.index for state in self.gpus for name in (state.uuid, state.pci_name)}
         for verdict in verdicts:
-            if verdict.device in places or not self._may_be_renamed(verdict.device):
-                yield f"{verdict.check},{_place(verdict.device, places)}", verdict
+            if verdict.device in indexes or not self._may_be_renamed(verdict.device):
+                labels = {"check": verdict.check, **dict(labels_of_device(verdict.device, indexes))}
+                yield KEY_SEPARATOR.join(labels.get(name, "") for name in VerdictInfo.LABELS), verdict
 
     def verdict_infos(self) -> Iterator[tuple[VerdictInfo, Labels]]:
         """Yield the metric table of each exported verdict, with the labels of its check and device."""
@@ -271,14 +272,3 @@ class Report:
         If a verdict were exported before that, the index would cause another series and a second alert.
         """
         return device.startswith(UNNAMED) and self.inventory.bus is None
-
-
-def _place(device: str, gpus: Mapping[str, str]) -> str:
-    """Return a device's values of the labels gpu, uuid, device and port, joined by commas; all empty for the node.
-
-    `gpus`: these values for each GPU, by its uuid and by the substitute for the uuid.
-    """
-    if device in gpus:
-        return gpus[device]
-    name, _, port = device.partition("/")
-    return f",,{name},{port}" if port else f",{device},,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ class _Process(NamedTuple):
 
     started: str
     owner: Owner
+    io_file: str
+    """Path of io.stat of its cgroup; empty without cgroup version 2."""
 
 
 class OwnerReader:
@@ -50,21 +53,36 @@ class OwnerReader:
                 continue
             known = self._processes.get(pid)
             if known is None or known.started != words[_STARTED - 1]:
-                known = _Process(words[_STARTED - 1], _owner(turn, pid, users))
+                known = _process(turn, pid, words[_STARTED - 1], users)
             kept[pid] = known
-            processes[pid] = HolderProcess(owner=known.owner, state=words[0])
+            processes[pid] = HolderProcess(
+                owner=known.owner,
+                state=words[0],
+                cpu_seconds=sum(map(int, words[_CPU_TIMES])) / _TICKS,
+                io_bytes=_io_bytes(read_text(turn.root, known.io_file)) if known.io_file else None,
+            )
         self._processes = kept
         return processes
 
 
-_STARTED = 20
-"""Position of the start time in /proc/PID/stat, counted from the state, which follows the name."""
+_STARTED, _CPU_TIMES = 20, slice(11, 13)
+"""Positions in /proc/PID/stat, counted from the state, which follows the name: start, user time and system time."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CGROUPS = "sys/fs/cgroup"
 
 
-def _owner(turn: Turn, pid: str, users: dict[str, str]) -> Owner:
-    owner = owner_of(read_text(turn.root, f"proc/{pid}/cgroup"))
+def _process(turn: Turn, pid: str, started: str, users: dict[str, str]) -> _Process:
+    cgroups = read_text(turn.root, f"proc/{pid}/cgroup")
+    owner, path = owner_of(cgroups), re.search(r"^0::(/\S+)$", cgroups, re.MULTILINE)
     uid = re.search(r"^Uid:\t(\d+)", read_text(turn.root, f"proc/{pid}/status"), re.MULTILINE)
-    return replace(owner, user=clipped(users.get(uid[1], uid[1]))) if uid else owner
+    owner = replace(owner, user=clipped(users.get(uid[1], uid[1]))) if uid else owner
+    return _Process(started, owner, f"{_CGROUPS}{path[1]}/io.stat" if path and ".." not in path[1] else "")
+
+
+def _io_bytes(statistics: str) -> float | None:
+    """Return the bytes in the content of an io.stat file; None if there is no such file."""
+    counts = re.findall(r"\b[rw]bytes=(\d+)", statistics)
+    return float(sum(map(int, counts))) if counts else None
 
 
 _FIELDS = 7

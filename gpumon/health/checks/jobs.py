@@ -1,15 +1,18 @@
-"""CHECKS: GPUs that an owner holds."""
+"""CHECKS: jobs that do not move, and GPUs that an owner holds idle."""
 
 from __future__ import annotations
 
-from gpumon.health.check_row import HOUR, MINUTE, Check, Paging
-from gpumon.health.facts import GpuCase
-from gpumon.health.policy import SHARE, Limit
-from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
-from gpumon.health.verdict import PASSED, WARN, Finding, warn
+from collections.abc import Sequence
 
-HELD = SampleWindow("gpumon_gpu_allocated_seconds_total", HOUR)
-IDLE = SampleWindow("gpumon_gpu_idle_seconds_total", HOUR)
+from gpumon.health.check_row import HOUR, MINUTE, Check, Paging, held
+from gpumon.health.facts import GpuCase, JobCase
+from gpumon.health.policy import SHARE, Limit, Range
+from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
+from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
+from gpumon.model.job import MOVING, OTHER, STILL, JobGpu
+
+HELD_SECONDS = SampleWindow("gpumon_gpu_allocated_seconds_total", HOUR)
+IDLE_SECONDS = SampleWindow("gpumon_gpu_idle_seconds_total", HOUR)
 MAX_IDLE = Limit(
     "max_held_idle_ratio", 0.9, "Maximum idle share of an hour of a GPU that an owner holds, whatever the level.", SHARE
 )
@@ -18,10 +21,10 @@ _LEVELS = {"no_process": "without a process", "no_kernel": "without a kernel", "
 
 def held_idle(gpu: GpuCase) -> Finding | None:
     """Return a warning for a GPU that an owner has held for an hour without use; its reason names the owner."""
-    limit, held = gpu.facts.threshold(MAX_IDLE), with_labels(gpu.series(HELD))
+    limit, held = gpu.facts.threshold(MAX_IDLE), with_labels(gpu.series(HELD_SECONDS))
     if held is None or held.gain < MIN_COVERAGE * HOUR:
         return None if held is None else PASSED
-    levels = {each.labels["level"]: each.gain / held.gain for each in gpu.series(IDLE)}
+    levels = {each.labels["level"]: each.gain / held.gain for each in gpu.series(IDLE_SECONDS)}
     share = sum(levels.values())
     if share <= limit:
         return PASSED
@@ -29,6 +32,115 @@ def held_idle(gpu: GpuCase) -> Finding | None:
     reason = f"{owner} has held it for an hour in which it was idle {share:.0%} of the time, mostly {_LEVELS[worst]}."
     return warn(reason, idle_ratio=round(share, 3), level=worst)
 
+
+STALL = Limit(
+    "min_stall_seconds",
+    3 * MINUTE,
+    "Minimum time for which all GPUs of a job are still. At least twice as long as the job was still before and moved "
+    "again.",
+    Range(30),
+)
+STALL_ALONE = Limit("min_single_stall_seconds", 10 * MINUTE, "The same for a job with one GPU on this node.", Range(30))
+MOVED = Limit("min_moving_seconds", 10 * MINUTE, "Minimum time for which each GPU of the job moved before.", Range(0))
+STALL_DRAW = Limit(
+    "max_stall_power_ratio", 0.6, "Maximum power of a still GPU, as a share of its power while the job moved.", SHARE
+)
+STALL_SPREAD = Limit(
+    "max_stall_power_spread_ratio", 0.05, "Maximum change of that power, as a share of the same.", SHARE
+)
+MAX_CPU, MAX_IO = 0.1, 1e6
+"""Maximum CPU time per second of a process that waits; minimum bytes per second of one that reads or writes files."""
+
+
+def stalled(job: JobCase) -> Finding | None:
+    """Return a warning for a job whose GPUs have moved and are all still, or are idle for a reason that is known.
+
+    Idle GPUs alone prove nothing: inference is idle for minutes between requests, and a job is while it saves a
+    checkpoint. Such a GPU counts if its process is stopped, has ended, or waits without CPU time while others are busy.
+    None while a process of the job waits for a disk, or its cgroup reads or writes.
+    """
+    facts, gpus, is_open = job.facts, job.job.gpus, job.has_verdict("job_stalled")
+    alone, limit, moved = (facts.threshold(each) for each in (STALL_ALONE, STALL, MOVED))
+    motions = [gpu.pace.motion for gpu in gpus]
+    if None in motions or not job.job.in_force:
+        return None
+    if MOVING in motions or OTHER in motions:
+        return PASSED
+    patience = max(alone if len(gpus) == 1 else limit, *(2 * gpu.pace.longest_still for gpu in gpus))
+    lasted = facts.now.at - max(gpu.pace.since for gpu in gpus)
+    if not is_open and (lasted < patience or min(gpu.pace.moving_seconds for gpu in gpus) < moved):
+        return PASSED
+    if _waits_for_disk(gpus):
+        return None
+    states = [_state(gpu) for gpu in gpus]
+    return _stall(job, lasted, states) if _is_proven(states) else PASSED
+
+
+def _waits_for_disk(gpus: Sequence[JobGpu]) -> bool:
+    processes = [process for gpu in gpus for process in gpu.processes or ()]
+    return any(each.state == "D" or (each.io_bytes_per_second or 0.0) > MAX_IO for each in processes)
+
+
+_SPINS, _IDLE = "busy without work", "idle"
+_ENDED, _STOPPED, _WAITS = "idle, its process has ended", "idle, its process is stopped (state T)", "idle, no CPU time"
+
+
+def _state(gpu: JobGpu) -> str:
+    """Return what a GPU that does not move does, and why its process does not go on if that is known."""
+    if gpu.pace.motion == STILL:
+        return _SPINS
+    if not gpu.processes:
+        return _IDLE if gpu.processes is None else _ENDED
+    if all(each.state in "Tt" for each in gpu.processes):
+        return _STOPPED
+    waits = all(each.state == "S" and each.cpu_ratio is not None and each.cpu_ratio < MAX_CPU for each in gpu.processes)
+    return _WAITS if waits else _IDLE
+
+
+def _is_proven(states: Sequence[str]) -> bool:
+    """Return whether these states show that the job hangs, rather than that it was suspended, or does something else.
+
+    Where a GPU is busy, no process of an idle one may go on; if all are idle, one has ended or is stopped, not all.
+    """
+    if _SPINS in states:
+        return _IDLE not in states
+    return bool({_ENDED, _STOPPED}.intersection(states)) and len(set(states)) > 1
+
+
+def _stall(job: JobCase, lasted: float, states: Sequence[str]) -> Finding:
+    facts, gpus = job.facts, job.job.gpus
+    indexes = {state.uuid: state.index for state in facts.gpus}
+    moved = {indexes[gpu.uuid]: facts.now.at - (gpu.pace.moved_at or facts.now.at) for gpu in gpus}
+    by_state: dict[str, list[str]] = {}
+    for gpu, state in zip(gpus, states, strict=True):
+        by_state.setdefault(state, []).append(str(indexes[gpu.uuid]))
+    words = (f"GPU {', '.join(numbers)}: {state}." for state, numbers in by_state.items())
+    return warn(
+        f"Its GPUs have not moved for {lasted / MINUTE:.0f} minutes. {' '.join(words)}",
+        Action.RESTART,
+        stalled_seconds=round(lasted),
+        seconds_since_moving=", ".join(f"GPU {index} {seconds:.0f}" for index, seconds in sorted(moved.items())),
+    )
+
+
+STALL_CHECKS = (
+    Check(
+        name="job_stalled",
+        levels=(WARN,),
+        help="The GPUs of the job do not move any more.",
+        steps="""\
+1. `gpumon explain JOB` on the node, as root or as the job's user, names the rank that the others wait for, and the line
+   of code: before the job is ended, because a dump is gone with it.
+2. Job on several nodes: begin with the node whose GPUs stopped first (`gpumon_job_last_moving_timestamp_seconds`).
+3. Restart the job from its checkpoint, or wait: NCCL ends a collective that hangs after its own timeout, by default ten
+   minutes.
+4. Long waits are intended (a barrier while one rank evaluates): raise `health.thresholds.min_stall_seconds`.
+""",
+        job=stalled,
+        limits=(STALL, STALL_ALONE, MOVED, STALL_DRAW, STALL_SPREAD),
+        inhibited_by={"gpu_driver_down": "node", **held("gpu_lost", "gpu_missing", "gpu_stuck", "gpu_xid_critical")},
+    ),
+)
 
 IDLE_CHECKS = (
     Check(
@@ -43,9 +155,9 @@ IDLE_CHECKS = (
 """,
         gpu=held_idle,
         clear_after=15 * MINUTE,
-        windows=(HELD, IDLE),
+        windows=(HELD_SECONDS, IDLE_SECONDS),
         limits=(MAX_IDLE,),
-        inhibited_by={"gpu_spin": "same"},
+        inhibited_by={"job_stalled": "holder", "gpu_spin": "same"},
         pages=Paging.NEVER,
     ),
 )

@@ -225,7 +225,12 @@ CHECKS = (
         gpu=spin,
         windows=(BUSY, DRAW, TRAFFIC, MEMORY_BUSY),
         limits=(SPIN_BUSY, SPIN_DRAW, SPIN_TRAFFIC),
-        inhibited_by={"gpu_power_brake": "same", "gpu_power_implausible": "same", "gpu_hw_slowdown": "same"},
+        inhibited_by={
+            "job_stalled": "holder",
+            "gpu_power_brake": "same",
+            "gpu_power_implausible": "same",
+            "gpu_hw_slowdown": "same",
+        },
     ),
     Check(
         name="gpu_utilization_latched",

@@ -1,0 +1,144 @@
+"""Whether the GPUs of jobs move, compared with their own past. Pure.
+
+Limits that are the same for all GPUs would not do: a GPU that waits for a peer draws little power on one product, and
+much on another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpumon.health.checks.jobs import STALL_DRAW, STALL_SPREAD
+from gpumon.health.checks.work import SPIN_BUSY, SPIN_TRAFFIC
+from gpumon.health.policy import Limit, Policy
+from gpumon.model.allocation import Allocation, HolderProcess
+from gpumon.model.gpu import Gpu
+from gpumon.model.gpu_state import GpuState
+from gpumon.model.instant import Now
+from gpumon.model.job import IDLE, MOVING, OTHER, STILL, Job, JobGpu, JobProcess, Pace
+from gpumon.model.reading import KEY_SEPARATOR
+from gpumon.state.allocations import JobState
+
+_TENSOR, _LINKS, _IDLE = 0.01, 0.01, 0.05
+"""Minimum use of the tensor cores, and traffic as a share of the typical one, of a GPU that moves; maximum utilization
+of one that is idle.
+"""
+_MEMORY_SECONDS = 300.0
+"""Time constant of the typical power and traffic."""
+
+
+def paced(jobs: JobState, gpus: Sequence[GpuState], policy: Policy, now: Now) -> JobState:
+    """Return the state after a tick, with the motion of each GPU under each of its owners."""
+    passed = now.at - jobs.paced.at if jobs.paced else 0.0
+    paces = {
+        each.key: _next(jobs.paces.get(each.key, Pace()), state, policy, now.at, passed)
+        for state in gpus
+        for each in jobs.of_gpu(state.uuid)
+    }
+    return replace(jobs, paces=paces, paced=now)
+
+
+def _next(pace: Pace, state: GpuState, policy: Policy, at: float, passed: float) -> Pace:
+    motion, power = _motion(pace, state, policy), state.gpu.power_watts or 0.0
+    low, high = pace.power_range if motion == pace.motion == STILL else (power, power)
+    low, high = min(low, power), max(high, power)
+    spread = _limit(policy, STALL_SPREAD) * (pace.watts or 0.0)
+    if motion != pace.motion or high - low > spread:
+        waited = at - pace.since if pace.motion == STILL and motion == MOVING else 0.0
+        longest = max(pace.longest_still, waited)
+        pace = replace(pace, motion=motion, since=at, power_range=(power, power), longest_still=longest)
+    elif motion == STILL and (low, high) != pace.power_range:
+        pace = replace(pace, power_range=(low, high))
+    return _moved(pace, state, at, passed) if motion == MOVING else pace
+
+
+def _moved(pace: Pace, state: GpuState, at: float, passed: float) -> Pace:
+    power, weight = state.gpu.power_watts or 0.0, min(1.0, passed / _MEMORY_SECONDS)
+    watts = power if pace.watts is None else pace.watts + (power - pace.watts) * weight
+    traffic = pace.link_bytes_per_second + (_link_traffic(state) - pace.link_bytes_per_second) * weight
+    seconds = pace.moving_seconds + passed
+    return replace(pace, moved_at=at, moving_seconds=seconds, watts=watts, link_bytes_per_second=traffic)
+
+
+def _motion(pace: Pace, state: GpuState, policy: Policy) -> str | None:
+    gpu = state.gpu
+    if gpu.utilization_ratio is None or gpu.power_watts is None or (traffic := _memory_traffic(gpu)) is None:
+        return None
+    uses_links = _link_traffic(state) > _LINKS * pace.link_bytes_per_second > 0
+    if traffic > _limit(policy, SPIN_TRAFFIC) or (gpu.tensor_active_ratio or 0.0) > _TENSOR or uses_links:
+        return MOVING
+    if gpu.utilization_ratio <= _IDLE:
+        return IDLE
+    is_cold = pace.watts is not None and gpu.power_watts <= _limit(policy, STALL_DRAW) * pace.watts
+    return STILL if is_cold and gpu.utilization_ratio >= _limit(policy, SPIN_BUSY) else OTHER
+
+
+def _limit(policy: Policy, limit: Limit) -> float:
+    """Return a threshold. One that is off (None) is exceeded by everything, so that no GPU is still."""
+    return policy.thresholds.get(limit.name, limit.default) or 0.0
+
+
+def _memory_traffic(gpu: Gpu) -> float | None:
+    return gpu.memory_utilization_ratio if gpu.dram_active_ratio is None else gpu.dram_active_ratio
+
+
+def _link_traffic(state: GpuState) -> float:
+    return sum(rate for name, rate in state.link_rates.items() if name.startswith("nvlink_"))
+
+
+def processes(jobs: JobState, read: Mapping[str, HolderProcess], at: float) -> Mapping[str, JobProcess]:
+    """Return the processes on the GPUs, with what they used per second since the last turn of the reader."""
+    return {pid: _process(jobs.processes.get(pid), process, at) for pid, process in read.items()}
+
+
+def _process(before: JobProcess | None, process: HolderProcess, at: float) -> JobProcess:
+    now = JobProcess(state=process.state, at=at, cpu_seconds=process.cpu_seconds, io_bytes=process.io_bytes)
+    if before is None or at <= before.at:
+        return now
+    seconds = at - before.at
+    return replace(
+        now,
+        cpu_ratio=_rate(before.cpu_seconds, now.cpu_seconds, seconds),
+        io_bytes_per_second=_rate(before.io_bytes, now.io_bytes, seconds),
+    )
+
+
+def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
+    return None if before is None or now is None else max(0.0, now - before) / seconds
+
+
+def jobs_of(jobs: JobState, gpus: Sequence[GpuState]) -> tuple[Job, ...]:
+    """Return the jobs that share none of their GPUs, and have no MIG instance."""
+    held: dict[str, list[tuple[Allocation, GpuState]]] = {}
+    shared = set()
+    for state in gpus:
+        allocations = jobs.of_gpu(state.uuid)
+        keys = [jobs.public(each.owner).key for each in allocations]
+        if len(keys) > 1 or any(each.mig_uuid for each in allocations):
+            shared.update(keys)
+        for key, each in zip(keys, allocations, strict=True):
+            held.setdefault(key, []).append((each, state))
+    # A key that ends so has a name that not every reader may know.
+    return tuple(_job(jobs, key, each) for key, each in held.items() if key not in shared and not key.endswith("/"))
+
+
+def _job(jobs: JobState, key: str, held: Sequence[tuple[Allocation, GpuState]]) -> Job:
+    first, _ = held[0]
+    return Job(
+        id=key.replace(KEY_SEPARATOR, "_"),
+        owner=first.owner,
+        source=first.source,
+        gpus=tuple(
+            JobGpu(uuid=state.uuid, pace=jobs.paces.get(each.key, Pace()), processes=_processes_on(state, jobs))
+            for each, state in held
+        ),
+        in_force=all(each.key not in jobs.suspended for each, _ in held),
+    )
+
+
+def _processes_on(state: GpuState, jobs: JobState) -> tuple[JobProcess, ...] | None:
+    pids = None if state.pids is None else [str(pid) for pid in state.pids]
+    if pids is None or not jobs.processes.keys() >= set(pids):
+        return None
+    return tuple(jobs.processes[pid] for pid in pids)

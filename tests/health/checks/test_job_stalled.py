@@ -1,0 +1,195 @@
+"""The check job_stalled: GPUs of a job that have moved and do not any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from each_case import each_case
+from judging import Ward
+from typing_extensions import Self
+
+from gpumon.health.check_row import MINUTE
+from gpumon.health.policy import Policy
+from gpumon.health.verdict import Level, Verdict
+from gpumon.model.allocation import Allocation, HolderProcess, Owner
+from gpumon.model.instant import Instant
+from gpumon.state import job_pace
+
+OWNER = Owner(slurm_job_id="4711", user="alice")
+JOB = "job/slurm/4711"
+LOADS: Mapping[str, Mapping[str, Any]] = {
+    "work": {"utilization_ratio": 0.99, "power_watts": 600.0, "dram_active_ratio": 0.4, "tensor_active_ratio": 0.3},
+    "spin": {"utilization_ratio": 1.0, "power_watts": 160.0, "dram_active_ratio": 0.0, "tensor_active_ratio": 0.0},
+    "idle": {"utilization_ratio": 0.0, "power_watts": 75.0, "dram_active_ratio": 0.0, "tensor_active_ratio": 0.0},
+    "hot": {"utilization_ratio": 1.0, "power_watts": 500.0, "dram_active_ratio": 0.0, "tensor_active_ratio": 0.0},
+}
+
+
+class JobWard(Ward):
+    """A node whose GPUs are held by a job with one process a GPU."""
+
+    def __init__(self, gpus: int = 4, **options: Any) -> None:
+        super().__init__(gpus=gpus, ports=0, **options)
+        self._processes: dict[str, HolderProcess] = {}
+        self._cpu: dict[str, float] = {}
+        began = Instant(self.report.boot_id, self.at, self.wall)
+        held = tuple(
+            Allocation(uuid=each.uuid, source="mapping", owner=OWNER, began=began, last_wall=self.wall)
+            for each in self.report.gpus
+        )
+        jobs = replace(self.report.jobs, allocations=held, names=frozenset({"slurm_job_id"}))
+        self.report = replace(self.report, jobs=jobs)
+        self.load("work")
+
+    def load(self, name: str, *gpus: int, process: str | None = "R", cpu: float = 1.0, io: float = 0.0) -> Self:
+        """Set the load of these GPUs, by default of all, and the state of their processes; None ends them."""
+        for index in gpus or range(len(self.report.gpus)):
+            pid = str(100 + index)
+            pids = () if process is None else (int(pid),)
+            self.gpu(index, state={"pids": pids, "link_rates": {}}, processes=float(len(pids)), **LOADS[name])
+            self._cpu[pid] = cpu
+            if process is None:
+                self._processes.pop(pid, None)
+            else:
+                self._processes[pid] = HolderProcess(owner=OWNER, state=process, cpu_seconds=0.0, io_bytes=io)
+        return self
+
+    def look(self) -> Self:
+        """Let the processes use CPU time, and determine the motions, as the section `jobs` does at each tick."""
+        for pid, each in self._processes.items():
+            used = (each.cpu_seconds or 0.0) + 10 * self._cpu[pid]
+            self._processes[pid] = replace(each, cpu_seconds=used, io_bytes=2 * (each.io_bytes or 0.0))
+        jobs = self.report.jobs
+        jobs = replace(jobs, processes=job_pace.processes(jobs, self._processes, self.at))
+        jobs = job_pace.paced(jobs, self.report.gpus, self.terms.policy, self.moment)
+        self.report = replace(self.report, jobs=jobs)
+        return super().look()
+
+    @property
+    def stall(self) -> Verdict | None:
+        return self.report.health.open.get(("job_stalled", JOB))
+
+
+def moved(gpus: int = 4, **options: Any) -> JobWard:
+    """Return a node whose job has moved for a quarter of an hour."""
+    ward = JobWard(gpus, **options)
+    ward.go_on(15 * MINUTE)
+    return ward
+
+
+def test_a_collective_that_hangs_stalls_its_job() -> None:
+    """The verdict is on the job, has its GPUs and their last motion, and is cleared a minute after it moves again."""
+    ward = moved()
+    ward.load("spin").go_on(170)
+    assert ward.stall is None
+    verdict = ward.go_on(20).stall
+    assert verdict is not None
+    assert (verdict.level, verdict.reason) == (
+        Level.WARN,
+        "Its GPUs have not moved for 3 minutes. GPU 0, 1, 2, 3: busy without work.",
+    )
+    assert verdict.evidence["seconds_since_moving"] == "GPU 0 190, GPU 1 190, GPU 2 190, GPU 3 190"
+    ward.go_on(60 * MINUTE)
+    assert ward.stall is not None
+    ward.load("work").go_on(50)
+    assert ward.stall is not None
+    assert ward.go_on(30).stall is None
+
+
+@each_case(
+    ("process", "cpu", "reason"),
+    [
+        (None, 0.0, "its process has ended"),
+        ("T", 0.0, "its process is stopped (state T)"),
+        ("S", 0.02, "no CPU time"),
+    ],
+)
+def test_the_odd_one_out_is_named(process: str | None, cpu: float, reason: str) -> None:
+    """An idle GPU whose process cannot go on, while the other GPUs wait, is part of the reason."""
+    ward = moved()
+    verdict = ward.load("spin", 0, 1, 2).load("idle", 3, process=process, cpu=cpu).go_on(200).stall
+    assert verdict is not None
+    assert verdict.reason == (
+        f"Its GPUs have not moved for 3 minutes. GPU 0, 1, 2: busy without work. GPU 3: idle, {reason}."
+    )
+
+
+@each_case(
+    ("load", "process", "cpu", "io"),
+    [
+        ("idle", "S", 0.02, 0.0),
+        ("idle", "T", 0.0, 0.0),
+        ("idle", None, 0.0, 0.0),
+        ("spin", "D", 0.0, 0.0),
+        ("spin", "S", 0.0, 2e6),
+        ("hot", "R", 1.0, 0.0),
+        ("work", "R", 1.0, 0.0),
+    ],
+)
+def test_a_job_that_waits_for_something_else_is_not_stalled(
+    load: str, process: str | None, cpu: float, io: float
+) -> None:
+    """All GPUs idle, the job suspended or ended, a wait for a disk, and other power as before are no stall."""
+    assert moved().load(load, process=process, cpu=cpu, io=io).go_on(20 * MINUTE).stall is None
+
+
+def test_a_rank_that_works_on_its_cpu_is_waited_for() -> None:
+    """While one rank compiles or saves a checkpoint, the others wait for it in a collective."""
+    ward = moved().load("spin", 0, 1, 2).load("idle", 3, process="R", cpu=1.0)
+    assert ward.go_on(20 * MINUTE).stall is None
+
+
+def test_idle_gpus_with_a_stopped_rank_are_stalled() -> None:
+    """If all GPUs are idle, a process that is stopped while others are not proves the stall."""
+    verdict = moved().load("idle", process="S", cpu=0.0).load("idle", 2, process="T", cpu=0.0).go_on(200).stall
+    assert verdict is not None
+    assert verdict.reason.endswith("GPU 0, 1, 3: idle, no CPU time. GPU 2: idle, its process is stopped (state T).")
+
+
+def test_a_job_that_never_moved_is_not_stalled() -> None:
+    """A job is compared with its own past: at least ten minutes of it."""
+    ward = JobWard()
+    ward.go_on(8 * MINUTE)
+    assert ward.load("spin").go_on(20 * MINUTE).stall is None
+
+
+def test_a_job_that_waited_longer_before_gets_more_time() -> None:
+    """Twice the longest wait after which the job moved again, and ten minutes if it has only one GPU."""
+    ward = moved()
+    ward.load("spin").go_on(150)
+    ward.load("work").go_on(60)
+    assert ward.load("spin").go_on(280).stall is None
+    assert ward.go_on(40).stall is not None
+    alone = moved(gpus=1)
+    assert alone.load("spin").go_on(590).stall is None
+    assert alone.go_on(20).stall is not None
+
+
+def test_a_stall_inhibits_the_checks_of_its_gpus_and_is_inhibited_by_a_lost_gpu() -> None:
+    """One alert for one cause."""
+    ward = moved()
+    ward.load("spin").go_on(20 * MINUTE)
+    assert {verdict.check for verdict in ward.report.health.primary} == {"job_stalled"}
+    assert ward.report.health.open["gpu_spin", ward.report.gpus[0].uuid].inhibited_by == ("job_stalled", JOB)
+
+
+def test_an_ended_job_has_no_verdict() -> None:
+    """When the job has ended, its verdict is cleared; a silent source keeps it."""
+    ward = moved()
+    ward.load("spin").go_on(200)
+    jobs = ward.report.jobs
+    silent = replace(jobs, allocations=(), suspended={each.key: each for each in jobs.allocations})
+    ward.report = replace(ward.report, jobs=silent)
+    assert ward.go_on(20 * MINUTE).stall is not None
+    ward.report = replace(ward.report, jobs=replace(jobs, allocations=(), known={"GPU": True}))
+    assert ward.go_on(20).stall is None
+
+
+def test_a_threshold_can_be_set_or_be_off() -> None:
+    """health.thresholds.min_stall_seconds."""
+    ward = moved(policy=Policy(thresholds={"min_stall_seconds": 60.0}))
+    assert ward.load("spin").go_on(80).stall is not None
+    ward = moved(policy=Policy(thresholds={"min_stall_seconds": None}))
+    assert ward.load("spin").go_on(20 * MINUTE).stall is None
