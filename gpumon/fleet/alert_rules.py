@@ -75,7 +75,7 @@ class _Condition(NamedTuple):
 
 
 _JOB_ON_NODE = NODE.replace(")", ", job_id)")
-_STALLED = f'{LAST_VERDICT}{{check="job_stalled"}} == {WARN:d}'
+_STALLED = f'({LAST_VERDICT}{{check="job_stalled"}} == {WARN:d} {UNLESS_MUTED})'
 JOB_MOVED = "gpumon_job_last_moving_timestamp_seconds"
 _DEVICE_LABELS = {"gpu": ("uuid",), "port": ("device", "port"), "job": ("job_id",), "node": ()}
 
@@ -95,7 +95,7 @@ _CONDITIONS: Mapping[str, _Condition] = {
     # If the agent is down, the operator gets GpumonDown or GpumonManyDown instead.
     # One alert for a job on many nodes. The node whose GPUs stopped first is the first suspect.
     "JobStalled": _Condition(
-        f"count by (job, cluster, job_id) ({_STALLED} {UNLESS_MUTED})",
+        f"count by (job, cluster, check, job_id) ({_STALLED})",
         f"sort({JOB_MOVED}{{cluster=%q,job_id=%q}} and on {_JOB_ON_NODE} {_STALLED})",
         of_fleet=True,
     ),

@@ -8,6 +8,7 @@ from gpumon.model.allocation import AllocationInfo, AllocationUse
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import mig_labels
 from gpumon.model.infiniband import InfinibandLink, InfinibandPort, InfinibandPortInfo
+from gpumon.model.job import JobMetrics
 from gpumon.model.mig import Mig
 from gpumon.model.node import Build, Driver, HealthMetrics, Node, VerdictInfo
 from gpumon.model.nvlink import C2cLink, Fabric, Nvlink, NvlinkPeer, Platform
@@ -78,7 +79,9 @@ SECTIONS = (
         _port_tables,
         host_section.changes,
     ),
-    Section("jobs", job_section.apply, (AllocationInfo, AllocationUse), job_section.tables, job_section.changes),
+    Section(
+        "jobs", job_section.apply, (AllocationInfo, AllocationUse, JobMetrics), job_section.tables, job_section.changes
+    ),
     Section(
         "agent",
         agent_section.apply,

@@ -35,6 +35,7 @@ INSTANCE = dict(TARGET)["instance"]
 HOST = INSTANCE.partition(":")[0]
 GPU = (("gpu", "3"), ("uuid", "GPU-3"))
 PORT = (("device", "mlx5_3"), ("port", "1"))
+JOB = (("job_id", "slurm/4711"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class RuleCase:
 
 def of_check(check: Check, level: Level, rule: str, firing: int = START) -> RuleCase:
     """Return a case in which the check has another level, then this one, then none."""
-    device = GPU if check.gpu is not None else PORT if check.port is not None else ()
+    device = {"gpu": GPU, "port": PORT, "job": JOB, "node": ()}[check.kind]
     other = WARN if level is FAIL else FAIL
     values = [
         float(other) if 5 <= minute < START else float(level) if START <= minute < END else None
@@ -65,12 +66,11 @@ def of_check(check: Check, level: Level, rule: str, firing: int = START) -> Rule
 
 def kinds() -> list[RuleCase]:
     """Return one case for each kind of rule: what the check judges, and severity."""
-    found: dict[tuple[bool, bool, str], RuleCase] = {}
+    found: dict[tuple[str, str], RuleCase] = {}
     for row in CHECKS:
         for name, (level, severity) in zip(alert_names(row), sorted(row.severities, reverse=True), strict=True):
-            kind = (row.gpu is not None, row.port is not None, severity)
-            found.setdefault(kind, of_check(row, level, name))
-    return list(found.values())
+            found.setdefault((row.kind, severity), of_check(row, level, name))
+    return [case for (kind, _), case in found.items() if kind != "job"]
 
 
 CASES = (
@@ -109,7 +109,7 @@ def texts(rule: AlertRule, labels: Labels, value: str = "", info: Mapping[str, s
         code = f" {info['code']}." if info["code"] else ""
         action = f"{info['action_text']} {split_action(rule.first_step)[1]}"
         text |= {"summary": text["summary"] + code, "description": info["reason"], "action": action}
-    if rule.check is not None and rule.check.gpu is not None:
+    if rule.check is not None and rule.check.kind == "gpu":
         text["serial"] = info["serial"] if info is not None else ""
     return text
 
@@ -169,6 +169,31 @@ def test_a_page_says_what_happened_and_what_to_do(tmp_path: Path) -> None:
         "exp_annotations": texts(rule, check_case.labels, info=INFO),
     }
     tests = [{"eval_time": f"{at}m", "alertname": "GpuLost", "exp_alerts": [alert]} for at in (START, AWAY + 15)]
+    check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
+
+
+def test_a_job_that_stalls_on_several_nodes_is_one_alert(tmp_path: Path) -> None:
+    """It names the nodes of the job that are not in maintenance, first the one whose GPUs stopped first."""
+    labels, series = (("check", "job_stalled"), *JOB), list[Series]()
+    for node, moved in (("n1:17400", 300.0), ("n2:17400", 200.0), ("n3:17400", 100.0)):
+        target = (("instance", node), *(pair for pair in TARGET if pair[0] != "instance"))
+        series += [
+            Series(VERDICT, (*labels, *target), [float(WARN)] * MINUTES),
+            Series("gpumon_job_last_moving_timestamp_seconds", (*JOB, *target), [moved] * MINUTES),
+            Series(MAINTENANCE_END, target, [0.0 if node != "n3:17400" else 1e9] * MINUTES),
+        ]
+    rule = RULES["JobStalled"]
+    alert = {
+        "exp_labels": {**dict(labels), "job": dict(TARGET)["job"], **rule.labels},
+        "exp_annotations": {
+            "summary": "Job slurm/4711: The GPUs of the job do not move any more, first on n2:17400.",
+            "description": "The GPUs of the job do not move any more: check job_stalled has returned a warning. "
+            "`gpumon status` on the node shows why. n2:17400 n1:17400",
+            "action": rule.first_step,
+            "runbook_url": "",
+        },
+    }
+    tests = [{"eval_time": "20m", "alertname": "JobStalled", "exp_alerts": [alert]}]
     check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
 
 
@@ -368,9 +393,9 @@ def test_every_check_has_a_rule_for_each_severity() -> None:
             entry = written[name]
             good = (
                 name.removesuffix(WARNING) == alert_name(row.name)
-                and entry["expr"].startswith(f'{LAST_VERDICT}{{check="{row.name}"}} == {level:d}')
+                and f'{LAST_VERDICT}{{check="{row.name}"}} == {level:d}' in entry["expr"]
                 and entry["labels"] == {"severity": severity, "page": row.paging(level), "class": areas[row.name]}
-                and entry["annotations"]["runbook_url"].endswith(f"/runbooks/{alert_name(row.name)}")
+                and f"/runbooks/{alert_name(row.name)}" in entry["annotations"]["runbook_url"]
                 and ("unless" in entry["expr"]) == (severity in PAGING)
             )
             wrong += [] if good else [name]

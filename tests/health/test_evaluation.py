@@ -31,7 +31,7 @@ def test_every_check_row_is_complete() -> None:
     limits = {limit for check in CHECKS for limit in check.limits}
     assert len(limits) == len(LIMITS)
     for place, check in enumerate(CHECKS):
-        assert sum(judge is not None for judge in (check.gpu, check.port, check.node)) == 1, check.name
+        assert sum(judge is not None for judge in (check.gpu, check.port, check.job, check.node)) == 1, check.name
         assert set(check.inhibited_by) <= set(names[:place]), check.name
         assert check.help.endswith("."), check.name
         assert check.steps.startswith("1. "), check.name
@@ -120,10 +120,10 @@ def test_numbers_set_to_null_take_back_what_was_found_by_them() -> None:
 def _verdict(check: Check, ward: Ward) -> Verdict:
     """As if it had been raised just now, of a device that has such checks."""
     gpu, port = ward.report.gpus[1].uuid, ward.report.ports[0]
-    device = gpu if check.gpu else f"{port.device}/{port.port}" if check.port else NODE
+    devices = {"gpu": gpu, "port": f"{port.device}/{port.port}", "job": "job/slurm/1", "node": NODE}
     return Verdict(
         check=check.name,
-        device=device,
+        device=devices[check.kind],
         level=check.levels[0],
         reason="It was so.",
         action=Action.INSPECT,

@@ -76,7 +76,7 @@ def test_a_stored_verdict_on_an_unnamed_gpu_is_one_series() -> None:
     named = reduce_all(bus, report=recalled)
 
     assert (recalled.health_metrics().health_check, recalled.health_metrics().node_health) == (None, 3.0)
-    series = {f"gpu_xid_critical,1,{stand_in},,": 3.0}
+    series = {f"gpu_xid_critical,1,{stand_in},,,": 3.0}
     assert named.health_metrics().health_check == series
     assert (
         reduce_all(UP, snapshot(gpu_reading(0), lost_reading(1, uuid=None), gpu_reading(2)), report=named)

@@ -50,6 +50,7 @@ UNTESTED: Mapping[str, str] = {
     "gpumon_history_unread": "needs an unreadable store at startup. See tests/health/checks/test_agent_checks.py",
     "gpumon_notifications_failing": "needs a receiver. See tests/services/test_senders.py",
     "gpu_held_idle": "needs an owner, whom a prolog or the kubelet names. See tests/health/checks/test_job_checks.py",
+    "job_stalled": "is measured by benchmarks/jobs.py, in simulated time",
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
     **{
         check.name: "is measured with the all-reduce, whose functions it shares"

@@ -86,7 +86,7 @@ _ENDED, _STOPPED, _WAITS = "idle, its process has ended", "idle, its process is 
 
 
 def _state(gpu: JobGpu) -> str:
-    """Return what a GPU that does not move does, and why its process does not go on if that is known."""
+    """Return what a GPU that does not move does, and why its process is blocked if that is known."""
     if gpu.pace.motion == STILL:
         return _SPINS
     if not gpu.processes:
@@ -100,7 +100,7 @@ def _state(gpu: JobGpu) -> str:
 def _is_proven(states: Sequence[str]) -> bool:
     """Return whether these states show that the job hangs, rather than that it was suspended, or does something else.
 
-    Where a GPU is busy, no process of an idle one may go on; if all are idle, one has ended or is stopped, not all.
+    If a GPU is busy, the processes of all idle ones must be blocked; if all are idle, one has ended or is stopped.
     """
     if _SPINS in states:
         return _IDLE not in states

@@ -49,8 +49,8 @@ def test_a_process_has_the_owner_of_its_cgroup_and_its_user(host: Host) -> None:
     host.run(7, "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0", state="T")
     host.run(8, "/system.slice/train.service", uid=5000)
     assert host.poll(7, 8) == {
-        "7": HolderProcess(owner=Owner(slurm_job_id="4711", user="ann"), state="T"),
-        "8": HolderProcess(owner=Owner(systemd_unit="train.service", user="5000"), state="S"),
+        "7": HolderProcess(owner=Owner(slurm_job_id="4711", user="ann"), state="T", cpu_seconds=0.0),
+        "8": HolderProcess(owner=Owner(systemd_unit="train.service", user="5000"), state="S", cpu_seconds=0.0),
     }
 
 
