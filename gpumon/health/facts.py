@@ -225,7 +225,7 @@ class Facts:
 
     def wall(self, at: float) -> float:
         """Convert a boot clock time of this boot to seconds since the epoch."""
-        return self.now.wall - (self.now.at - at)
+        return self.now.wall_at(at)
 
     @cached_property
     def _growth(self) -> dict[SampleWindow, Mapping[str, tuple[CounterGrowth, ...]]]:

@@ -49,3 +49,7 @@ class Now:
     """Wall time in seconds since the epoch, for display."""
     uptime: float
     """Seconds that this daemon has run, without the time in which it was stopped (SIGSTOP, suspend)."""
+
+    def wall_at(self, at: float) -> float:
+        """Convert a boot clock time of this boot to seconds since the epoch."""
+        return self.wall - (self.at - at)

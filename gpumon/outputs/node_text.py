@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpumon.health.xid_texts import recovery_of
@@ -116,11 +117,19 @@ def idle_share(job: Document) -> float | None:
     return idle / held if held >= MINUTE else None
 
 
+def motion(job: Document) -> str:
+    """Return how the GPUs of a job move, such as "7 still, 1 idle"; "" if that is not known of any."""
+    counts = Counter(each["motion"] for each in job["allocations"] if each["motion"])
+    return ", ".join(f"{number} {name}" for name, number in counts.most_common())
+
+
 def _job_sentence(job: Document, now: str) -> str:
     idle, held = idle_share(job), duration(seconds_between(job["since"], now))
     parts = [f"{job['id']} has held GPU {index_ranges(job['gpus'])} for {held}"]
     if idle is not None:
         parts.append(f"{share(idle)} of it idle")
+    if now_moves := motion(job):
+        parts.append(f"now {now_moves}")
     if not all(each["confirmed"] for each in job["allocations"]):
         parts.append("as its source last reported")
     return ", ".join(parts) + "."

@@ -84,7 +84,7 @@ def _metrics(jobs: JobState, job: Job) -> JobMetrics:
         source=job.source,
         gpus=float(len(job.gpus)),
         moving_ratio=None if None in motions else motions.count(MOVING) / len(motions),
-        last_moving_timestamp_seconds=now.wall - (now.at - moved_at) if now and moved_at is not None else None,
+        last_moving_timestamp_seconds=now.wall_at(moved_at) if now and moved_at is not None else None,
         **{name: text for name, text in job.owner.names.items() if name in public},
     )
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from typing_extensions import Self
 
 from gpumon.model.allocation import SOURCES, Allocation, Owner
+from gpumon.model.job import Pace
 from gpumon.outputs.formatting import rfc3339
 from gpumon.outputs.responses.base import Number, ResponseModel, timestamp
 from gpumon.state.report import Report
@@ -27,6 +28,11 @@ class AllocationResponse(ResponseModel):
     )
     confirmed: bool = Field(description="False: the source does not answer, and this is its last answer.")
     since: str = timestamp("When the owner got the GPU, or was first detected on it.")
+    motion: str | None = Field(
+        description="moving: the GPU uses its memory, tensor cores or NVLinks. still: it is busy without that, at low "
+        "and constant power. idle: it runs no kernel. other: none of these. null: not known, or no longer held."
+    )
+    moved_at: str | None = timestamp("When it was last moving for this owner.")
     held_seconds: Number = Field(description="Observed time, times the owner's share of the GPU, like the following.")
     busy_seconds: Number
     no_process_seconds: Number = Field(description="Without a process on the GPU.")
@@ -36,13 +42,16 @@ class AllocationResponse(ResponseModel):
 
     @classmethod
     def from_allocation(cls, allocation: Allocation, report: Report) -> Self:
-        state = report.gpu(allocation.uuid)
+        state, now = report.gpu(allocation.uuid), report.jobs.paced
+        pace = Pace() if allocation.ended else report.jobs.paces.get(allocation.key, Pace())
         return cls.copied(
             allocation,
             gpu=None if state is None else state.index,
             mig_uuid=allocation.mig_uuid or None,
             confirmed=allocation.key not in report.jobs.suspended,
             since=rfc3339(allocation.began.wall),
+            motion=pace.motion,
+            moved_at=None if pace.moved_at is None or now is None else rfc3339(now.wall_at(pace.moved_at)),
             **{
                 name: round(getattr(allocation, name), 3)
                 for name in cls.model_fields
