@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from gpumon_sim import shapes
 from gpumon_sim.arrivals import ScenarioXid
 from gpumon_sim.field_values import NAMES, TYPES
+from gpumon_sim.job_processes import STATES
 from gpumon_sim.mig import RequestedInstance
-from gpumon_sim.workload import ScenarioJob
+from gpumon_sim.workload import GONE, IDLE_PHASE, SPIN, WORK, JobPhase, ScenarioJob
 
 _TIME = shapes.number(0, 1e12, "seconds after the epoch")
 _INSTANCE = shapes.whole(0, 255, "number of an instance")
+_MAX_PHASES = 100_000
+"""Maximum number of phases of a job, because all are computed in advance."""
 
 
 def _value_or_mapping(
@@ -53,6 +57,34 @@ def _cgroup(value: Any, path: shapes.Path) -> str:
     return value
 
 
+_CPU = {"R": 1.0, "S": 0.02}
+"""CPU time per second of a process by its state; 0 in other states."""
+_PHASE = shapes.fields(
+    {
+        "do": shapes.one_of(WORK, IDLE_PHASE, SPIN, GONE),
+        "seconds": shapes.number(0.1, 1e12, "s"),
+        "load": shapes.number(0, 1),
+        "process": shapes.one_of(*STATES),
+        "cpu": shapes.number(0, 1024, "seconds of CPU time per second"),
+        "read_bytes": shapes.number(0, 1e12, "bytes a second"),
+    }
+)
+
+
+def _phase(value: Any, path: shapes.Path) -> JobPhase:
+    entry = _PHASE(value, path)
+    do = entry.get("do")
+    if do is None:
+        raise shapes.ShapeError(path, "needs a key 'do'")
+    if "load" in entry and do != WORK:
+        raise shapes.ShapeError((*path, "load"), f"only {WORK!r} has a load")
+    if do == GONE and entry.keys() & {"process", "cpu"}:
+        raise shapes.ShapeError(path, f"{GONE!r} has no process, and uses no CPU time")
+    process = entry.setdefault("process", "S" if do == IDLE_PHASE else "R")
+    entry.setdefault("cpu", 0.0 if do == GONE else _CPU.get(process, 0.0))
+    return JobPhase(**entry, dips=do == WORK)
+
+
 _RUN = shapes.fields(
     {
         "start": _TIME,
@@ -62,6 +94,8 @@ _RUN = shapes.fields(
         "gpus": shapes.listing(shapes.whole(0, 1023, "index")),
         "cgroup": _cgroup,
         "pids": shapes.listing(shapes.whole(1, 2**22, "process id")),
+        "phases": shapes.listing(_phase),
+        "repeat": shapes.flag,
     }
 )
 
@@ -70,7 +104,20 @@ def job(value: Any, path: shapes.Path) -> ScenarioJob:
     run = ScenarioJob(**_RUN(value, path))
     if run.end <= run.start:
         raise shapes.ShapeError(path, "ends before it starts")
+    _check_phases(run, path)
     return run
+
+
+def _check_phases(run: ScenarioJob, path: shapes.Path) -> None:
+    """Raise ShapeError if the phases of a job have no length, have no end, or are too many."""
+    if not run.phases:
+        raise shapes.ShapeError((*path, "phases"), "needs a phase")
+    for n, phase in enumerate(run.phases if run.repeat else run.phases[:-1]):
+        if phase.seconds == math.inf:
+            raise shapes.ShapeError((*path, "phases", n), "needs a key 'seconds'; only the last phase can do without")
+    length = sum(phase.seconds for phase in run.phases)
+    if run.repeat and (run.end - run.start) / length * len(run.phases) > _MAX_PHASES:
+        raise shapes.ShapeError(path, f"has more than {_MAX_PHASES:,} phases: `repeat` needs an `end`")
 
 
 def _profile(value: Any, path: shapes.Path) -> str:

@@ -22,25 +22,26 @@ _MAXIMA: tuple[tuple[Version, int], ...] = (((615,), 477), ((595,), 333), ((580,
 class Metric(NamedTuple):
     """A GPM metric: its id in NVML, and its value under full load in percent or MiB/s.
 
-    If `per_link` is true, the value is the data rate of one NVLink.
+    If `per_link` is true, the value is the data rate of one NVLink. `spin` is the value while a kernel waits.
     """
 
     number: int
     full: float
     per_link: bool = False
+    spin: float = 0.0
 
 
 METRICS: Mapping[str, Metric] = {
-    "graphics_util": Metric(1, 100),
-    "sm_util": Metric(2, 92),
-    "sm_occupancy": Metric(3, 41),
-    "integer_util": Metric(4, 24),
+    "graphics_util": Metric(1, 100, spin=100),
+    "sm_util": Metric(2, 92, spin=100),
+    "sm_occupancy": Metric(3, 41, spin=6),
+    "integer_util": Metric(4, 24, spin=1),
     "any_tensor_util": Metric(5, 55),
     "dfma_tensor_util": Metric(6, 0),
     "hmma_tensor_util": Metric(7, 54),
     "dmma_tensor_util": Metric(8, 0),
     "imma_tensor_util": Metric(9, 1),
-    "dram_bw_util": Metric(10, 47),
+    "dram_bw_util": Metric(10, 47, spin=0.5),
     "fp64_util": Metric(11, 0.1),
     "fp32_util": Metric(12, 18),
     "fp16_util": Metric(13, 29),
@@ -83,19 +84,20 @@ def value(name: str, earlier: GpmSample, later: GpmSample) -> float | None:
             return state.gpm[key]
     metric = METRICS[name]
     links = sum(link.state != LINK_DOWN for link in state.links) if metric.per_link else 1
-    return metric.full * links * _load(earlier, later) * _share(later.instance)
+    load, spin = _use(earlier, later)
+    return (metric.full * links * load + metric.spin * spin * (1 - load)) * _share(later.instance)
 
 
-def _load(earlier: GpmSample, later: GpmSample) -> float:
-    """Return the mean load between two samples, 0 to 1; NaN if no time has passed between them.
+def _use(earlier: GpmSample, later: GpmSample) -> tuple[float, float]:
+    """Return the mean load between two samples, and the share of this time in which a kernel waited, from 0 to 1.
 
-    If the scenario sets the GPU's utilization, return that instead, also as 0 to 1.
+    NaN if no time has passed between them. If the scenario sets the GPU's utilization, return that as the load.
     """
-    state = later.state
+    before, state = earlier.state, later.state
     if state.utilization is not None and state.utilization != state.own_utilization:
-        return state.utilization / 100
-    seconds = later.time - earlier.time
-    return (state.load_seconds - earlier.state.load_seconds) / seconds if seconds > 0 else math.nan
+        return state.utilization / 100, 0.0
+    seconds = max(0.0, later.time - earlier.time) or math.nan
+    return (state.load_seconds - before.load_seconds) / seconds, (state.spin_seconds - before.spin_seconds) / seconds
 
 
 def _share(instance: int | None) -> float:

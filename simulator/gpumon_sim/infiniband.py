@@ -101,7 +101,7 @@ class SimulatedTree(FileTree):
     def read(self, path: str) -> str:
         while path.startswith(CLASS) and self._fault(self._current_scenario(), path.split("/")[2]).get("hang"):
             time.sleep(RECHECK)
-        own = job_processes.read(path, _node_setting(self._current_scenario(), "jobs", ()))
+        own = job_processes.read(path, _node_setting(self._current_scenario(), "jobs", ()), self._time())
         return super().read(path) if own is None else own
 
     def _files(self) -> Mapping[str, Text]:

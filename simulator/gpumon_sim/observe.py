@@ -11,7 +11,7 @@ from zlib import crc32
 from gpumon_sim.board import MIB, Clocks, Profile
 from gpumon_sim.job_processes import pid_of
 from gpumon_sim.mig import Layout, devices
-from gpumon_sim.physics import Course, Job, Moment
+from gpumon_sim.physics import Course, Job, LoadPhase, Moment
 from gpumon_sim.quantities import (
     EVENT_HW_SLOWDOWN,
     EVENT_HW_THERMAL,
@@ -30,6 +30,8 @@ UTILIZATION_HERTZ = 6
 """Number of utilization samples that the driver takes per second."""
 CLOCK_STEP = 15
 """Difference in MHz between adjacent core clock frequencies."""
+MEMORY_SHARE = 0.6
+"""Memory utilization as a share of the load."""
 LINK_KIB_PER_SECOND = 6_000_000
 """Traffic of one NVLink, in each direction, under full load."""
 PCIE_BYTES_PER_SECOND = 200_000_000
@@ -51,7 +53,7 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
     point, board = now.point, profile.board
     mean = point.energy - course.at(time - 1.0).point.energy if time >= 1.0 else point.power
     processes = _processes(profile, gpu, now, layout)
-    busy = utilization(course, gpu, time)
+    busy, moving = utilization(course, gpu, time), load_percent(course, gpu, time)
     traffic = point.load_seconds * LINK_KIB_PER_SECOND if board.links else None
     state = replace(
         _constant_state(profile),
@@ -59,9 +61,11 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
         mig=layout,
         held_back=now.capped,
         load_seconds=point.load_seconds,
+        spin_seconds=point.spin_seconds,
         own_utilization=busy,
+        own_load=moving,
         utilization=busy,
-        memory_utilization=round(busy * 0.6),
+        memory_utilization=round(moving * MEMORY_SHARE),
         memory_used=sum(process.memory for process in processes),
         temperature=point.temperature,
         memory_temperature=_memory_temperature(profile, point.temperature),
@@ -197,11 +201,19 @@ def _clocks(profile: Profile, events: int) -> Clocks:
 
 
 def utilization(course: Course, gpu: int, time: float) -> int:
-    """Return GPU utilization in percent at the driver's latest sample: the load, varied by up to 2 points if not 0."""
-    sample = int(time * UTILIZATION_HERTZ)
-    load = course.at(sample / UTILIZATION_HERTZ).phase.load
+    """Return GPU utilization in percent at the driver's latest sample: 100 while a kernel waits, or else the load."""
+    return 100 if _sampled_phase(course, time).spins else load_percent(course, gpu, time)
+
+
+def load_percent(course: Course, gpu: int, time: float) -> int:
+    """Return the load in percent at the driver's latest sample, varied by up to 2 points if not 0."""
+    load, sample = _sampled_phase(course, time).load, int(time * UTILIZATION_HERTZ)
     wobble = crc32(b"%d/%d" % (gpu, sample)) % 5 - 2
     return min(100, max(1, round(100 * load) + wobble)) if load else 0
+
+
+def _sampled_phase(course: Course, time: float) -> LoadPhase:
+    return course.at(int(time * UTILIZATION_HERTZ) / UTILIZATION_HERTZ).phase
 
 
 def _memory_temperature(profile: Profile, temperature: float) -> float | None:

@@ -1,8 +1,9 @@
 """Computes a simulated GPU's power, energy and temperature over time from its load.
 
 The load is piecewise constant. Power follows the load with a time constant of 1 second (LAG), temperature follows power
-with a time constant of 25 seconds (INERTIA). The formulas are closed forms, so every process computes the same values
-for the same time. Times are seconds since the simulation began.
+with a time constant of 25 seconds (INERTIA). In a phase with `dips`, power falls and rises with each step of the job.
+The formulas are closed forms, so every process computes the same values for the same time. Times are seconds since the
+simulation began.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from typing import NamedTuple
 
 LAG = 1.0
 INERTIA = 25.0
+SPIN_LOAD = 0.18
+"""Load that draws the power of a kernel that waits for a peer. Source: 240 to 280 W of 1,000 on GB200 (marin#7344)."""
+DIP, STEP = 0.15, 6.7
+"""Depth of a dip as a share of the power above idle, and seconds of a step."""
 
 
 class Job(NamedTuple):
@@ -34,6 +39,15 @@ class LoadPhase(NamedTuple):
     load: float
     """Load from 0 to 1."""
     jobs: tuple[Job, ...] = ()
+    spins: bool = False
+    """True if a kernel waits for a peer: the GPU is busy, but moves no data."""
+    dips: bool = False
+    """True if the power falls and rises with each step of the job."""
+
+    @property
+    def drawn(self) -> float:
+        """Return the load, from 0 to 1, that draws the power of this phase."""
+        return min(1.0, self.load + (SPIN_LOAD if self.spins else 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +85,9 @@ class Body:
 class Point(NamedTuple):
     """Power (W), energy (J) and temperature (Celsius) of a GPU at one moment.
 
-    `load_seconds` is the integral of the load, `capped_seconds` the time at the power limit. They and the energy are
-    totals since the simulation began or, inside Course, since the cycle of the workload began.
+    `load_seconds` is the integral of the load, `capped_seconds` the time at the power limit, `spin_seconds` that with a
+    kernel that waits for a peer. They and the energy are totals since the simulation began or, inside Course, since the
+    cycle of the workload began.
     """
 
     power: float
@@ -80,6 +95,7 @@ class Point(NamedTuple):
     temperature: float
     load_seconds: float
     capped_seconds: float
+    spin_seconds: float = 0.0
 
 
 class Moment(NamedTuple):
@@ -100,20 +116,26 @@ def is_power_capped(body: Body, load: float) -> bool:
     return body.idle + (body.full - body.idle) * load > body.limit
 
 
-def advance(body: Body, load: float, start: Point, seconds: float) -> Point:
-    """Return power, energy and temperature `seconds` after `start`, under a constant load from 0 to 1."""
-    target = min(body.idle + (body.full - body.idle) * load, body.limit)
+def advance(body: Body, phase: LoadPhase, start: Point, seconds: float) -> Point:
+    """Return power, energy and temperature `seconds` after `start`, the beginning of this phase."""
+    target = min(body.idle + (body.full - body.idle) * phase.drawn, body.limit)
+    depth = DIP * (target - body.idle) / 2 if phase.dips else 0.0
+    angle = 2 * math.pi * (seconds % STEP) / STEP
     gap = start.power - target
     fade = math.exp(-seconds / LAG)
     level = body.cool + body.per_watt * (target - body.idle)
     share = body.per_watt * gap / (1 - INERTIA / LAG)
     heat = (start.temperature - level - share) * math.exp(-seconds / INERTIA)
     return Point(
-        power=target + gap * fade,
-        energy=start.energy + target * seconds - gap * LAG * math.expm1(-seconds / LAG),
+        power=target + gap * fade - depth * (1 - math.cos(angle)),
+        energy=start.energy
+        + (target - depth) * seconds
+        + depth * STEP / (2 * math.pi) * math.sin(angle)
+        - gap * LAG * math.expm1(-seconds / LAG),
         temperature=level + share * fade + heat,
-        load_seconds=start.load_seconds + load * seconds,
-        capped_seconds=start.capped_seconds + (seconds if is_power_capped(body, load) else 0.0),
+        load_seconds=start.load_seconds + phase.load * seconds,
+        capped_seconds=start.capped_seconds + (seconds if is_power_capped(body, phase.drawn) else 0.0),
+        spin_seconds=start.spin_seconds + (seconds if phase.spins else 0.0),
     )
 
 
@@ -129,46 +151,46 @@ class Course:
         self._cold = Point(body.idle, 0.0, body.cool, 0.0, 0.0)
         self._starts = list(accumulate((phase.seconds for phase in workload.phases), initial=0.0))
         self._first = self._cycle(self._cold)
-        self._later = self._cycle(self._reset_totals(self._first[-1]))
+        self._later = self._cycle(self._reset_totals(self._first[-1])) if workload.repeats else []
 
     def at(self, time: float) -> Moment:
         """Return the GPU's power, energy, temperature and phase `time` seconds after the simulation began."""
         lead = self._workload.lead
         if time < lead or not self._workload.phases:
-            return Moment(advance(self._body, 0.0, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
+            return Moment(advance(self._body, IDLE, self._cold, max(time, 0.0)), IDLE, 0, capped=False)
         length = self._starts[-1]
         cycle, into = divmod(time - lead, length) if self._workload.repeats else (0.0, time - lead)
         points = self._later if cycle else self._first
         number = bisect_right(self._starts, into) - 1
         phase = self._workload.phases[number] if number < len(self._workload.phases) else IDLE
-        point = advance(self._body, phase.load, points[number], into - self._starts[number])
+        point = advance(self._body, phase, points[number], into - self._starts[number])
         numbering = 0 if self._workload.same_jobs else int(cycle)
         return Moment(
-            self._add_finished_cycles(point, int(cycle)), phase, numbering, is_power_capped(self._body, phase.load)
+            self._add_finished_cycles(point, int(cycle)), phase, numbering, is_power_capped(self._body, phase.drawn)
         )
 
     def _cycle(self, start: Point) -> list[Point]:
         """Return the point at the beginning of each phase of a cycle, then the point at the end of the cycle."""
         points = [start]
         for phase in self._workload.phases:
-            points.append(advance(self._body, phase.load, points[-1], phase.seconds))
+            points.append(advance(self._body, phase, points[-1], phase.seconds))
         return points
 
     def _add_finished_cycles(self, point: Point, cycle: int) -> Point:
         """Return `point` with the totals of the lead time and of the finished cycles added to its totals."""
-        before = [self._workload.lead * self._body.idle, 0.0, 0.0]
+        before = [self._workload.lead * self._body.idle, 0.0, 0.0, 0.0]
         if cycle:
             for n, (whole, again) in enumerate(
                 zip(_integrals(self._first[-1]), _integrals(self._later[-1]), strict=True)
             ):
                 before[n] += whole + again * (cycle - 1)
-        energy, load, cap = (a + b for a, b in zip(before, _integrals(point), strict=True))
-        return point._replace(energy=energy, load_seconds=load, capped_seconds=cap)
+        energy, load, cap, spin = (a + b for a, b in zip(before, _integrals(point), strict=True))
+        return point._replace(energy=energy, load_seconds=load, capped_seconds=cap, spin_seconds=spin)
 
     @staticmethod
     def _reset_totals(point: Point) -> Point:
-        return point._replace(energy=0.0, load_seconds=0.0, capped_seconds=0.0)
+        return point._replace(energy=0.0, load_seconds=0.0, capped_seconds=0.0, spin_seconds=0.0)
 
 
-def _integrals(point: Point) -> tuple[float, float, float]:
-    return point.energy, point.load_seconds, point.capped_seconds
+def _integrals(point: Point) -> tuple[float, float, float, float]:
+    return point.energy, point.load_seconds, point.capped_seconds, point.spin_seconds

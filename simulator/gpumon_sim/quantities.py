@@ -99,8 +99,12 @@ class State:
     """True while the power limit restricts the load."""
     load_seconds: float = 0.0
     """Integral of the load (0 to 1) over the seconds since the simulation began."""
+    spin_seconds: float = 0.0
+    """Seconds since the simulation began in which a kernel waited for a peer."""
     own_utilization: float = 0.0
     """GPU utilization in percent that the workload causes, even if the scenario sets another utilization."""
+    own_load: float = 0.0
+    """Load in percent: the same without kernels that wait for a peer."""
 
     utilization: float | None = quantity("%", high=100)
     memory_utilization: float | None = quantity("%", high=100)

@@ -11,7 +11,7 @@ from gpumon_sim.codes import Code, Refusal
 from gpumon_sim.exports import function, getter
 from gpumon_sim.gpu_states import SAMPLES
 from gpumon_sim.layouts import UINT
-from gpumon_sim.observe import PCIE_BYTES_PER_SECOND, utilization
+from gpumon_sim.observe import MEMORY_SHARE, PCIE_BYTES_PER_SECOND, load_percent, utilization
 from gpumon_sim.physics import Course
 from gpumon_sim.sim_gpu import SimGpu
 from gpumon_sim.sim_node import SimNode
@@ -27,7 +27,7 @@ Read = Callable[[Course, int, float], float]
 _READS: dict[int, Read] = {
     _POWER: lambda course, _gpu, at: course.at(at).point.power * 1000,
     _UTILIZATION: utilization,
-    _MEMORY: lambda course, gpu, at: utilization(course, gpu, at) * 0.6,
+    _MEMORY: lambda course, gpu, at: load_percent(course, gpu, at) * MEMORY_SHARE,
 }
 
 
@@ -70,4 +70,4 @@ def _times(node: SimNode) -> list[tuple[int, float]]:
 def pcie_throughput(device: SimGpu, _way: int) -> float:
     """Return PCIe traffic in KB/s, equal in both ways. Takes 20 ms, for which a real driver measures the traffic."""
     time.sleep(_THROUGHPUT_SECONDS)
-    return (device.state.own_utilization / 100) * PCIE_BYTES_PER_SECOND / 1000
+    return (device.state.own_load / 100) * PCIE_BYTES_PER_SECOND / 1000

@@ -291,7 +291,7 @@ _NODE = (
     ),
     _node_fault(
         key="jobs",
-        value="list of `start`, `end`, `load`, `memory`, `gpus`, `cgroup`, `pids`",
+        value="list of `start`, `end`, `load`, `memory`, `gpus`, `cgroup`, `pids`, `phases`, `repeat`",
         help="only these jobs",
         shape=shapes.listing(entries.job),
         plan=lambda runs, _seed, gpu: workload.of_jobs(runs, gpu),
