@@ -54,10 +54,10 @@ def _next(pace: Pace, state: GpuState, policy: Policy, at: float, passed: float)
 
 
 def _moved(pace: Pace, state: GpuState, at: float, passed: float) -> Pace:
-    power, weight = state.gpu.power_watts or 0.0, min(1.0, passed / _MEMORY_SECONDS)
+    power, seconds = state.gpu.power_watts or 0.0, pace.moving_seconds + passed
+    weight = passed / min(_MEMORY_SECONDS, seconds) if passed else 1.0  # a mean at first
     watts = power if pace.watts is None else pace.watts + (power - pace.watts) * weight
     traffic = pace.link_bytes_per_second + (_link_traffic(state) - pace.link_bytes_per_second) * weight
-    seconds = pace.moving_seconds + passed
     return replace(pace, moved_at=at, moving_seconds=seconds, watts=watts, link_bytes_per_second=traffic)
 
 

@@ -124,10 +124,12 @@ def select(ranks: Sequence[LocalRank], job: str | None) -> dict[str, list[LocalR
 
 
 def _matches(rank: LocalRank, job: str) -> bool:
+    """Return whether a name is that of the rank's job, also in the form of `gpumon jobs`: slurm/4711."""
+    job = re.sub("^(slurm|container|pod_uid|unit)/", "", job)
     if job.isdecimal():
         in_slurm = re.search(rf"^Slurm job {job},|/job_{job}(?:/|$)", f"{rank.job}\n{rank.cgroups}", re.MULTILINE)
         return in_slurm is not None or int(job) in _ancestors(rank.pid)
-    return len(job) >= 4 and job in rank.cgroups
+    return len(job) >= 4 and any(name in rank.cgroups for name in (job, job.replace("-", "_")))
 
 
 def _ancestors(pid: int) -> Iterator[int]:

@@ -116,7 +116,7 @@ def _stall(job: JobCase, lasted: float, states: Sequence[str]) -> Finding:
         by_state.setdefault(state, []).append(str(indexes[gpu.uuid]))
     words = (f"GPU {', '.join(numbers)}: {state}." for state, numbers in by_state.items())
     return warn(
-        f"Its GPUs have not moved for {lasted / MINUTE:.0f} minutes. {' '.join(words)}",
+        f"Its GPUs have not moved for {lasted / MINUTE:.1f} minutes. {' '.join(words)}",
         Action.RESTART,
         stalled_seconds=round(lasted),
         seconds_since_moving=", ".join(f"GPU {index} {seconds:.0f}" for index, seconds in sorted(moved.items())),

@@ -88,7 +88,7 @@ def test_a_collective_that_hangs_stalls_its_job() -> None:
     assert verdict is not None
     assert (verdict.level, verdict.reason) == (
         Level.WARN,
-        "Its GPUs have not moved for 3 minutes. GPU 0, 1, 2, 3: busy without work.",
+        "Its GPUs have not moved for 3.0 minutes. GPU 0, 1, 2, 3: busy without work.",
     )
     assert verdict.evidence["seconds_since_moving"] == "GPU 0 190, GPU 1 190, GPU 2 190, GPU 3 190"
     ward.go_on(60 * MINUTE)
@@ -112,7 +112,7 @@ def test_the_odd_one_out_is_named(process: str | None, cpu: float, reason: str) 
     verdict = ward.load("spin", 0, 1, 2).load("idle", 3, process=process, cpu=cpu).go_on(200).stall
     assert verdict is not None
     assert verdict.reason == (
-        f"Its GPUs have not moved for 3 minutes. GPU 0, 1, 2: busy without work. GPU 3: idle, {reason}."
+        f"Its GPUs have not moved for 3.2 minutes. GPU 0, 1, 2: busy without work. GPU 3: idle, {reason}."
     )
 
 
