@@ -140,6 +140,9 @@ class AllocationInfo:
 
     mig_uuid: str | None = identity("UUID of the MIG instance; empty for a whole GPU.", AGENT)
     source: str | None = identity("Where the owner is from: mapping, kubelet or process.", AGENT)
+    job_id: str | None = identity(
+        "Kind and name of the owner, as in `gpumon jobs`; empty if its name is not for all.", AGENT
+    )
     slurm_job_id: str | None = identity("Id of the Slurm job.", AGENT)
     slurm_partition: str | None = identity("Partition of the Slurm job.", AGENT)
     pod_namespace: str | None = identity("Namespace of the pod.", AGENT)
@@ -151,7 +154,7 @@ class AllocationInfo:
     user: str | None = identity("User of the job or process.", AGENT)
 
 
-OWNER_LABELS = tuple(name for name in rows(AllocationInfo) if name not in {"mig_uuid", "source"})
+OWNER_LABELS = tuple(name for name in rows(AllocationInfo) if name not in {"mig_uuid", "source", "job_id"})
 """Names of an owner that can be labels, as attributes of Owner."""
 
 

@@ -23,6 +23,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Instant, Now
 from gpumon.model.job import JobProcess, Pace
+from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.state.device_names import Place, resolve
 
 MAX_OWNERS = 4
@@ -103,6 +104,11 @@ class JobState:
     def public(self, owner: Owner) -> Owner:
         """Return an owner with only the names that every reader may know."""
         return replace(owner, **dict.fromkeys(owner.names.keys() - self.names - ALWAYS_SHOWN))
+
+    def job_id(self, owner: Owner) -> str | None:
+        """Return the id of an owner for labels; None if its name is one that not every reader may know."""
+        key = self.public(owner).key
+        return None if key.endswith("/") else key.replace(KEY_SEPARATOR, "_")
 
     def of_gpu(self, uuid: str) -> tuple[Allocation, ...]:
         """Return the allocations of a GPU and of its MIG instances, with those whose source is unknown at present."""

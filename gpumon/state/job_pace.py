@@ -17,7 +17,6 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Now
 from gpumon.model.job import IDLE, MOVING, OTHER, STILL, Job, JobGpu, JobProcess, Pace
-from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.state.allocations import JobState
 
 _TENSOR, _LINKS, _IDLE = 0.01, 0.01, 0.05
@@ -110,23 +109,22 @@ def _rate(before: float | None, now: float | None, seconds: float) -> float | No
 
 def jobs_of(jobs: JobState, gpus: Sequence[GpuState]) -> tuple[Job, ...]:
     """Return the jobs that share none of their GPUs, and have no MIG instance."""
-    held: dict[str, list[tuple[Allocation, GpuState]]] = {}
+    held: dict[str | None, list[tuple[Allocation, GpuState]]] = {}
     shared = set()
     for state in gpus:
         allocations = jobs.of_gpu(state.uuid)
-        keys = [jobs.public(each.owner).key for each in allocations]
+        keys = [jobs.job_id(each.owner) for each in allocations]
         if len(keys) > 1 or any(each.mig_uuid for each in allocations):
             shared.update(keys)
         for key, each in zip(keys, allocations, strict=True):
             held.setdefault(key, []).append((each, state))
-    # A key that ends so has a name that not every reader may know.
-    return tuple(_job(jobs, key, each) for key, each in held.items() if key not in shared and not key.endswith("/"))
+    return tuple(_job(jobs, key, each) for key, each in held.items() if key is not None and key not in shared)
 
 
 def _job(jobs: JobState, key: str, held: Sequence[tuple[Allocation, GpuState]]) -> Job:
     first, _ = held[0]
     return Job(
-        id=key.replace(KEY_SEPARATOR, "_"),
+        id=key,
         owner=first.owner,
         source=first.source,
         gpus=tuple(

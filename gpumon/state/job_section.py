@@ -67,7 +67,8 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
     for each in report.jobs.allocations:
         if each.uuid in labels:
             names = {name: text for name, text in each.owner.names.items() if name in report.jobs.names}
-            infos[AllocationInfo(mig_uuid=each.mig_uuid or None, source=each.source, **names), labels[each.uuid]] = None
+            job_id, mig = report.jobs.job_id(each.owner), each.mig_uuid or None
+            infos[AllocationInfo(mig_uuid=mig, source=each.source, job_id=job_id, **names), labels[each.uuid]] = None
     yield from infos
     for uuid, use in report.jobs.uses.items():
         if uuid in labels:
