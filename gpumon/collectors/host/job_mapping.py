@@ -31,7 +31,7 @@ def read_mapping(turn: Turn, directory: str) -> tuple[Claim, ...] | None:
     try:
         names = turn.settings.names(folder)
     except OSError as error:
-        turn.errors.note(folder, error)
+        turn.errors.note(f"/{folder}", error)
         return None
     booted = time.time() - turn.at
     described = dict(_described(turn, f"{folder}/{SIDE_FILES}", booted))
@@ -59,7 +59,7 @@ def _described(turn: Turn, folder: str, booted: float) -> Iterator[tuple[str, Cl
             if document["boot_id"] == boot_id():
                 yield job, _claim(job, document)
         except INVALID:
-            turn.errors.note(path, OSError(errno.EBADMSG, "is not a side file of `gpumon mapping begin`"))
+            turn.errors.note(f"/{path}", OSError(errno.EBADMSG, "is not a side file of `gpumon mapping begin`"))
 
 
 def _claim(job: str, document: Mapping[str, Any]) -> Claim:
@@ -82,12 +82,12 @@ def _jobs(turn: Turn, path: str, booted: float) -> Iterator[str]:
     text = _current_text(turn, path, booted)
     lines = text.split("\n") if text else []
     if len(lines) > MAX_LINES:
-        turn.errors.note(path, OSError(errno.E2BIG, f"has more than {MAX_LINES} lines"))
+        turn.errors.note(f"/{path}", OSError(errno.E2BIG, f"has more than {MAX_LINES} lines"))
     for line in dict.fromkeys(lines[:MAX_LINES]):
         if JOB_ID.fullmatch(line):
             yield line
         else:
-            turn.errors.note(path, OSError(errno.EBADMSG, "has a line that is no job id"))
+            turn.errors.note(f"/{path}", OSError(errno.EBADMSG, "has a line that is no job id"))
 
 
 def _current_text(turn: Turn, path: str, booted: float) -> str | None:
@@ -95,11 +95,11 @@ def _current_text(turn: Turn, path: str, booted: float) -> str | None:
     try:
         return None if turn.settings.modified(path) < booted else turn.settings.read(path)
     except OSError as error:
-        turn.errors.note(path, error)
+        turn.errors.note(f"/{path}", error)
         return None
 
 
 def _first(turn: Turn, folder: str, names: list[str]) -> list[str]:
     if len(names) > MAX_FILES:
-        turn.errors.note(folder, OSError(errno.E2BIG, f"has more than {MAX_FILES} files"))
+        turn.errors.note(f"/{folder}", OSError(errno.E2BIG, f"has more than {MAX_FILES} files"))
     return names[:MAX_FILES]

@@ -89,9 +89,12 @@ class PodReader:
         Errors are noted in the turn, except that there is no kubelet.
         """
         self._take_answer(turn)
-        if self._call is None:
-            self._call = _Call(self._source.read, turn.at)
-        self._call.join(self._wait)
+        try:
+            self._call = self._call or _Call(self._source.read, turn.at)
+        except RuntimeError as error:  # no thread can be started, as at a limit of a container's processes
+            turn.errors.note(str(self._source.path), OSError(errno.EAGAIN, str(error)))
+        else:
+            self._call.join(self._wait)
         self._take_answer(turn)
         return self._last.claims if self._last is not None and turn.at - self._last.at <= self._keep else None
 

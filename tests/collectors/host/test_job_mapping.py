@@ -122,7 +122,7 @@ def test_an_invalid_side_file_is_an_error(tmp_path: Path, text: str) -> None:
     mapped.write("0", "7\n8\n")
     claims, errors = mapped.read()
     assert [claim.owner.slurm_job_id for claim in claims or ()] == ["7", "8"]
-    assert errors == f"{DIRECTORY[1:]}/jobs/7.json: is not a side file of `gpumon mapping begin`"
+    assert errors == f"{DIRECTORY}/jobs/7.json: is not a side file of `gpumon mapping begin`"
 
 
 def test_a_file_that_cannot_be_read_is_an_error(mapped: Mapped) -> None:
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_an_error(mapped: Mapped) -> None:
     mapped.write("1", "8")
     claims, errors = mapped.read()
     assert [claim.devices for claim in claims or ()] == [("1",)]
-    assert errors == f"{DIRECTORY[1:]}/jobs/7.json: Is a directory, and 1 more file"
+    assert errors == f"{DIRECTORY}/jobs/7.json: Is a directory, and 1 more file"
 
 
 def test_names_of_strangers_are_bounded(mapped: Mapped) -> None:
@@ -151,19 +151,19 @@ def test_a_line_that_is_no_job_id_is_an_error(tmp_path: Path, line: str) -> None
     mapped.write("0", f"1.batch\n{line}\n{'x' * MAX_NAME}\n1.batch\n")
     claims, errors = mapped.read()
     assert [claim.owner.slurm_job_id for claim in claims or ()] == ["1.batch", "x" * MAX_NAME]
-    assert errors == f"{DIRECTORY[1:]}/0: has a line that is no job id"
+    assert errors == f"{DIRECTORY}/0: has a line that is no job id"
 
 
 def test_files_and_lines_are_bounded(mapped: Mapped) -> None:
     """What is above the maximum is an error and is not read."""
     mapped.write("0", "\n".join(map(str, range(MAX_LINES + 1))))
     claims, errors = mapped.read()
-    assert (len(claims or ()), errors) == (MAX_LINES, f"{DIRECTORY[1:]}/0: has more than 64 lines")
+    assert (len(claims or ()), errors) == (MAX_LINES, f"{DIRECTORY}/0: has more than 64 lines")
     mapped.write("0", "")
     for number in range(MAX_FILES):
         mapped.write(f"{number + 1}", str(number))
     claims, errors = mapped.read()
-    assert (len(claims or ()), errors) == (MAX_FILES - 1, f"{DIRECTORY[1:]}: has more than 1024 files")
+    assert (len(claims or ()), errors) == (MAX_FILES - 1, f"{DIRECTORY}: has more than 1024 files")
 
 
 def test_a_simulated_node_has_the_mapping_of_its_host(mapped: Mapped, tmp_path: Path) -> None:
