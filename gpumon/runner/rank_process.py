@@ -37,6 +37,7 @@ class RankProcess:
         steps: Sequence[Step],
         rendezvous: int,
         *,
+        grace: float,
         patience: float,
         on_started: Callable[[int], None],
         on_frame: Callable[[RankProcess], None],
@@ -46,9 +47,8 @@ class RankProcess:
         """Start rank `number`. Raise OSError or ValueError if that fails.
 
         `steps`: steps that the ranks were ordered to take; the pass appends to it. `rendezvous`: descriptor of the file
-        through which ranks find each other. `patience`: seconds after SIGKILL until it counts as abandoned. Callbacks:
-        `on_started` before the process gets its orders; `on_frame` also after an invalid frame; `on_end` with the
-        status.
+        through which ranks find each other. `grace`, `patience`: as in ChildCommand. Callbacks: `on_started` before the
+        process gets its orders; `on_frame` also after an invalid frame; `on_end` with the status.
         """
         self.settled = False
         """True if the process has ended or was abandoned as unkillable."""
@@ -72,6 +72,8 @@ class RankProcess:
             on_error_output=self._take_output,
             on_exit=lambda status: on_end(self, status),
             on_abandoned=lambda: on_abandoned(self),
+            ask=ChildProcess.terminate,
+            grace=grace,
             patience=patience,
         )
         try:

@@ -19,6 +19,7 @@ from gpumon.probe.core.preflight import Skip
 from gpumon.runner.containment import make_containment, sweep
 from gpumon.runner.rank_process import KilledRanks, RankProcess
 from gpumon.supervisor import child_process
+from gpumon.supervisor.child_process import ChildProcess
 from gpumon.supervisor.loop import Loop
 
 log = logging.getLogger("gpumon.probe")
@@ -156,6 +157,7 @@ class _CurrentPass:
                         number,
                         self._steps,
                         rendezvous.fileno(),
+                        grace=TERM_PATIENCE,
                         patience=KILL_PATIENCE,
                         on_started=self._containment.add,
                         on_frame=self._take_frame,
@@ -166,7 +168,7 @@ class _CurrentPass:
             self._order()
         except (OSError, ValueError) as error:  # or text that cannot be passed to a process
             self._ending = replace(self._ending, not_started=str(error))
-            self._kill()
+            self._end_ranks(ChildProcess.kill)
             self._timers.append(self._loop.call_after(0, self._conclude_if_settled))
 
     def abort(self, skip: Skip) -> None:
@@ -216,20 +218,13 @@ class _CurrentPass:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._record_kill()
-            for rank in self.ranks:
-                rank.child.terminate()
-            self._timers.append(self._loop.call_after(TERM_PATIENCE, self._kill))
+            self._end_ranks(ChildProcess.stop)
 
-    def _kill(self) -> None:
-        self._record_kill()
-        for rank in self.ranks:
-            rank.child.kill()
-
-    def _record_kill(self) -> None:
+    def _end_ranks(self, end: Callable[[ChildProcess], None]) -> None:
         for rank in self.ranks:
             if not rank.child.ended:
                 self._killed.add(rank.child.pid, rank.gpu)
+                end(rank.child)
 
     def _take_end(self, rank: RankProcess, status: int) -> None:
         self._stuck.discard(rank.child.pid)

@@ -42,14 +42,14 @@ class Question:
         self._child: ChildProcess | None = None
         self._loop = loop
         self._trouble = b""
-        self._timer = loop.call_after(seconds, self._on_timeout)
         self._child = self._start(command, environment)
         if self._child is None:
             loop.call_after(0.0, lambda: self._on_exit(1))
 
     def withdraw(self) -> None:
         self._on_answer = None
-        self._end()
+        if self._child is not None:
+            self._child.stop()
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> ChildProcess | None:
         """Start the command below a new subreaper process, and return that process; None if it cannot be started."""
@@ -64,6 +64,10 @@ class Question:
             on_output=self._take_output,
             on_error_output=self._take_output,
             on_exit=self._on_exit,
+            on_deadline=self._on_timeout,
+            deadline=self._seconds,
+            ask=ChildProcess.close_input,  # the subreaper then ends every process of the command
+            grace=END_SECONDS,
         )
         try:
             return ChildProcess(self._loop, child)
@@ -107,13 +111,5 @@ class Question:
 
     def _answer(self, skip: Skip | None) -> None:
         on_answer, self._on_answer = self._on_answer, None
-        self._end()
         if on_answer is not None:
             on_answer(skip)
-
-    def _end(self) -> None:
-        """Close the input of the subreaper, which then ends every process of the command. Kill it after END_SECONDS."""
-        self._timer.cancel()
-        if self._child is not None and not self._child.ended:
-            self._child.close_input()
-            self._loop.call_after(END_SECONDS, self._child.kill)

@@ -7,10 +7,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpumon.clock import boot_clock
 from gpumon.services.receivers import Orders
 from gpumon.supervisor.child_process import MAX_ORDERS, PYTHON, ChildCommand, ChildProcess, LineSplitter
-from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
 
 TIMEOUT_SECONDS = 30.0
@@ -36,8 +34,8 @@ class DeliveryChild:
     def __init__(self, loop: Loop, orders: Orders, seconds: float, on_outcome: Callable[[Outcome], None]) -> None:
         self.timed_out = False
         self._on_outcome: Callable[[Outcome], None] | None = on_outcome
-        self._child: ChildProcess | None = None
-        self._deadline = loop.call_after(seconds, lambda: self._time_out(seconds))
+        self.child: ChildProcess | None = None
+        """The process, which ends a moment after the outcome, or later if SIGKILL does not end it; None without one."""
 
         def report(error: str | None, *, refused: bool = False) -> None:
             self._report(Outcome(error, refused))
@@ -48,37 +46,30 @@ class DeliveryChild:
             orders=json.dumps({**orders, "parent": os.getpid()}, default=str).encode() + b"\n",
             on_output=LineSplitter(MAX_OUTPUT, lambda line: report(**json.loads(line)), lambda: None).feed,
             on_exit=lambda code: report(f"the process that sent it ended with status {code} and no outcome"),
+            on_deadline=lambda: self._time_out(seconds),
+            deadline=seconds,
         )
         if len(command.orders) > MAX_ORDERS:
             loop.post(lambda: report("the message is too long"))
             return
         try:
-            self._child = ChildProcess(loop, command)
+            self.child = ChildProcess(loop, command)
         except OSError as error:
             problem = f"no process can be started to send it: {error}"
             loop.post(lambda: report(problem))
 
-    @property
-    def is_running(self) -> bool:
-        """Return True if the child has not ended: a moment after its outcome, or later if SIGKILL does not end it."""
-        return self._child is not None and not self._child.ended
-
     def kill(self) -> None:
         """End the attempt. `on_outcome` is not called any more."""
         self._on_outcome = None
-        self._deadline.cancel()
-        if self._child is not None:
-            self._child.kill()
+        if self.child is not None:
+            self.child.kill()
 
     def _time_out(self, seconds: float) -> None:
         self.timed_out = True
-        if self._child is not None:
-            self._child.kill()
         self._report(Outcome(f"there was no complete answer within {seconds:g} s"))
 
     def _report(self, outcome: Outcome) -> None:
         on_outcome, self._on_outcome = self._on_outcome, None
-        self._deadline.cancel()
         if on_outcome is not None:
             on_outcome(outcome)
 
@@ -91,7 +82,6 @@ def deliver_now(orders: Orders) -> Outcome:
     while not outcomes:
         loop.turn()
     attempt.kill()
-    patience = boot_clock() + Deadlines().kill
-    while attempt.is_running and boot_clock() < patience:
+    while attempt.child is not None and not (attempt.child.ended or attempt.child.abandoned):
         loop.turn()
     return outcomes[0]

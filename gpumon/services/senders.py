@@ -140,7 +140,7 @@ class Sender(ABC):
 
     def _begin(self, row: NotifiedAlert, orders: Orders, on_delivered: Callable[[], None]) -> None:
         """Begin an attempt. Call `on_delivered` if the message is delivered, or refused for good."""
-        self._late = [attempt for attempt in self._late if attempt.is_running]
+        self._late = [each for each in self._late if each.child is not None and not each.child.ended]
         if len(self._late) >= MAX_ABANDONED:
             self._fail(row, f"{MAX_ABANDONED} attempts have not ended")
             self._loop.post(self._turn)

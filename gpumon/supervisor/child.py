@@ -104,7 +104,6 @@ class Child:
     ) -> None:
         """Start the child, or raise OSError."""
         self.killed_for: str | None = None
-        self._loop = loop
         self._program = program
         self._on_message = on_message
         self._on_error = on_error
@@ -127,6 +126,8 @@ class Child:
                     on_exit=self._take_end,
                     on_abandoned=lambda: on_abandoned(self),
                     capable=program.capable,
+                    ask=lambda _: self.send(END),
+                    grace=program.deadlines.grace,
                     patience=program.deadlines.kill,
                 ),
             )
@@ -182,8 +183,7 @@ class Child:
         """
         if self.killed_for is None:
             self.killed_for = reason
-            self.send(END)
-            self._loop.call_after(self._program.deadlines.grace, self._process.kill)
+            self._process.stop()
 
     def send(self, word: bytes) -> None:
         """Write one of the requests defined in collectors/lifecycle.py to the child's standard input."""

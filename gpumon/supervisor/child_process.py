@@ -1,4 +1,4 @@
-"""Starts, reads, kills and reaps one child process. Abandons it if it still runs some seconds after SIGKILL."""
+"""Starts, reads, ends and reaps one child process. Abandons it if it still runs some seconds after SIGKILL."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ unreaped_pids: set[int] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildCommand:
-    """Command line (`arguments`), environment, inherited `descriptors` and callbacks of a child.
+    """Command line (`arguments`), environment, inherited `descriptors`, time limits and callbacks of a child.
 
     The child runs in its own session and process group, so that ^C in a terminal does not reach it, and a signal to the
     group also reaches the processes that it has started, unless they have changed their group.
@@ -83,11 +83,18 @@ class ChildCommand:
     """Callback for the data of standard error; None if the child inherits the daemon's standard error."""
     on_exit: Callable[[int], None] = lambda _: None
     """Called with the exit status or, if a signal ended the child, minus the number of the signal."""
+    on_deadline: Callable[[], None] = lambda: None
     on_abandoned: Callable[[], None] = lambda: None
     capable: bool = False
     """True if the child inherits the capabilities of the systemd unit."""
-    patience: float | None = None
-    """Seconds after SIGKILL until the child counts as abandoned; None for the default, `Deadlines.kill`."""
+    deadline: float | None = None
+    """Seconds from the start until the child is stopped and `on_deadline` is called; None for no deadline."""
+    ask: Callable[[ChildProcess], None] = lambda child: child.kill()
+    """Function that asks the child to end when it is stopped. By default it is killed at once."""
+    grace: float = 0.0
+    """Seconds after `ask` until SIGKILL."""
+    patience: float = Deadlines().kill
+    """Seconds after SIGKILL until the child counts as abandoned."""
 
 
 class LineSplitter:
@@ -131,7 +138,9 @@ class ChildProcess:
         self.command = command
         self.abandoned = False
         self.ended = False
-        self._killing: Timer | None = None
+        self._stopping = self._killed = False
+        self._timer: Timer | None = None
+        """Timer of the next step: stop at the deadline, SIGKILL after `grace`, or abandonment after `patience`."""
         self._end: int | None = None
         """pidfd of the process, readable when the process has ended; None without pidfd."""
         with ambient() if command.capable else contextlib.nullcontext():
@@ -165,24 +174,37 @@ class ChildProcess:
             loop.call_after(REAP_INTERVAL, self._reap)
         else:
             loop.watch(self._end, self._reap)
+        if command.deadline is not None:
+            self._schedule(command.deadline, self._time_out)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def stop(self) -> None:
+        """Ask the child to end, and kill it if it still runs `grace` seconds later."""
+        if not self.ended and not self._stopping:
+            self._stopping = True
+            self._schedule(self.command.grace, self.kill)
+            self.command.ask(self)
 
     def kill(self) -> None:
         """Send SIGKILL to the child's group. If it does not end in time, `on_abandoned` is called."""
         if self.ended:
             return
         self._signal(signal.SIGKILL)
-        if self._killing is None:
-            patience = Deadlines().kill if self.command.patience is None else self.command.patience
-            self._killing = self._loop.call_after(patience, self._abandon)
+        if not self._killed:
+            self._stopping = self._killed = True
+            self._schedule(self.command.patience, self._abandon)
+
+    def _schedule(self, seconds: float, step: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_after(seconds, step)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the child's process group."""
-        if not self.ended:
-            self._signal(signal.SIGTERM)
+        """Send SIGTERM to the child's process group: a function for `ChildCommand.ask`."""
+        self._signal(signal.SIGTERM)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -224,8 +246,8 @@ class ChildProcess:
             self._loop.unwatch(self._end)
             os.close(self._end)
         self.ended = True
-        if self._killing is not None:
-            self._killing.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._drain()
         self.command.on_exit(code)
 
@@ -241,6 +263,10 @@ class ChildProcess:
                     stream.close()
         for descriptor in self.command.outputs:
             os.close(descriptor)
+
+    def _time_out(self) -> None:
+        self.stop()
+        self.command.on_deadline()
 
     def _abandon(self) -> None:
         self.abandoned = True

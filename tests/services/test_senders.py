@@ -428,11 +428,11 @@ def test_a_child_that_sigkill_does_not_end_is_a_failure_too(tmp_path: Path) -> N
         section = NotificationsSection(webhook_url=f"http://127.0.0.1:{port}/")
         [receiver] = message_receivers(section, source="")
         attempt = DeliveryChild(loop, receiver.orders(LOST, ended=None), 2.0, outcomes.append)
-        assert attempt._child is not None
-        with held(build(tmp_path), attempt._child.pid):
+        assert attempt.child is not None
+        with held(build(tmp_path), attempt.child.pid):
             turn_until(loop, lambda: bool(outcomes))
-            assert (outcomes[0].error, attempt.is_running) == ("there was no complete answer within 2 s", True)
-        turn_until(loop, lambda: not attempt.is_running)
+            assert (outcomes[0].error, attempt.child.ended) == ("there was no complete answer within 2 s", False)
+        turn_until(loop, lambda: attempt.child is not None and attempt.child.ended)
     assert len(outcomes) == 1
 
 

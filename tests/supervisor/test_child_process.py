@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agents import eventually
@@ -123,6 +124,32 @@ def test_a_child_with_more_patience_is_not_abandoned_early(tmp_path: Path) -> No
 
     turn_until(loop, lambda: bool(callbacks.codes and impatient.codes))
     assert callbacks.abandoned == 0
+
+
+def test_a_stopped_child_is_asked_before_it_is_killed() -> None:
+    """A child is asked to end at its deadline, and killed after `grace` seconds if it still runs."""
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    obedient = "import sys; print('up', flush=True); sys.stdin.read()"
+
+    def exit_code(script: str, **row: Any) -> tuple[int, int]:
+        """Return the exit code of a child with these columns, and how often its deadline passed."""
+        loop, callbacks, late = Loop(), ChildCallbacks(), list[None]()
+        command = replace(callbacks.command(script), on_deadline=lambda: late.append(None), **row)
+        child = ChildProcess(loop, command)
+        turn_until(loop, lambda: bool(callbacks.codes or callbacks.output))
+        if command.deadline is None:
+            child.stop()
+            child.stop()
+        turn_until(loop, lambda: bool(callbacks.codes))
+        assert callbacks.abandoned == 0
+        return callbacks.codes[0], len(late)
+
+    close, terminate = ChildProcess.close_input, ChildProcess.terminate
+    assert exit_code(obedient, ask=close, grace=600.0, deadline=0.0) == (0, 1)
+    assert exit_code(obedient, deadline=0.0) == (-signal.SIGKILL, 1)
+    assert exit_code(obedient, ask=close, grace=600.0) == (0, 0)
+    assert exit_code(obedient, ask=terminate, grace=600.0) == (-signal.SIGTERM, 0)
+    assert exit_code(stubborn, ask=terminate, grace=0.1) == (-signal.SIGKILL, 0)
 
 
 def test_a_missing_program_is_an_error_that_leaves_no_descriptor_open() -> None:
