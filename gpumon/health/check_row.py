@@ -131,7 +131,7 @@ def by_role(check: Callable[[PortCase], Finding | None], port: PortCase) -> Find
     return finding._replace(level=WARN, action=action, reason=f"{finding.reason} It is not a fabric port{why}.")
 
 
-_CAMEL_CASE = {"allreduce": "AllReduce"}
+_CAMEL_CASE = {each.lower(): each for each in ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "SendRecv")}
 
 
 def alert_name(check: str) -> str:

@@ -15,7 +15,7 @@ from benchmarks.truth.fault import FaultRow, ScenarioStep, after_restart
 from benchmarks.truth.faults import agent, allreduce, links, ports, unreadable, work, xids
 from gpumon.health.checks.probe import is_about
 from gpumon.health.table import CHECKS
-from gpumon.probe.core.probes import ALL_REDUCE, SCHEDULED
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 
 
 def _examples() -> Iterator[FaultRow]:
@@ -54,7 +54,7 @@ UNTESTED: Mapping[str, str] = {
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
     **{
         check.name: "is measured with the all-reduce, whose functions it shares"
-        for probe in SCHEDULED
+        for probe in PROBES.values()
         for check in CHECKS
         if probe.name != ALL_REDUCE and is_about(probe, check.name)
     },

@@ -1,4 +1,4 @@
-"""CHECKS: results of each scheduled probe, as verdicts on the GPU that a run blames, or else on the node."""
+"""CHECKS: results of each probe, as verdicts on the GPU that a run blames, or else on the node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.verdict import NODE, PASSED, WARN, Action, Finding, Verdict, clear, fail, warn
-from gpumon.probe.core.probes import ALL_REDUCE, SCHEDULED, Probe
+from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES, Probe
 from gpumon.probe.core.result import DECISIVE, LIMIT, ProbeResult
 from gpumon.probe.core.wording import in_words
 
@@ -27,7 +27,9 @@ LASTING_SKIPS = frozenset(
 
 
 def runs_of(facts: Facts, probe: Probe) -> tuple[ProbeResult, ...]:
-    """Return the runs of a probe in memory, newest last, without skipped ones."""
+    """Return the runs of a probe in memory, newest last, without skipped ones. None count without a schedule."""
+    if probe.schedule == NEVER and probe.name not in facts.probe_intervals:
+        return ()
     return tuple(run for run in facts.probe.ran if run.probe == probe.name)
 
 
@@ -244,4 +246,4 @@ def _checks(probe: Probe) -> tuple[Check, ...]:
     )
 
 
-CHECKS: tuple[Check, ...] = tuple(check for probe in SCHEDULED for check in _checks(probe))
+CHECKS: tuple[Check, ...] = tuple(check for probe in PROBES.values() for check in _checks(probe))

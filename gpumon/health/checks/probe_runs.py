@@ -1,4 +1,4 @@
-"""CHECKS: runs of each scheduled probe that fail, hang or are missing."""
+"""CHECKS: runs of each probe that fail, hang or are missing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpumon.health.run_conditions import is_free, repairs_since_run
 from gpumon.health.verdict import FAIL, NODE, PASSED, WARN, Action, Finding, fail, unknown, warn
 from gpumon.probe.core.frames import SETUP_STAGES
 from gpumon.probe.core.preflight import REFUSED
-from gpumon.probe.core.probes import SCHEDULED, Probe
+from gpumon.probe.core.probes import PROBES, Probe
 from gpumon.probe.core.result import DECISIVE
 
 FAILURES = Limit(
     "allreduce_failures",
     2,
-    "Minimum number of failed or timed out all-reduce runs in a row that raises a verdict.",
+    "Minimum number of failed or timed out runs of a probe in a row that raises a verdict.",
     COUNT,
 )
 PERIODS = 2
@@ -151,4 +151,4 @@ UNKILLABLE = Check(
     inhibited_by={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
 )
 """The check for processes of any probe."""
-CHECKS: tuple[Check, ...] = (UNKILLABLE, *(check for probe in SCHEDULED for check in _checks(probe)))
+CHECKS: tuple[Check, ...] = (UNKILLABLE, *(check for probe in PROBES.values() for check in _checks(probe)))

@@ -168,10 +168,10 @@ TABLE = (
         "reducescatter", "reduce-scatter", "reduce_scatter", factor=_distribute_factor, used=participating_bytes
     ),
     _bandwidth("alltoall", "all-to-all", "all_to_all", factor=_distribute_factor, used=participating_bytes),
-    _bandwidth("sendrecv", "send and receive", "send_receive"),
+    _bandwidth("sendrecv", "send-receive", "send_receive"),
     _bandwidth(
         "copy",
-        "copies between host and GPU",
+        "host-GPU copy",
         *("host_to_device", "device_to_host"),
         alone=True,
         gpu=replace(_GPU, sizes=(KIB, MIB, 64 * MIB, 256 * MIB)),  # each rank pins as much host memory

@@ -59,13 +59,14 @@ class Probed(Ward):
         backend: str = "nccl",
         low: Comparison = LOW,
         hint: str = "",
+        probe: str = "allreduce",
     ) -> Probed:
         """A run has ended, just now. `blames`: the GPUs that it was traced to; `on`: how many took part."""
         located = None if blames is None else Location(message="GPU so and so.", gpus=self.uuids(*blames))
         gpus = self.uuids(*range(on)) if backend == "nccl" else ()
         result = ProbeResult(
             id=f"run-{self.at}",
-            probe="allreduce",
+            probe=probe,
             outcome=outcome,
             reason=reason,
             hint=hint,
@@ -91,6 +92,17 @@ def test_a_run_below_the_configured_limit_is_no_slow_run() -> None:
     """The check of the limit reports it, and would be inhibited by that of slow runs."""
     ward = Probed().ran("degraded", "limit")
     assert ward.verdict("allreduce_slow") is None
+
+
+def test_a_probe_without_a_schedule_raises_no_verdict() -> None:
+    """A run on request raises none. If the operator then sets a schedule, and later removes it, the verdict stays."""
+    ward = Probed().ran("wrong", probe="copy")
+    assert not ward.go_on(10 * MINUTE, every=30).verdicts
+    unscheduled = ward.terms
+    ward.terms = replace(ward.terms, probe_intervals={"copy": 24 * HOUR})
+    assert ward.go_on(10 * MINUTE, every=30).level("copy_wrong") is Level.FAIL
+    ward.terms = unscheduled
+    assert ward.go_on(10 * MINUTE, every=30).level("copy_wrong") is Level.FAIL
 
 
 def test_a_successful_run_raises_no_verdict() -> None:
