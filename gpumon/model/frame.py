@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
 
-SCHEMA = 11
+SCHEMA = 12
 """Version of the messages, to increase with each change of one: other versions of a child are then refused."""
 
 LIMIT = 16 * 1024 * 1024

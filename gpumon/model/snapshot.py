@@ -103,6 +103,8 @@ class PciBus(Frame):
     functions: Mapping[str, str]
     excluded: tuple[str, ...] = ()
     """Bus ids of GPUs that the configuration excludes."""
+    unmatched: tuple[str, ...] = ()
+    """Entries of `gpus.exclude` that no GPU on the bus has."""
     place: str = HOST
     """Where the agent runs, one of PLACES."""
     ports: Mapping[str, str] = field(default_factory=dict)

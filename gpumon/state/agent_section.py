@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.node import Node
 from gpumon.model.snapshot import SANDBOX, Snapshot
 from gpumon.model.time_window import NODE, WindowKind, last_to_end
@@ -16,6 +17,7 @@ from gpumon.state.messages import AgentStatus, StoredState
 from gpumon.state.report import PROCESSES, AgentState, Report
 from gpumon.state.section import LogLine, Step, reuse_if_equal
 
+EXCLUDE = "gpus_exclude"
 _DRIVER_ROWS = ("nvml_up", "gpus_visible", "gpus_on_pci_bus", "snapshot_timestamp_seconds")
 """Metrics of the node that are absent while the whole node is released: their values are then unknown."""
 
@@ -31,10 +33,22 @@ def apply(agent: AgentState, step: Step) -> AgentState:
             agent = replace(agent, runs=(*runs, *agent.runs), restored=True, lost_to=lost_to)
     node = limit_node(_node(agent, step), step.report.inventory.dropped)
     driver = None if node.nvml_up is None else step.report.inventory.down
-    derived = {"driver": driver, **host_section.notices(step.report.host)}
+    derived = {"driver": driver, EXCLUDE: _unmatched_entries(agent, step), **host_section.notices(step.report.host)}
     notices = {subject: text for subject, text in derived.items() if text}
     notices |= {subject: text for subject, text in agent.notices.items() if subject not in derived}
     return replace(agent, node=reuse_if_equal(agent.node, node), notices=reuse_if_equal(agent.notices, notices))
+
+
+def _unmatched_entries(agent: AgentState, step: Step) -> str | None:
+    """Return the notice about entries of `gpus.exclude` without a GPU. One of the inventory may only be lost."""
+    inventory = step.report.inventory
+    if not inventory.pci.unmatched or not agent.restored:
+        return None
+    named = {name for gpu in inventory.gpus.values() for name in (gpu.uuid, gpu.bus_id)} | inventory.removed.keys()
+    named |= {gpu.bus_id for gpu in inventory.removed.values()}
+    entries = ", ".join(entry for entry in inventory.pci.unmatched if (parse_bus_id(entry) or entry) not in named)
+    remedy = "Correct or remove these entries of gpus.exclude; `gpumon inventory` lists the GPUs"
+    return f"no GPU of this node has this index, PCI address or uuid: {entries}. {remedy}" if entries else None
 
 
 def _count_poll(node: Node, snapshot: Snapshot, step: Step) -> Node:
@@ -142,7 +156,12 @@ def _count_by_driver(bus: Mapping[str, str] | None) -> dict[str, float] | None:
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield a log line if the host child lacks a permission that it had, or that it needs from the start on."""
+    """Yield log lines about entries of `gpus.exclude`, and permissions that the host child lacks, or lacks now."""
+    earlier, text = before.notices.get(EXCLUDE), after.notices.get(EXCLUDE)
+    if text and text != earlier:
+        yield LogLine(logging.WARNING, "entries of gpus.exclude name no GPU", {"detail": text})
+    elif earlier and not text:
+        yield LogLine(logging.INFO, "every entry of gpus.exclude names a GPU again", {})
     was, now = (report.node.collector_denied or {} for report in (before, after))
     for reader, (message, drop_in) in _DENIED.items():
         if reader in now and reader not in was:

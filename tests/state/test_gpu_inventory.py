@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -410,3 +411,20 @@ def test_the_stored_record_of_a_gpu() -> None:
     record = gpu_state(report, "GPU-0").stored
 
     assert record == board(0, boot="b2", last_wall=1e9 + 100.0, energy=2e9, nvlinks=18, vbios="old")
+
+
+def test_entries_without_a_gpu_are_a_notice_until_they_have_one() -> None:
+    """The notice names each entry and the remedy, but no GPU that is only lost; begin and end are logged once."""
+    lost = (f"GPU-{3}", address(3).removeprefix("0000"))
+    store, whole = state_with_gpus(*map(board, range(8))), bus(range(8))
+    before = report_after(store, whole, UP, complete_poll(in_place(without=[3])))
+    typed = report_after(replace(whole, unmatched=(*lost, "42", "GPU-x")), report=before)
+    still = report_after(replace(whole, unmatched=(*lost, "42", "GPU-x")), report=typed)
+    repaired = report_after(replace(whole, unmatched=lost), report=still)
+
+    notice = typed.notices["gpus_exclude"]
+    assert "uuid: 42, GPU-x. Correct or remove these entries of gpus.exclude" in notice
+    assert log_lines(before, typed) == [(logging.WARNING, "entries of gpus.exclude name no GPU")]
+    assert log_lines(typed, still) == []
+    assert log_lines(still, repaired) == [(logging.INFO, "every entry of gpus.exclude names a GPU again")]
+    assert "gpus_exclude" not in repaired.notices

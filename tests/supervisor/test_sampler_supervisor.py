@@ -18,7 +18,7 @@ from unkillable import build, held
 from gpumon.clock import boot_clock
 from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, Simulation
-from gpumon.model.snapshot import SamplerStatus, Snapshot
+from gpumon.model.snapshot import PciBus, SamplerStatus, Snapshot
 from gpumon.supervisor.child_supervisor import RestartDelay
 from gpumon.supervisor.deadlines import Deadlines
 from gpumon.supervisor.loop import Loop
@@ -45,14 +45,15 @@ class SupervisedNode:
         self.simulate(gpus or {}, **node)
         self.state = SamplerStatus()
         self.snapshots: list[Snapshot] = []
+        self.bus = PciBus(functions={})
         self.xids: list[int] = []
         self._last: set[int] = set()
         self._answered: set[int] = set()
         self._partial = False
-        simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
+        self.simulation = Simulation(profile="h100x8", epoch=boot_clock(), scenario=str(self.scenario))
         self.supervisor = SamplerSupervisor(
             self.loop,
-            SamplerOrders(simulation=simulation, log_level="error"),
+            SamplerOrders(simulation=self.simulation, log_level="error"),
             on_message=self._take,
             on_state=self._set_state,
             on_error=lambda error: self.xids.append(error.code),
@@ -82,7 +83,9 @@ class SupervisedNode:
         self.until(lambda: not self.supervisor.running and unreaped_children() <= unreaped_before)
 
     def _take(self, message: Frame) -> None:
-        if isinstance(message, Snapshot):
+        if isinstance(message, PciBus):
+            self.bus = message
+        elif isinstance(message, Snapshot):
             answers = {
                 reading.index for reading in message.gpus if reading.gpu is not None and reading.index is not None
             }
@@ -108,6 +111,16 @@ def node(tmp_path: Path) -> Iterator[SupervisedNode]:
     created.until(lambda: len(created.gpus_with_readings()) == 8)
     yield created
     created.stop(before)
+
+
+def test_excluded_names_of_no_gpu_are_reported(node: SupervisedNode) -> None:
+    """The sampler opens no GPU that an index or uuid names, and reports the names that no GPU has."""
+    node.until(lambda: len(node.snapshots[-1].gpus) == 8)  # the first ones lack GPUs that were sent before
+    uuids = {reading.index: reading.uuid for reading in node.snapshots[-1].gpus}
+    orders = SamplerOrders(simulation=node.simulation, log_level="error")
+    node.supervisor.apply(replace(orders, exclude=("42", "1", str(uuids[2]), "GPU-x", "0000:ff:00.0")))
+    node.until(lambda: node.gpus_with_readings() == {0, 3, 4, 5, 6, 7})
+    node.until(lambda: node.bus.unmatched == ("42", "GPU-x", "0000:ff:00.0"))
 
 
 @pytest.mark.slow

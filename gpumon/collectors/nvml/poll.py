@@ -133,6 +133,11 @@ class NodePoll:
         module was reloaded; None if a GPU answers or its fault states a cause.
         """
 
+    @property
+    def uuids(self) -> Mapping[str, str]:
+        """Return the UUIDs of the GPUs that were opened, by bus id."""
+        return {bus_id: slot.uuid for bus_id, slot in self._slots.items() if slot.uuid is not None}
+
     def poll(self) -> Snapshot:
         """Read the due tiers. Return the GPUs not yet passed to `partial`. Raise NvmlError if the driver is gone."""
         tiers = self._tiers_due()

@@ -22,7 +22,7 @@ from gpumon.collectors.nvml.library import (
 )
 from gpumon.collectors.nvml.poll import NodePoll, start
 from gpumon.collectors.nvml.table_reader import ProcessNames
-from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded_bus_ids
+from gpumon.collectors.sampler.node_reader import HostContext, await_surroundings, excluded_gpus
 from gpumon.model.call_progress import Writer
 from gpumon.model.orders import EXIT_MISMATCH, INDEX_PREFIX, SamplerOrders
 from gpumon.model.snapshot import SANDBOX, DriverStatus, PciBus, TrialResult
@@ -62,6 +62,8 @@ class Sampler:
         self._polling: NodePoll | None = None
         self._bus: Mapping[str, str] = {}
         self._bus_at = 0.0
+        self._unmatched: tuple[str, ...] = ()
+        self._uuids: Mapping[str, str] = {}
         self._excluded = self._list_excluded()
         self._blind_seconds = BLIND_SECONDS[0]
         self._delay = BACK_OFF[0]
@@ -182,23 +184,36 @@ class Sampler:
         return self._around.bus() or (self._driver_list.read() if trial is None else {trial: "nvidia"})
 
     def _list_excluded(self) -> frozenset[str]:
-        return excluded_bus_ids(self._orders.exclude, self._list_gpus(), self._around.uuids())
+        self._uuids = self._around.uuids()
+        found = excluded_gpus(self._orders.exclude, self._list_gpus(), self._uuids)
+        hint = "an excluded uuid is known only after its GPU was opened; exclude it by its bus id"
+        for name in (name for name, bus_id in found.items() if bus_id is None):
+            _log.warning(hint, extra={"uuid": name})
+        return frozenset(filter(None, found.values()))
+
+    def _list_unmatched(self, bus: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the excluded names that no GPU on the bus has."""
+        uuids = {**self._uuids, **({} if self._polling is None else self._polling.uuids)}
+        found = excluded_gpus(self._orders.exclude, bus, uuids)
+        return tuple(name for name, bus_id in found.items() if bus_id is not None and bus_id not in bus)
 
     def _read_bus(self) -> None:
         if boot_clock() < self._bus_at:
             return
         self._bus_at = boot_clock() + BUS_SECONDS
         bus = dict(self._list_gpus())
-        if bus != self._bus or not self._bus:
-            self._bus = bus
+        unmatched = self._list_unmatched(bus)
+        if bus != self._bus or unmatched != self._unmatched or not self._bus:
             if self._polling is not None:
-                self._polling.bus_changed = True
+                self._polling.bus_changed |= bus != self._bus or not bus
+            self._bus, self._unmatched = bus, unmatched
             excluded, around = tuple(sorted(self._excluded)), self._around
             place = SANDBOX if bus and not around.bus() else around.place
             self._send(
                 PciBus(
                     functions=bus,
                     excluded=excluded,
+                    unmatched=unmatched,
                     place=place,
                     ports=dict(around.ports()),
                     slot_lanes=dict(around.slot_lanes()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import time
@@ -18,8 +17,6 @@ from gpumon.model.bus_id import parse_bus_id
 from gpumon.model.frame import Frame
 from gpumon.model.orders import SamplerOrders, SimulationError
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST, DriverStatus
-
-log = logging.getLogger("gpumon.collectors.sampler")
 
 AGAIN_SECONDS = 1.0
 
@@ -74,29 +71,23 @@ def await_surroundings(orders: SamplerOrders, send: Callable[[Frame], None]) -> 
             time.sleep(AGAIN_SECONDS)
 
 
-def excluded_bus_ids(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> frozenset[str]:
-    """Return the bus ids of the GPUs that the configuration excludes by `names`.
+def excluded_gpus(names: Iterable[str], gpus: Mapping[str, str], uuids: Mapping[str, str]) -> Mapping[str, str | None]:
+    """Return the bus ids of the GPUs that the configuration excludes, by name.
 
     A name is a bus id, a UUID, or a position in PCI order among the GPUs with the kernel driver nvidia or none. `gpus`:
-    kernel driver by bus id. `uuids`: UUID by bus id. An excluded UUID that is not in `uuids` is logged and left out.
+    kernel driver by bus id. `uuids`: UUID by bus id. The value is "" if there is no such position, or if no GPU has the
+    UUID; None if the GPU with the UUID may be one that is not in `uuids`.
     """
     # GPUs without a kernel driver count too: before the module nvidia is loaded, no GPU is bound to it.
     ours = sorted(bus_id for bus_id, driver in gpus.items() if driver in {"", "nvidia"})
     by_uuid = {uuid: bus_id for bus_id, uuid in uuids.items()}
-    bus_ids: set[str] = set()
-    for name in names:
-        if name.isdigit():
-            bus_ids.update(ours[int(name) : int(name) + 1])
-        elif bus_id := parse_bus_id(name):
-            bus_ids.add(bus_id)
-        elif name in by_uuid:
-            bus_ids.add(by_uuid[name])
-        else:
-            log.warning(
-                "an excluded uuid is known only after its GPU was opened; exclude it by its bus id",
-                extra={"uuid": name},
-            )
-    return frozenset(bus_ids)
+    otherwise = "" if uuids.keys() >= set(ours) else None
+    return {
+        name: "".join(ours[int(name) : int(name) + 1])
+        if name.isdigit()
+        else parse_bus_id(name) or by_uuid.get(name, otherwise)
+        for name in names
+    }
 
 
 _MARKS = ("run/.containerenv", ".dockerenv")

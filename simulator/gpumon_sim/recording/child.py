@@ -15,7 +15,7 @@ from gpumon.collectors.nvml.gpu_list import DriverList
 from gpumon.collectors.nvml.library import Library, NvmlError
 from gpumon.collectors.nvml.poll import start
 from gpumon.collectors.sampler.__main__ import Sampler, failure_status
-from gpumon.collectors.sampler.node_reader import HostContext, NvidiaBus, await_surroundings, excluded_bus_ids
+from gpumon.collectors.sampler.node_reader import HostContext, NvidiaBus, await_surroundings, excluded_gpus
 from gpumon.model.call_progress import Writer
 from gpumon_sim.capture import BUS, UUIDS
 from gpumon_sim.recording.call_recorder import CallLog, CallRecorder
@@ -64,7 +64,7 @@ def _survey(orders: RecordingOrders, send: SendMessages, around: HostContext) ->
         status = start(library)
         send(status)
         gpus = around.bus() or DriverList(library, ()).read()
-        excluded = excluded_bus_ids(orders.exclude, gpus, around.uuids())
+        excluded = excluded_gpus(orders.exclude, gpus, around.uuids()).values()
         bound = sorted(bus_id for bus_id, driver in gpus.items() if driver == "nvidia" and bus_id not in excluded)
         survey(library, pynvml.nvmlLib, status.driver or "", bound)
     except NvmlError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from each_case import each_case
 
 from gpumon.collectors.nvml import gpu_list
-from gpumon.collectors.sampler.node_reader import place
+from gpumon.collectors.sampler.node_reader import excluded_gpus, place
 from gpumon.model.snapshot import CONTAINER, GUEST, HOST
 
 
@@ -53,6 +53,16 @@ def test_nvswitches_are_bridges_of_nvidia(tmp_path: Path) -> None:
     add(tmp_path, "pci0000:00/0000:00:07.0", "0x10de", "0x068000")
     add(tmp_path, "pci0000:00/0000:00:08.0", "0x8086", "0x068000")
     assert gpu_list.nvswitches(tmp_path) == 2
+
+
+def test_an_excluded_name_without_a_gpu_is_told_apart_from_one_with_an_unread_uuid() -> None:
+    """An index counts the GPUs of this host in PCI order; a uuid is without a GPU once all uuids have been read."""
+    gpus = {"00000000:1B:00.0": "nvidia", "00000000:2B:00.0": "vfio-pci", "00000000:3B:00.0": ""}
+    first, last = "00000000:1B:00.0", "00000000:3B:00.0"
+    names = ("1", "42", "0000:1b:00.0", "0000:ff:00.0", "GPU-a", "GPU-x")
+    found = {"1": last, "42": "", "0000:1b:00.0": first, "0000:ff:00.0": "00000000:FF:00.0", "GPU-a": first}
+    assert excluded_gpus(names, gpus, {first: "GPU-a"}) == {**found, "GPU-x": None}
+    assert excluded_gpus(names, gpus, {first: "GPU-a", last: "GPU-b"}) == {**found, "GPU-x": ""}
 
 
 INTEL = "processor\t: 0\nflags\t\t: fpu vme sse2"
