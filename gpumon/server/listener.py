@@ -162,7 +162,8 @@ class Server(uvicorn.Server):
         self._refusals = refusals
         self._access = access
         self._listeners: Sequence[socket.socket] = ()
-        self._accepting: list[asyncio.Server] = []
+        self._accepting = contextlib.ExitStack()
+        """The servers that accept connections. Its `close` closes them and their sockets."""
         self._thread: threading.Thread | None = None
         self._start_finished = threading.Event()
         """Set when the server accepts requests, or has failed to start."""
@@ -201,20 +202,36 @@ class Server(uvicorn.Server):
         self._start_finished.set()
 
     async def _listen(self) -> None:
-        """Use the current TLS context for new TCP connections from now on. The unix socket never uses TLS."""
-        before, tls = self._accepting, self._access.tls
+        """Use the current TLS context for new TCP connections from now on. The unix socket never uses TLS.
+
+        Raise OSError if that fails, for example without a free file descriptor: the previous one then remains in use.
+        """
+        tls = self._access.tls
         connect = partial(Connection, self.config, self.server_state, self._refusals, self._connections)
-        self._accepting = []
-        for listener in self._listeners:
-            context = None if listener.family == socket.AF_UNIX else tls
-            limit = None if context is None else REQUEST_DEADLINE
-            accepting = listener.dup() if context is None else _TlsListener(listener, self._refusals, self._connected)
-            server = await asyncio.get_running_loop().create_server(
-                connect, sock=accepting, ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
-            )
-            self._accepting.append(server)
-        for server in before:
-            server.close()
+        with contextlib.ExitStack() as opened:
+            for listener in self._listeners:
+                context = None if listener.family == socket.AF_UNIX else tls
+                limit = None if context is None else REQUEST_DEADLINE
+                sock = listener.dup() if context is None else _TlsListener(listener, self._refusals, self._connected)
+                opened.callback(sock.close)
+                server = await asyncio.get_running_loop().create_server(
+                    connect, sock=sock, ssl=context, ssl_handshake_timeout=limit, backlog=BACKLOG
+                )
+                opened.callback(server.close)
+            self._accepting, before = opened.pop_all(), self._accepting
+        before.close()
+
+    async def _renew(self, *, again: bool) -> bool:
+        """Listen with the current TLS context. Return False, and log it unless `again`, if that fails."""
+        try:
+            await self._listen()
+        except OSError as error:
+            if not again:
+                _log.error("new connections use the previous TLS settings; retrying", extra={"error": str(error)})
+            return False
+        if again:
+            _log.info("new connections use the current TLS settings")
+        return True
 
     def _connected(self) -> set[int]:
         """Return the file descriptors of the connections whose TLS handshake, if any, is over."""
@@ -230,16 +247,16 @@ class Server(uvicorn.Server):
             self._refusals.add("descriptors", f"connections cannot be accepted now: {error}; {hint}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self._accepting:
-            server.close()
+        self._accepting.close()
         await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
+        is_current = True
         while not await self.on_tick(0):  # sets the Date header
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 1)
-            if self._access.refresh():
-                await self._listen()
+            if self._access.refresh() or not is_current:
+                is_current = await self._renew(again=not is_current)
 
 
 class HttpEndpoint:

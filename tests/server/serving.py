@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
+import resource
+import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -181,11 +184,25 @@ class RawResponse:
 
 
 @contextlib.contextmanager
-def serving(node: ServedNode) -> Iterator[int]:
-    """The port on which the node is served."""
-    server, socket = Server(create_app(node.sources()), node.refusals, node.access), listen("127.0.0.1", 0)
-    port = socket.getsockname()[1]
-    server.start([socket])
+def no_descriptor_left() -> Iterator[None]:
+    """Nothing more can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as taken:
+        highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.callback(os.close, os.dup(0))
+        yield
+
+
+@contextlib.contextmanager
+def serving(node: ServedNode, *others: socket.socket) -> Iterator[int]:
+    """The port on which the node is served. The server listens on the other sockets too."""
+    server, listener = Server(create_app(node.sources()), node.refusals, node.access), listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    server.start([listener, *others])
     try:
         yield port
     finally:

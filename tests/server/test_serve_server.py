@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import logging
-import os
-import resource
 import select
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from agents import eventually
-from serving import BEARER, ServedNode, ask, is_problem, serving
+from serving import BEARER, ServedNode, ask, is_problem, no_descriptor_left, serving
 
 from gpumon.server import connections, listener
 from gpumon.server.app import create_app
@@ -233,20 +229,6 @@ def test_connections_are_kept_for_metrics(monkeypatch: pytest.MonkeyPatch) -> No
         assert is_problem(ask(port, "/api/v1/node"), 503)
         assert ask(port, "/metrics").status == 200
         assert ask(port, "/-/healthy").status == 200
-
-
-@contextlib.contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """Nothing more can be opened in this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.ExitStack() as taken:
-        highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
-        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        with contextlib.suppress(OSError):
-            while True:
-                taken.callback(os.close, os.dup(0))
-        yield
 
 
 def test_lack_of_descriptors_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import contextlib
 import http.client
+import logging
+import os
 import socket
 import ssl
 import subprocess
@@ -20,11 +22,11 @@ from agents import eventually, free_port
 from certificates import Authority
 from each_case import each_case
 from servers import prometheus, query, write_yaml
-from serving import RawResponse, ServedNode, ask, serving
+from serving import RawResponse, ServedNode, ask, no_descriptor_left, serving
 
 from gpumon.cli.client import Client, ClientError
 from gpumon.server.access import MAX_WAITING_OF_CLIENT, Passwords, TooManyPasswordsError
-from gpumon.server.listener import MAX_HANDSHAKES
+from gpumon.server.listener import MAX_HANDSHAKES, listen_locally
 from gpumon.server.web_config import WebConfigError, read, tls_context
 
 HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
@@ -121,6 +123,49 @@ def test_a_renewed_certificate_is_used_without_a_restart(authority: Authority, t
         assert eventually(lambda: answers(port, renewed)) == 200
         with pytest.raises(ssl.SSLError):
             ask_tls(port, "/metrics", authority)
+
+
+def test_a_certificate_is_renewed_later_if_no_descriptor_is_left(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server logs once that it cannot listen, and serves with the certificate of before until it can."""
+    caplog.set_level(logging.INFO)
+    renewed = Authority.create(tmp_path / "new")
+    renewed.sign("server", "IP:127.0.0.1")
+    for suffix in ("crt", "key"):
+        (tmp_path / f"tls.{suffix}").write_bytes((authority.folder / f"server.{suffix}").read_bytes())
+    node = ServedNode(web_config=written(tmp_path, tls_server_config={"cert_file": "tls.crt", "key_file": "tls.key"}))
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+
+    def logged(text: str) -> int:
+        return sum(text in record.getMessage() for record in caplog.records)
+
+    with (
+        listen_locally(tmp_path / "socket") as local,
+        serving(node, local) as port,
+        socket.socket() as client,
+        contextlib.ExitStack() as stack,
+    ):
+        spare = os.dup(0)
+        client.settimeout(60)
+        stack.enter_context(no_descriptor_left())
+        os.close(spare)  # enough to read the files, and not to listen on two sockets
+        for suffix in ("crt", "key"):
+            (renewed.folder / f"server.{suffix}").rename(tmp_path / f"tls.{suffix}")
+        assert eventually(lambda: logged("use the previous TLS settings"))
+        client.connect(("127.0.0.1", port))
+        connection = http.client.HTTPSConnection("127.0.0.1", port)
+        connection.sock = context.wrap_socket(client, server_hostname="127.0.0.1")
+        dates = set[str]()
+        while len(dates) < 4:  # the server sets the date whenever it tries to listen
+            connection.request("GET", "/-/healthy")
+            response = connection.getresponse()
+            assert (response.status, bool(response.read())) == (200, True)
+            dates.add(str(response.headers["Date"]))
+        connection.close()
+        stack.close()
+        assert eventually(lambda: answers(port, renewed)) == 200
+    assert (logged("use the previous TLS settings"), logged("use the current TLS settings")) == (1, 1)
 
 
 def test_a_certificate_that_is_written_after_its_configuration_is_used(
