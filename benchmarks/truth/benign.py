@@ -8,7 +8,7 @@ from typing import Any
 from gpumon_sim.board import Profile
 from gpumon_sim.sim_fault import BUSY, PORT, has_fabric_manager, has_nvlinks, has_ports, several, whole
 
-from benchmarks.truth import acts, ranks
+from benchmarks.truth import acts, benign_jobs, ranks
 from benchmarks.truth.acts import MINUTE, WITHHELD
 from benchmarks.truth.fault import SILENT, Disturbance, ScenarioStep
 from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
@@ -347,4 +347,5 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         on=lambda profile: profile.board.gpm,
     ),
     Disturbance(name="some GPUs are busy, others are idle", before={"jobs": [{"load": 0.95, "gpus": [0]}]}, on=several),
+    *benign_jobs.DISTURBANCES,
 )

@@ -42,7 +42,7 @@ class FaultRow:
     check: str
     """Check that must raise a verdict."""
     where: str = "gpu"
-    """Device that the verdict must name: the faulty `gpu`, the `node` (or the agent), or a port."""
+    """Device that the verdict must name: the faulty `gpu`, the `node` (or the agent), a job, or a port."""
     action: Action = Action.INSPECT
     steps: tuple[ScenarioStep, ...]
     on: Callable[[Profile], bool] = anywhere

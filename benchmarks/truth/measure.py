@@ -17,7 +17,7 @@ from gpumon_sim.sim_fault import at_time
 from benchmarks.truth.fault import Disturbance, FaultRow, ScenarioStep
 from benchmarks.truth.world import World
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import NODE, Key, Verdict, VerdictChange
+from gpumon.health.verdict import JOB, NODE, Key, Verdict, VerdictChange
 
 HEALTHY_SECONDS = 75.0
 """Time before the fault."""
@@ -153,6 +153,8 @@ def device(world: World, fault: FaultRow, gpu: int) -> str:
         return next(
             (reading.uuid for reading in world.report.gpus if reading.bus_id == bus_id), f"pci-{bus_id.lower()}"
         )
+    if fault.where.startswith(JOB):
+        return fault.where
     return NODE if fault.where == "node" else f"{fault.where}/1"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from gpumon_sim.sim_faults import FAULTS as SIMULATED
 
 from benchmarks.truth.fault import FaultRow, ScenarioStep, after_restart
-from benchmarks.truth.faults import agent, allreduce, links, ports, unreadable, work, xids
+from benchmarks.truth.faults import agent, allreduce, jobs, links, ports, unreadable, work, xids
 from gpumon.health.checks.probe import is_about
 from gpumon.health.table import CHECKS
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
@@ -43,14 +43,13 @@ FAULTS: tuple[FaultRow, ...] = (
     *links.rows(),
     *ports.rows(),
     *work.rows(),
+    *jobs.rows(),
     *allreduce.rows(),
     *agent.rows(),
 )
 UNTESTED: Mapping[str, str] = {
     "gpumon_history_unread": "needs an unreadable store at startup. See tests/health/checks/test_agent_checks.py",
     "gpumon_notifications_failing": "needs a receiver. See tests/services/test_senders.py",
-    "gpu_held_idle": "needs an owner, whom a prolog or the kubelet names. See tests/health/checks/test_job_checks.py",
-    "job_stalled": "is measured by benchmarks/jobs.py, in simulated time",
     "gpumon_check_failing": "reports a bug in a check. See tests/health/test_evaluation.py",
     **{
         check.name: "is measured with the all-reduce, whose functions it shares"

@@ -1,0 +1,1 @@
+"""Jobs of thousands of simulated hours, against the check job_stalled."""
