@@ -11,7 +11,7 @@ from zlib import crc32
 from gpumon_sim.board import MIB, Clocks, Profile
 from gpumon_sim.job_processes import pid_of
 from gpumon_sim.mig import Layout, devices
-from gpumon_sim.physics import Course, Job, LoadPhase, Moment
+from gpumon_sim.physics import Course, Job, Moment
 from gpumon_sim.quantities import (
     EVENT_HW_SLOWDOWN,
     EVENT_HW_THERMAL,
@@ -53,7 +53,7 @@ def observe(profile: Profile, gpu: int, course: Course, time: float, layout: Lay
     point, board = now.point, profile.board
     mean = point.energy - course.at(time - 1.0).point.energy if time >= 1.0 else point.power
     processes = _processes(profile, gpu, now, layout)
-    busy, moving = utilization(course, gpu, time), load_percent(course, gpu, time)
+    busy, moving = utilization(course, gpu, time)
     traffic = point.load_seconds * LINK_KIB_PER_SECOND if board.links else None
     state = replace(
         _constant_state(profile),
@@ -200,20 +200,16 @@ def _clocks(profile: Profile, events: int) -> Clocks:
     return core, core, memory, video
 
 
-def utilization(course: Course, gpu: int, time: float) -> int:
-    """Return GPU utilization in percent at the driver's latest sample: 100 while a kernel waits, or else the load."""
-    return 100 if _sampled_phase(course, time).spins else load_percent(course, gpu, time)
+def utilization(course: Course, gpu: int, time: float) -> tuple[int, int]:
+    """Return GPU utilization and load in percent at the driver's latest sample.
 
-
-def load_percent(course: Course, gpu: int, time: float) -> int:
-    """Return the load in percent at the driver's latest sample, varied by up to 2 points if not 0."""
-    load, sample = _sampled_phase(course, time).load, int(time * UTILIZATION_HERTZ)
+    The load is varied by up to 2 points if not 0. The utilization is the same, or 100 while a kernel waits for a peer.
+    """
+    sample = int(time * UTILIZATION_HERTZ)
+    phase = course.at(sample / UTILIZATION_HERTZ).phase
     wobble = crc32(b"%d/%d" % (gpu, sample)) % 5 - 2
-    return min(100, max(1, round(100 * load) + wobble)) if load else 0
-
-
-def _sampled_phase(course: Course, time: float) -> LoadPhase:
-    return course.at(int(time * UTILIZATION_HERTZ) / UTILIZATION_HERTZ).phase
+    load = min(100, max(1, round(100 * phase.load) + wobble)) if phase.load else 0
+    return 100 if phase.spins else load, load
 
 
 def _memory_temperature(profile: Profile, temperature: float) -> float | None:

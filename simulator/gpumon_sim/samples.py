@@ -11,7 +11,7 @@ from gpumon_sim.codes import Code, Refusal
 from gpumon_sim.exports import function, getter
 from gpumon_sim.gpu_states import SAMPLES
 from gpumon_sim.layouts import UINT
-from gpumon_sim.observe import MEMORY_SHARE, PCIE_BYTES_PER_SECOND, load_percent, utilization
+from gpumon_sim.observe import MEMORY_SHARE, PCIE_BYTES_PER_SECOND, utilization
 from gpumon_sim.physics import Course
 from gpumon_sim.sim_gpu import SimGpu
 from gpumon_sim.sim_node import SimNode
@@ -26,8 +26,8 @@ _THROUGHPUT_SECONDS = 0.02
 Read = Callable[[Course, int, float], float]
 _READS: dict[int, Read] = {
     _POWER: lambda course, _gpu, at: course.at(at).point.power * 1000,
-    _UTILIZATION: utilization,
-    _MEMORY: lambda course, gpu, at: load_percent(course, gpu, at) * MEMORY_SHARE,
+    _UTILIZATION: lambda course, gpu, at: utilization(course, gpu, at)[0],
+    _MEMORY: lambda course, gpu, at: utilization(course, gpu, at)[1] * MEMORY_SHARE,
 }
 
 
