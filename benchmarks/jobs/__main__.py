@@ -30,12 +30,12 @@ def calm_table(results: Mapping[str, Sequence[int]]) -> Iterator[str]:
 
 
 def hang_table(hangs: Sequence[Hang]) -> Iterator[str]:
-    yield "| hang | its GPUs had waited before | found | median | longest |\n| --- | --- | --- | --- | --- |"
-    for kind, waited in dict.fromkeys((hang.kind, hang.waited) for hang in sorted(hangs, key=lambda each: each[:2])):
-        rows = [hang.seconds for hang in hangs if (hang.kind, hang.waited) == (kind, waited)]
+    yield "| hang | had paused before | found | median | longest |\n| --- | --- | --- | --- | --- |"
+    for kind, paused in dict.fromkeys((hang.kind, hang.paused) for hang in sorted(hangs, key=lambda each: each[:2])):
+        rows = [hang.seconds for hang in hangs if (hang.kind, hang.paused) == (kind, paused)]
         found = [seconds for seconds in rows if seconds is not None]
         after = f"{median(found):.0f} s | {max(found):.0f} s" if found else "|"
-        yield f"| {kind} | {'yes' if waited else 'no'} | {len(found)} of {len(rows)} | {after} |"
+        yield f"| {kind} | {'yes' if paused else 'no'} | {len(found)} of {len(rows)} | {after} |"
 
 
 def main() -> None:

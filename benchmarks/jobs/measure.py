@@ -31,8 +31,8 @@ class Hang(NamedTuple):
     """A job that hung."""
 
     kind: str
-    waited: bool
-    """Whether its GPUs had waited for a rank before, and moved again."""
+    paused: bool
+    """Whether it had paused before, or its GPUs had waited for a rank."""
     seconds: float | None
     """Time from the hang to the verdict; None if there was none in time."""
 

@@ -42,9 +42,9 @@ def test_the_tables_add_up() -> None:
         "| **all** | 12 | 1 | 83.3 |",
     ]
     hangs = [
-        Hang("x", waited=True, seconds=9.0),
-        Hang("x", waited=False, seconds=None),
-        Hang("x", waited=True, seconds=5.0),
-        Hang("x", waited=True, seconds=None),
+        Hang("x", paused=True, seconds=9.0),
+        Hang("x", paused=False, seconds=None),
+        Hang("x", paused=True, seconds=5.0),
+        Hang("x", paused=True, seconds=None),
     ]
     assert list(hang_table(hangs))[1:] == ["| x | no | 0 of 1 | | |", "| x | yes | 2 of 3 | 7 s | 9 s |"]
