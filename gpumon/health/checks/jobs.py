@@ -40,7 +40,12 @@ STALL = Limit(
     "again.",
     Range(30),
 )
-STALL_ALONE = Limit("min_single_stall_seconds", 10 * MINUTE, "The same for a job with one GPU on this node.", Range(30))
+STALL_DOUBT = Limit(
+    "min_doubtful_stall_seconds",
+    10 * MINUTE,
+    "The same if the job has one GPU on this node, or if the process of an idle GPU is neither stopped nor gone.",
+    Range(30),
+)
 MOVED = Limit("min_moving_seconds", 10 * MINUTE, "Minimum time for which each GPU of the job moved before.", Range(0))
 STALL_DRAW = Limit(
     "max_stall_power_ratio", 0.6, "Maximum power of a still GPU, as a share of its power while the job moved.", SHARE
@@ -60,19 +65,20 @@ def stalled(job: JobCase) -> Finding | None:
     None while a process of the job waits for a disk, or its cgroup reads or writes.
     """
     facts, gpus, is_open = job.facts, job.job.gpus, job.has_verdict("job_stalled")
-    alone, limit, moved = (facts.threshold(each) for each in (STALL_ALONE, STALL, MOVED))
+    doubt, limit, moved = (facts.threshold(each) for each in (STALL_DOUBT, STALL, MOVED))
     motions = [gpu.pace.motion for gpu in gpus]
     if None in motions or not job.job.in_force:
         return None
     if MOVING in motions or OTHER in motions:
         return PASSED
-    patience = max(alone if len(gpus) == 1 else limit, *(2 * gpu.pace.longest_still for gpu in gpus))
+    states = [_state(gpu) for gpu in gpus]
+    doubtful = len(gpus) == 1 or _WAITS in states
+    patience = max(doubt if doubtful else limit, *(2 * gpu.pace.longest_still for gpu in gpus))
     lasted = facts.now.at - max(gpu.pace.since for gpu in gpus)
     if not is_open and (lasted < patience or min(gpu.pace.moving_seconds for gpu in gpus) < moved):
         return PASSED
     if _waits_for_disk(gpus):
         return None
-    states = [_state(gpu) for gpu in gpus]
     return _stall(job, lasted, states) if _is_proven(states) else PASSED
 
 
@@ -100,11 +106,12 @@ def _state(gpu: JobGpu) -> str:
 def _is_proven(states: Sequence[str]) -> bool:
     """Return whether these states show that the job hangs, rather than that it was suspended, or does something else.
 
-    If a GPU is busy, the processes of all idle ones must be blocked; if all are idle, one has ended or is stopped.
+    If all GPUs are idle, one process must be stopped, or gone: but most are gone if the job ends rank by rank.
     """
-    if _SPINS in states:
+    if _SPINS in states or _IDLE in states:
         return _IDLE not in states
-    return bool({_ENDED, _STOPPED}.intersection(states)) and len(set(states)) > 1
+    ended = 0 < 2 * states.count(_ENDED) < len(states)
+    return len(set(states)) > 1 and (_STOPPED in states or ended)
 
 
 def _stall(job: JobCase, lasted: float, states: Sequence[str]) -> Finding:
@@ -137,7 +144,7 @@ STALL_CHECKS = (
 4. Long waits are intended (a barrier while one rank evaluates): raise `health.thresholds.min_stall_seconds`.
 """,
         job=stalled,
-        limits=(STALL, STALL_ALONE, MOVED, STALL_DRAW, STALL_SPREAD),
+        limits=(STALL, STALL_DOUBT, MOVED, STALL_DRAW, STALL_SPREAD),
         inhibited_by={"gpu_driver_down": "node", **held("gpu_lost", "gpu_missing", "gpu_stuck", "gpu_xid_critical")},
     ),
 )
