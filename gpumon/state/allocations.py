@@ -22,7 +22,7 @@ from gpumon.model.allocation import (
 from gpumon.model.gpu import Gpu
 from gpumon.model.gpu_state import GpuState
 from gpumon.model.instant import Instant, Now
-from gpumon.model.job import JobProcess, Pace
+from gpumon.model.job import Job, JobProcess, Pace
 from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.state.device_names import Place, resolve
 
@@ -66,6 +66,8 @@ class JobState:
     """How the GPU of each allocation moves."""
     paced: Now | None = None
     """When that was last determined."""
+    jobs: tuple[Job, ...] = ()
+    """The jobs at that time that share none of their GPUs, and have no MIG instance."""
     processes: Mapping[str, JobProcess] = field(default_factory=dict)
     """Processes on the GPUs by id, as decimal text."""
     marks: Mapping[str, _Mark] = field(default_factory=dict)

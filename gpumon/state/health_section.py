@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpumon.health import evaluation, node_health
@@ -15,10 +15,9 @@ from gpumon.health.run_conditions import free_since
 from gpumon.health.verdict import JOB, Key, Level, VerdictChange
 from gpumon.model.error_event import ErrorEvent
 from gpumon.model.instant import Instant, Now
-from gpumon.model.job import Job
 from gpumon.model.snapshot import ProcessReadings
 from gpumon.model.time_window import WindowKind, in_force, of_kind
-from gpumon.state import job_pace, port_inventory
+from gpumon.state import port_inventory
 from gpumon.state.messages import StoredState, VerdictTransitions
 from gpumon.state.report import Report
 from gpumon.state.section import LOG_LEVELS, LogLine, ReducerSettings, Step
@@ -63,7 +62,6 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     """Return the facts that checks may read at this time."""
     inventory, host = report.inventory, report.host
     current, bus = host.current, inventory.bus
-    jobs = job_pace.jobs_of(report.jobs, report.gpus)
     processes = ProcessReadings() if current is None else current.value(ProcessReadings)
     read = Facts(
         now=now,
@@ -72,7 +70,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         gpus=report.gpus,
         stuck=processes.stuck,
         holders=report.jobs.named_holders,
-        jobs=jobs,
+        jobs=report.jobs.jobs,
         contained=processes.contained,
         ports=(*report.ports, *(gone.port for gone in report.gone_ports)),
         gone_ports={f"{gone.port.device}/{gone.port.port}": gone.wall for gone in report.gone_ports},
@@ -90,7 +88,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         nvswitches=inventory.pci.nvswitches,
         policy=settings.policy,
         expectation=report.expectation,
-        gone=frozenset(inventory.removed) | port_inventory.removed_ports(host.inventory) | _ended_jobs(report, jobs),
+        gone=frozenset(inventory.removed) | port_inventory.removed_ports(host.inventory) | _ended_jobs(report),
         versions=_versions(report),
         open=report.health.open,
         failing_checks=report.health.failing_checks,
@@ -107,10 +105,10 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
     return replace(read, events=tuple(_on_clock(event, read.instant) for event in report.events), cleared=cleared)
 
 
-def _ended_jobs(report: Report, jobs: Iterable[Job]) -> frozenset[str]:
+def _ended_jobs(report: Report) -> frozenset[str]:
     """Return the jobs with a verdict that hold no GPU any more, once the owners have been read."""
     named = {device for _, device in report.health.open if device.startswith(JOB)}
-    return frozenset(named - {JOB + job.id for job in jobs}) if report.jobs.known else frozenset()
+    return frozenset(named - {JOB + job.id for job in report.jobs.jobs}) if report.jobs.known else frozenset()
 
 
 def _on_clock(event: ErrorEvent, now: Instant) -> ErrorEvent:

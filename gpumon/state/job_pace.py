@@ -6,7 +6,7 @@ much on another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpumon.health.checks.jobs import STALL_DRAW, STALL_SPREAD
@@ -35,7 +35,8 @@ def paced(jobs: JobState, gpus: Sequence[GpuState], policy: Policy, now: Now) ->
         for state in gpus
         for each in jobs.of_gpu(state.uuid)
     }
-    return replace(jobs, paces=paces, paced=now)
+    jobs = replace(jobs, paces=paces, paced=now)
+    return replace(jobs, jobs=tuple(_jobs(jobs, gpus)))
 
 
 def _next(pace: Pace, state: GpuState, policy: Policy, at: float, passed: float) -> Pace:
@@ -107,8 +108,7 @@ def _rate(before: float | None, now: float | None, seconds: float) -> float | No
     return None if before is None or now is None else max(0.0, now - before) / seconds
 
 
-def jobs_of(jobs: JobState, gpus: Sequence[GpuState]) -> tuple[Job, ...]:
-    """Return the jobs that share none of their GPUs, and have no MIG instance."""
+def _jobs(jobs: JobState, gpus: Sequence[GpuState]) -> Iterator[Job]:
     held: dict[str | None, list[tuple[Allocation, GpuState]]] = {}
     shared = set()
     for state in gpus:
@@ -118,7 +118,7 @@ def jobs_of(jobs: JobState, gpus: Sequence[GpuState]) -> tuple[Job, ...]:
             shared.update(keys)
         for key, each in zip(keys, allocations, strict=True):
             held.setdefault(key, []).append((each, state))
-    return tuple(_job(jobs, key, each) for key, each in held.items() if key is not None and key not in shared)
+    yield from (_job(jobs, key, each) for key, each in held.items() if key is not None and key not in shared)
 
 
 def _job(jobs: JobState, key: str, held: Sequence[tuple[Allocation, GpuState]]) -> Job:

@@ -73,7 +73,7 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
     for uuid, use in report.jobs.uses.items():
         if uuid in labels:
             yield use, labels[uuid]
-    for job in job_pace.jobs_of(report.jobs, report.gpus):
+    for job in report.jobs.jobs:
         yield _metrics(report.jobs, job), (("job_id", job.id),)
 
 
