@@ -13,7 +13,7 @@ from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
 from gpumon.health.products import BASES
 from gpumon.health.remediation import action_sentence, performed_repair
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import UNKNOWN, Clearance, Verdict
+from gpumon.health.verdict import JOB, UNKNOWN, Clearance, Verdict
 from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import duration, rfc3339, sentence
 from gpumon.outputs.probe_text import partial_run_note
@@ -90,7 +90,8 @@ def _verdicts(report: Report) -> Iterator[NodeProblem]:
 
 def _with_device(verdict: Verdict, report: Report, text: str) -> str:
     state = report.gpu(verdict.device) if verdict.device else None
-    device = verdict.device if state is None else f"GPU {state.index}"
+    named = verdict.device.replace(JOB, "Job ", 1) if verdict.device.startswith(JOB) else verdict.device
+    device = named if state is None else f"GPU {state.index}"
     return f"{device}: {text}" if device else text
 
 

@@ -8,7 +8,7 @@ from gpumon.health.check_row import HOUR, MINUTE, Check, Paging, held
 from gpumon.health.facts import GpuCase, JobCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
-from gpumon.health.verdict import PASSED, WARN, Action, Finding, warn
+from gpumon.health.verdict import PASSED, WARN, Finding, warn
 from gpumon.model.job import MOVING, OTHER, STILL, JobGpu
 
 HELD_SECONDS = SampleWindow("gpumon_gpu_allocated_seconds_total", HOUR)
@@ -124,7 +124,6 @@ def _stall(job: JobCase, lasted: float, states: Sequence[str]) -> Finding:
     words = (f"GPU {', '.join(numbers)}: {state}." for state, numbers in by_state.items())
     return warn(
         f"Its GPUs have not moved for {lasted / MINUTE:.1f} minutes. {' '.join(words)}",
-        Action.RESTART,
         stalled_seconds=round(lasted),
         seconds_since_moving=", ".join(f"GPU {index} {seconds:.0f}" for index, seconds in sorted(moved.items())),
     )
