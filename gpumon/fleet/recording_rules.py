@@ -11,6 +11,7 @@ from gpumon import JOB
 from gpumon.health.alert_texts import DOWN_SECONDS, SINGLE_SECONDS
 from gpumon.health.check_row import DAY
 from gpumon.health.verdict import FAIL
+from gpumon.model.allocation import IDLE_LEVELS
 
 VERDICT = "gpumon_health_check"
 MAINTENANCE_END = "gpumon_maintenance_end_timestamp_seconds"
@@ -94,7 +95,56 @@ RECORDING_RULES: Mapping[str, str] = {
 """PromQL by the name of the recorded series, in the order of evaluation."""
 
 
+USE_SECONDS = 300
+"""Seconds of a window over which the use by owners is recorded."""
+OWNER_SHARE = "instance:gpumon_gpu_owner:share_5m"
+"""Share of each owner in the time for which a GPU was held. An owner has the labels that `jobs.labels` names."""
+HELD, BUSY, IDLE = (f"instance:gpumon_owner_gpus:{use}_5m" for use in ("held", "busy", "idle"))
+"""Mean number of a node's GPUs that each owner held, in which its kernels ran, and that were idle, by `level`."""
+POWER = "instance:gpumon_owner_power_watts:mean_5m"
+"""Mean power of the GPUs that each owner held."""
+
+
+def _owner_rules() -> Mapping[str, str]:
+    """Return the recording rules that divide the use of each GPU among its owners, in the order of evaluation.
+
+    Owners in one window are weighted by their scrapes, so that jobs that end between two evaluations count. Several
+    owners at one time share the GPU equally. Time held by an owner that no scrape named has no label of an owner.
+    """
+    gpu = NODE.replace(")", ", uuid)")
+    scrapes = "sum without (gpu, mig_uuid, source) (count_over_time(gpumon_gpu_allocation_info[5m]))"
+    energy, held, busy, observed = (
+        f"rate(gpumon_gpu_{name}_total[5m])"
+        for name in ("energy_joules", "allocated_seconds", "busy_seconds", "observed_seconds")
+    )
+
+    def each_owner(expr: str, labels: str = "") -> str:
+        return f"{OWNER_SHARE} * on {gpu} group_left ({labels}) {expr}"
+
+    idle = (each_owner(f'rate(gpumon_gpu_idle_seconds_total{{level="{each}"}}[5m])', "level") for each in IDLE_LEVELS)
+    recorded = {
+        HELD: each_owner(held),
+        BUSY: each_owner(f"({busy} < {held} or {held} <= {busy})"),  # an owner is not charged for the time of strangers
+        IDLE: " or ".join(idle),
+        POWER: each_owner(f"({energy} * {held} / ({observed} > 0))"),
+    }
+    return {
+        OWNER_SHARE: f"{scrapes} / on {gpu} group_left () sum by {gpu} ({scrapes}) "
+        f"or on {gpu} group by {gpu} ({held} > 0)",
+        **{name: f"sum without (uuid) ({expr})" for name, expr in recorded.items()},
+    }
+
+
+def sum_over(name: str, since: str, matchers: str = "") -> str:
+    """Return PromQL for the integral of a series in seconds. `since`: a duration, such as 7d.
+
+    The step of the subquery is that of the windows, and so the interval of evaluation does not matter.
+    """
+    return f"{USE_SECONDS} * sum_over_time({name}{matchers}[{since}:{USE_SECONDS}s])"
+
+
 DAILY_RULES: Mapping[str, str] = {
+    **_owner_rules(),
     "cluster:gpumon_healthy:ratio_1d": "avg_over_time(cluster:gpumon_gpus:healthy:sum[1d]) / "
     "avg_over_time(cluster:gpumon_gpus:expected:sum[1d])",
     # A failure is two changes, or one if it lasts or began earlier.
@@ -102,7 +152,7 @@ DAILY_RULES: Mapping[str, str] = {
     FAULT_SECONDS: f"300 * sum_over_time({FAILED}[7d:5m])",
     HEALTHY_SECONDS: f"300 * count_over_time(({FAILED} == 0)[7d:5m])",
 }
-"""PromQL by the name of the recorded series. Time in which a node could not be scraped is no fault."""
+"""PromQL by the name of the recorded series. Time in which a node could not be scraped is no fault, and no use."""
 
 
 def ratio_at_best_size(matchers: str = "", *, condition: str = "") -> str:
