@@ -28,14 +28,18 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
             group.add_argument(flag.name, help=flag.help.replace("%", "%%"), dest=flag.name, metavar="VALUE")
 
 
-def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags --json, --socket, --url and --token-file for a command that sends requests to an agent."""
+def add_client_flags(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """Add the flags --json, --socket, --url and --token-file for a command that sends requests to an agent.
+
+    Return the group of the flags that name what to ask.
+    """
     parser.add_argument("--json", action="store_true", help="print the response as JSON")
     group = parser.add_argument_group("agent", "Without these flags: the running agent of this host.")
     address = group.add_mutually_exclusive_group()
     address.add_argument("--socket", type=Path, metavar="PATH", help="unix socket of the agent (its web.socket)")
     address.add_argument("--url", type=url, help=f"ask the agent at this URL, such as http://gpu-17:{DEFAULT_PORT}")
     group.add_argument("--token-file", type=Path, metavar="FILE", help="token for --url: for changes, or for reading")
+    return address
 
 
 def add_reason_flag(parser: argparse.ArgumentParser) -> None:

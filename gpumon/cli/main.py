@@ -33,7 +33,7 @@ GROUPS: Mapping[str, tuple[Command, ...]] = {
         Command("check", "report the health of this node, or of a job's GPUs, in one line and an exit code"),
         Command("fleet", "list the bad nodes of a fleet, with reason and action", "fleet"),
         Command("jobs", "show who holds the GPUs, since when, and how much of that time they were idle"),
-        Command("usage", "add up who held the GPUs of this node, and how long these were idle", "fleet"),
+        Command("usage", "add up who held the GPUs of a node or fleet, and how long these were idle", "fleet"),
         Command("events", "show the stored Xids and other errors of the kernel log, the newest first"),
         Command("xid", "explain an Xid and what to do about it"),
         Command("explain", "explain why a distributed PyTorch job hangs: which rank, and where"),

@@ -12,11 +12,10 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, reduce
-from operator import getitem
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from gpumon import DEFAULT_PORT, JOB
 from gpumon.cli.client import Client, ClientError
@@ -24,6 +23,7 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import url
 from gpumon.cli.live_view import add_watch_flag, in_color, watch
 from gpumon.cli.readiness.host_facts import count, run_bounded
+from gpumon.fleet.prometheus_api import MALFORMED, get_json, instant
 from gpumon.fleet.recording_rules import LAST_INFO, LAST_SEEN, LAST_VERDICT, VERDICT
 from gpumon.fleet.sd import ADDRESS, ALL, read_hosts, with_port
 from gpumon.health.verdict import Level, device_of
@@ -38,8 +38,6 @@ NO_ANSWER = "no answer"  # instead of a level
 MAX_TIME = 1e11  # in seconds: the year 5138
 WORDS = tuple(level.word for level in Level if level is not Level.OK)
 """The levels that a problem has."""
-MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Exceptions that an invalid address, or a response of another program, raises."""
 KEY = ("instance", "check", "uuid", "device", "port", "job_id")  # labels that identify a verdict, and its alert
 Key = tuple[str, ...]
 _SLURM_NODE = re.compile(r"^NodeName=(?P<node>\S+) .*?\bState=\S*DRAIN\S* (?:.* Reason=(?P<reason>.*))?")
@@ -100,15 +98,7 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
     Agents that cannot be scraped have verdicts only if it evaluates alert_rules/gpumon.yml. Raise ClientError if
     Prometheus does not answer.
     """
-
-    def ask(query: str) -> list[tuple[Mapping[str, str], float]]:
-        result = _json(client, f"{prefix}/api/v1/query?{urlencode({'query': query})}", "data", "result")
-        try:
-            pairs = [({**each["metric"]}, float(each["value"][1])) for each in result]
-            return [({name: str(text) for name, text in labels.items()}, value) for labels, value in pairs]
-        except MALFORMED as error:
-            raise ClientError(f"the answer to the query {query} is not that of a Prometheus: {error!r}") from error
-
+    ask = partial(instant, client, prefix)
     up = {_key(labels)[0]: value for labels, value in ask(f'up{{job="{JOB}"}}')}
     if not up:
         raise ClientError(f"Prometheus has no target with the job {JOB!r}: docs/fleet.md shows how to scrape agents")
@@ -138,7 +128,7 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
     """Return who silenced an alert and why, by its values of the labels KEY; None if no Alertmanager answers."""
     owners: dict[Key, str] | None = None
     try:
-        alertmanagers = _json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
+        alertmanagers = get_json(prometheus, f"{prefix}/api/v1/alertmanagers", "data", "activeAlertmanagers")
         addresses = [urlsplit(each["url"]) for each in alertmanagers[:MAX_ALERTMANAGERS]]
     except (ClientError, *MALFORMED):  # Mimir and Thanos do not have this path
         return None
@@ -147,27 +137,16 @@ def _silences(prometheus: Client, prefix: str) -> Mapping[Key, str] | None:
         path = address.path.rpartition("/")[0]
         try:
             names = {
-                each["id"]: f"{each['createdBy']}: {each['comment']}" for each in _json(client, f"{path}/silences")
+                each["id"]: f"{each['createdBy']}: {each['comment']}" for each in get_json(client, f"{path}/silences")
             }
             owners = owners or {}
-            for alert in _json(client, f"{path}/alerts?active=false&inhibited=false&silenced=true"):
+            for alert in get_json(client, f"{path}/alerts?active=false&inhibited=false&silenced=true"):
                 owners[_key(alert["labels"])] = "; ".join(
                     names.get(each, each) for each in alert["status"]["silencedBy"]
                 )
         except (ClientError, *MALFORMED):  # this host may not reach the address that Prometheus uses
             continue
     return owners
-
-
-def _json(client: Client, path: str, *members: str) -> Any:
-    """Return the JSON value of a response, at a path of `members`. Raise ClientError if there is none."""
-    answer = client.fetch(path)
-    try:
-        return reduce(getitem, members, json.loads(answer.body if answer.status < 300 else ""))
-    except MALFORMED as error:
-        start = answer.body[:200].decode(errors="replace").strip()
-        what = f"the answer to GET {path.partition('?')[0]} is not that of a Prometheus"
-        raise ClientError(f"{what}: {answer.status} {start}") from error
 
 
 def _time(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""`gpumon usage`: how long owners held the GPUs of this node, and how much of that time the GPUs were idle."""
+"""`gpumon usage`: how long owners held the GPUs of a node or fleet, and how much of that time the GPUs were idle."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import argparse
 import csv
 import io
 import json
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
+from urllib.parse import urlsplit
 
-from gpumon.cli.command_parser import CommandParser
-from gpumon.cli.config_arguments import add_client_flags, client
+from gpumon.cli.client import Client, ClientError
+from gpumon.cli.command_parser import CommandParser, UserError
+from gpumon.cli.config_arguments import add_client_flags, client, url
+from gpumon.fleet.prometheus_api import instant
+from gpumon.fleet.recording_rules import BUSY, HELD, IDLE, POWER, sum_over
 from gpumon.model.durations import from_rfc3339, moment
+from gpumon.model.printable import printable
 from gpumon.outputs.formatting import HOUR, columns
-from gpumon.outputs.node_text import IDLE
+from gpumon.outputs.node_text import IDLE as LEVELS
 from gpumon.outputs.responses.base import Document
 
 PATH, MEMBERS = "/api/v1/allocations", ("allocations", "complete")
@@ -22,6 +29,15 @@ BY = ("user", "account", "namespace", "job", "gpu")
 NONE = "(none)"
 """The name of owners that have no name of the kind by which uses are added up, or whose name may not be read."""
 JOULES_PER_KWH = 3.6e6
+FLEET_SECONDS = 60.0
+"""Maximum seconds for one query about a fleet, which may read weeks."""
+_RECORDED = {
+    HELD: ("gpu_hours", HOUR),
+    BUSY: ("busy_hours", HOUR),
+    IDLE: ("{level}_hours", HOUR),
+    POWER: ("kwh", JOULES_PER_KWH),
+}
+"""Attribute of Use, and what its unit is in seconds or joules, for each recorded series."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,23 +59,75 @@ class Use:
 
 
 def add(parser: CommandParser) -> None:
-    parser.set_examples("gpumon usage --since 7d --by user", "gpumon usage --since 30d --by account --price 2.50")
+    parser.set_examples(
+        "gpumon usage --since 30d --by account --price 2.50",
+        "gpumon usage --since 7d --by user --prometheus http://prometheus:9090",
+    )
     parser.add_argument("--since", default="7d", metavar="WHEN", help="from then on (default 7d)")
-    parser.add_argument("--by", choices=BY, default="job", help="what to add up (default job)")
+    parser.add_argument(
+        "--by",
+        choices=BY,
+        default="job",
+        help="what to add up (default job); those with the most idle hours, which can be reclaimed, are first",
+    )
     parser.add_argument("--price", type=float, metavar="P", help="price of a GPU hour, for the column COST")
     parser.add_argument("--output", choices=("table", "csv", "json"), default="table", help="format (default table)")
-    add_client_flags(parser)
+    add_client_flags(parser).add_argument(
+        "--prometheus", type=url, metavar="URL", help="add up a fleet, from the recording rules of this Prometheus"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    answer = client(args).get(PATH, MEMBERS, since=args.since)
-    since = moment(args.since, time.time()) or 0.0
-    uses = added_up(answer["allocations"], args.by, since, args.price)
+    uses = _of_fleet(args) if args.prometheus else _of_node(args)
+    for use in uses:
+        use.cost = None if args.price is None else args.price * use.gpu_hours
     print(_FORMATS["json" if args.json else args.output](uses, args.by), end="")
     return 0
 
 
-def added_up(allocations: Iterable[Document], by: str, since: float, price: float | None = None) -> list[Use]:
+def _of_node(args: argparse.Namespace) -> list[Use]:
+    answer = client(args).get(PATH, MEMBERS, since=args.since)
+    return added_up(answer["allocations"], args.by, moment(args.since, time.time()) or 0.0)
+
+
+def _of_fleet(args: argparse.Namespace) -> list[Use]:
+    now = time.time()
+    since = moment(args.since, now)
+    if since is None or since >= now:
+        raise UserError(f"--since {args.since}: not a time before now. Write it as 7d, or as 2026-11-01T00:00Z.")
+    if args.by == "gpu":
+        raise UserError("--by gpu is about one node: ask its agent with --url instead of --prometheus.")
+    prometheus = Client(args.prometheus, args.token_file, FLEET_SECONDS)
+    uses = recorded(partial(instant, prometheus, urlsplit(args.prometheus).path), args.by, f"{now - since:.0f}s")
+    if not uses:
+        raise ClientError(
+            f"Prometheus has no series {HELD} since then. No owner held a GPU, or it does not evaluate the rules of "
+            "`gpumon rules render` (docs/jobs.md)."
+        )
+    return uses
+
+
+def recorded(ask: Callable[[str], list[tuple[Mapping[str, str], float]]], by: str, since: str) -> list[Use]:
+    """Return the uses of a fleet since then (a duration), the one with the most idle hours first.
+
+    `ask`: returns labels and value of each result of a PromQL query.
+    """
+    uses: dict[str, Use] = {}
+    label = {"namespace": "pod_namespace", "job": "job_id"}.get(by, by)
+    for metric, (attribute, seconds) in _RECORDED.items():
+        for labels, value in ask(f"sum by (level, {label}) ({sum_over(metric, since)})"):
+            name = printable(labels.get(label, "")) or NONE
+            use, own = uses.setdefault(name, Use(name=name)), attribute.format(level=labels.get("level", ""))
+            if own in {field.name for field in fields(Use)} and math.isfinite(value):  # else it is not our series
+                setattr(use, own, getattr(use, own) + value / seconds)
+    return _sorted(uses)
+
+
+def _sorted(uses: Mapping[str, Use]) -> list[Use]:
+    return sorted(uses.values(), key=lambda use: (-use.idle_hours, use.name))
+
+
+def added_up(allocations: Iterable[Document], by: str, since: float) -> list[Use]:
     """Return the uses since then (Unix time), the one with the most idle hours first.
 
     An allocation that began earlier counts with the share of its time that is later.
@@ -70,13 +138,11 @@ def added_up(allocations: Iterable[Document], by: str, since: float, price: floa
         use, part = uses.setdefault(name, Use(name=name)), _part_since(each, since) / HOUR
         held: Mapping[str, float] = each["allocation"]
         use.gpu_hours += held["held_seconds"] * part
-        for attribute in ("busy_seconds", *IDLE):
+        for attribute in ("busy_seconds", *LEVELS):
             hours = attribute.replace("_seconds", "_hours")
             setattr(use, hours, getattr(use, hours) + held[attribute] * part)
         use.kwh += held["energy_joules"] * part * HOUR / JOULES_PER_KWH
-    for use in uses.values():
-        use.cost = None if price is None else price * use.gpu_hours
-    return sorted(uses.values(), key=lambda use: (-use.idle_hours, use.name))
+    return _sorted(uses)
 
 
 def _name(each: Document, by: str) -> str:

@@ -18,7 +18,8 @@ from servers import HttpRequest, http_server
 
 from gpumon.cli.live_view import ENTER
 from gpumon.cli.main import main
-from gpumon.fleet.fleet import MALFORMED, _problems
+from gpumon.fleet.fleet import _problems
+from gpumon.fleet.prometheus_api import MALFORMED
 
 FLEET = (sys.executable, "-m", "gpumon", "fleet")
 
