@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.panels import Column, Panel
-from dashboards.promql import MIN_STEP, RATE_INTERVAL
+from dashboards.promql import MIN_STEP, PRICE, RATE_INTERVAL
 
 LETTERS = "ABCDEFGH"
 _LABEL = re.compile(r"\{\{(\w+)\}\}")
@@ -52,7 +52,7 @@ class Source:
     """Seconds between two points of a graph."""
     scrape_interval: float
     variables: Mapping[str, str]
-    """Regular expression by name of the variable; an absent one selects all."""
+    """Regular expression by name of the variable; an absent one selects all, or has its default."""
 
     def answers(self, panel: Panel) -> list[list[Series]]:
         """Return the series of each query of a panel. Raise HTTPError for an invalid query."""
@@ -62,7 +62,8 @@ class Source:
         """Return a query with the values of the variables, as Grafana sends it."""
         interval = f"{max(4 * self.scrape_interval, max(self.step, MIN_STEP) + self.scrape_interval):g}s"
         expr = expr.replace(RATE_INTERVAL, interval)
-        return re.sub(r"\$([a-z]+)", lambda found: self.variables.get(found[1], ".*"), expr)
+        chosen = {"price": PRICE, **self.variables}
+        return re.sub(r"\$([a-z]+)", lambda found: chosen.get(found[1], ".*"), expr)
 
     def _ask(self, panel: Panel, expr: str, legend: str) -> list[Series]:
         times = {"time": self.end} if panel.instant else {"start": self.start, "end": self.end, "step": self.step}

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dashboards import agents, fleet, gpu, links, node
+from dashboards import agents, fleet, gpu, idle_cost, links, node
 from dashboards.grafana import render
 
-DASHBOARDS = (fleet.DASHBOARD, node.DASHBOARD, gpu.DASHBOARD, links.DASHBOARD, agents.DASHBOARD)
+DASHBOARDS = (
+    fleet.DASHBOARD,
+    node.DASHBOARD,
+    gpu.DASHBOARD,
+    links.DASHBOARD,
+    idle_cost.DASHBOARD,
+    agents.DASHBOARD,
+)
 
 
 def dashboards() -> Mapping[str, str]:

@@ -32,7 +32,7 @@ from dashboards.panels import (
     Panel,
     Words,
 )
-from dashboards.promql import FIRING, MIN_STEP, RATE_INTERVAL, alerts, series
+from dashboards.promql import FIRING, MIN_STEP, PRICE, RATE_INTERVAL, alerts, series
 
 SOURCE = kinds.DataSourceRef(type_val="prometheus", uid="${datasource}")
 LETTERS = "ABCDEFGH"
@@ -80,7 +80,13 @@ def _variables(dashboard: Dashboard) -> list[Any]:
         _variable("instance", "Node", f"label_values(gpumon_build_info{{{nodes}}}, instance)", one=dashboard.one_node),
         _variable("gpu", "GPU", f"label_values(gpumon_gpu_info{{{on_node}}}, gpu)", one=dashboard.one_gpu),
         _variable("uuid", "uuid", f'label_values(gpumon_gpu_info{{{on_node}, gpu=~"$gpu"}}, uuid)'),
+        *([_price()] if dashboard.priced else []),
     ]
+
+
+def _price() -> build.TextBoxVariable:
+    chosen = model.VariableOption(selected=True, text=PRICE, value=PRICE)
+    return build.TextBoxVariable("price").label("Price of a GPU hour").default_value(PRICE).current(chosen)
 
 
 def _variable(name: str, label: str, query: str, *, one: bool = False) -> build.QueryVariable:

@@ -112,6 +112,8 @@ class Dashboard:
     """True if exactly one node is selected."""
     one_gpu: bool = False
     """True if exactly one GPU is selected."""
+    priced: bool = False
+    """True if there is a variable for the price of a GPU hour."""
 
     @property
     def panels(self) -> list[Panel]:

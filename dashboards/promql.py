@@ -17,6 +17,8 @@ VERDICTS = frozenset({"gpumon_health_check", "gpumon_health_check_info"})
 """Metrics about a GPU, or with empty labels about its node, which matters to the GPU too."""
 OTHER_METRICS = frozenset({"up", "ALERTS", "ALERTS_FOR_STATE", LAST_SEEN, *RECORDING_RULES, *DAILY_RULES})
 """Series of Prometheus itself and of the recording rules."""
+PRICE = "2.50"
+"""Default of the variable `price`, in the currency of the reader."""
 MAX_SERIES = 20
 """Maximum number of series in one graph."""
 EACH_NODE = "cluster, instance"

@@ -16,7 +16,8 @@ from servers import alertmanager, http_inbox, prometheus, query, write_yaml
 
 from gpumon.clock import boot_clock
 from gpumon.fleet.alert_rules import DAILY_SECONDS
-from gpumon.fleet.recording_rules import BUSBW, FAILED
+from gpumon.fleet.recording_rules import BUSBW, FAILED, HELD, IDLE, POWER
+from gpumon.fleet.recording_rules import BUSY as BUSY_GPUS
 
 ROOT = Path(__file__).parents[1]
 HOUR = 3600
@@ -52,8 +53,23 @@ FAULTS: Mapping[str, Any] = {
 RACK: Mapping[str, Any] = {
     "services": {"imex": "stopped"},
     "gpus": {0: {"nvlinks": {2: {"recovered": {"value": 0, "rate": 0.5}}}}},
+    "jobs": [
+        {"gpus": [gpu], "cgroup": f"/slurm/uid_1000/job_{number}/step_0", "phases": [{"do": do}]}
+        for gpu, number, do in ((2, 71, "idle"), (3, 72, "spin"))
+    ],
 }
-"""Scenario of the node named rack."""
+"""Scenario of the node named rack. Job 71 runs no kernel, and job 72 waits for a peer."""
+USES: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "faulty": (
+        'job_id="slurm/70",account="physics",user="ann"',
+        {HELD: 8, BUSY_GPUS: 2, "no_process": 1, "no_kernel": 3, "cold": 2, POWER: 3000},
+    ),
+    "rack": (
+        'job_id="pod/ml/train",pod_namespace="ml"',
+        {HELD: 4, BUSY_GPUS: 3, "no_process": 0.25, "no_kernel": 0.5, "cold": 0.125, POWER: 4000},
+    ),
+}
+"""Labels of an owner of the last day by node, and its use: GPUs by recorded series or level, and watts."""
 DETAILED = {"GPUMON_METRICS__DETAILED": "true", "GPUMON_PROCESSES__MAX_PER_GPU": "2"}
 SXID = (
     "4,1,{microseconds},-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress error (First)\n"
@@ -84,6 +100,8 @@ class DashboardFleet:
         agent = AgentProcess(folder, profile="gb200x4" if name == "rack" else "h100x8")
         if name in {"faulty", "rack"}:
             agent.environment |= DETAILED
+        if name == "rack":
+            agent.environment["GPUMON_JOBS__LABELS"] = "slurm_job_id,user"
         if name != "faulty":
             agent.environment["GPUMON_PROBE__ENABLED"] = "false"
         else:
@@ -98,13 +116,18 @@ class DashboardFleet:
 
     def _backfill(self) -> None:
         """Write the last day of the nodes into Prometheus: all were healthy, but `faulty` failed twice for an hour."""
-        text, now = [], int(time.time())
+        text: list[str] = []
+        now = int(time.time())
         for name in (*self.agents, *(f"sim-{number}" for number in range(1, SIMULATED + 1))):
             gpus = 4 if name == "rack" else 8
-            for metric, value in {"expected": gpus, "healthy": gpus, "busy": gpus // 2}.items():
-                text += _samples(f"instance:gpumon_gpus:{metric}", name, now, [value] * 24)
+            for state, number in {"expected": gpus, "healthy": gpus, "busy": gpus // 2}.items():
+                text += _samples(f"instance:gpumon_gpus:{state}", name, now, [number] * 24)
             failed_in = FAILED_IN if name == "faulty" and self.broken else ()
             text += _samples(FAILED, name, now, [int(hour in failed_in) for hour in range(24)])
+        for name, (owner, uses) in USES.items():
+            for use, value in uses.items():
+                metric, labels = (use, owner) if ":" in use else (IDLE, f'{owner},level="{use}"')
+                text += _samples(metric, name, now, [value] * 24, f",{labels}")
         file = self.folder / "history"
         file.write_text("\n".join([*sorted(text, key=_metric), "# EOF\n"]), encoding="utf-8")
         command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(self.folder / "tsdb")]
@@ -206,11 +229,11 @@ class DashboardFleet:
         write_yaml(self.folder / "alertmanager.yml", {"route": route, "receivers": receivers})
 
 
-def _samples(metric: str, node: str, now: int, hours: Sequence[int]) -> list[str]:
+def _samples(metric: str, node: str, now: int, hours: Sequence[float], labels: str = "") -> list[str]:
     """Return a sample each minute of the last day but for the last ten minutes. `hours`: the value in each hour."""
     first = now - 24 * HOUR
     times = range(first, now - HOUR // 6, 60)
-    return [f'{metric}{{instance="{node}",job="gpumon"}} {hours[(at - first) // HOUR]} {at}' for at in times]
+    return [f'{metric}{{instance="{node}",job="gpumon"{labels}}} {hours[(at - first) // HOUR]} {at}' for at in times]
 
 
 def _probe_results(*, broken: bool, runs: int) -> str:

@@ -38,13 +38,9 @@ NOT_ON_THE_GPU_DASHBOARD = {
         ("gpumon_gpu_repair_pending", "gpumon_gpu_memory_unrepairable", "gpumon_gpu_bank_groups_without_spares"),
         "Details; the verdicts about them are shown.",
     ),
-    **dict.fromkeys(
-        ("gpumon_gpu_allocation_info", "gpumon_gpu_allocated_seconds_total", "gpumon_gpu_idle_seconds_total"),
-        "About owners: `gpumon jobs` and `gpumon usage` show them.",
-    ),
     "gpumon_gpu_vgpu_licensed": "For the names of dcgm-exporter: only guests with a vGPU need a license.",
 }
-"""Reason by metric with a uuid that no query of the dashboard of one GPU has."""
+"""Reason by metric with a uuid that no query of the dashboards of one GPU and of owners has."""
 SAME = {("How near is the thermal limit?", "How far is it from slowing down?")}
 """Panels with the same query: the first is about all GPUs of a node, the second about one."""
 SERVERS = {"alertmanager_notifications_total", "alertmanager_notifications_failed_total"}
@@ -159,8 +155,10 @@ def test_a_gpu_has_its_node(panel: Panel) -> None:
 
 
 def test_every_metric_of_a_gpu_is_on_its_dashboard() -> None:
-    [board] = [dashboard for dashboard in DASHBOARDS if dashboard.uid == "gpumon-gpu"]
-    shown = {name for panel in board.panels for query in panel.queries for name in re.findall(r"\w+", query.expr)}
+    """Metrics about its owners are on the dashboard of owners."""
+    boards = [dashboard for dashboard in DASHBOARDS if dashboard.uid in {"gpumon-gpu", "gpumon-idle"}]
+    panels = [panel for board in boards for panel in board.panels]
+    shown = {name for panel in panels for query in panel.queries for name in re.findall(r"\w+", query.expr)}
     metrics = {name for name, names in labels().items() if "uuid" in names}
     assert metrics - shown == set(NOT_ON_THE_GPU_DASHBOARD)
     assert all(NOT_ON_THE_GPU_DASHBOARD.values())
@@ -194,8 +192,10 @@ def test_names_in_bookmarks_do_not_change() -> None:
         "gpumon-node",
         "gpumon-gpu",
         "gpumon-links",
+        "gpumon-idle",
         "gpumon-agents",
     ]
-    for text in dashboards().values():
+    for file, text in dashboards().items():
         names = [variable["name"] for variable in json.loads(text)["templating"]["list"]]
-        assert names == ["datasource", "cluster", "instance", "gpu", "uuid"]
+        price = ["price"] if file == "gpumon-idle.json" else []
+        assert names == ["datasource", "cluster", "instance", "gpu", "uuid", *price]
