@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from gpumon.health.check_row import MINUTE
 from gpumon.health.policy import Policy
+from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Level, Verdict
 from gpumon.model.allocation import Allocation, HolderProcess, Owner
 from gpumon.model.instant import Instant
@@ -30,8 +31,9 @@ LOADS: Mapping[str, Mapping[str, Any]] = {
 class JobWard(Ward):
     """A node whose GPUs are held by a job with one process a GPU."""
 
-    def __init__(self, gpus: int = 4, **options: Any) -> None:
-        super().__init__(gpus=gpus, ports=0, **options)
+    def __init__(self, gpus: int = 4, thresholds: Mapping[str, float | None] | None = None) -> None:
+        policy = Policy(thresholds=thresholds or {}, disabled=frozenset(BY_NAME) - {"job_stalled", "gpu_spin"})
+        super().__init__(gpus=gpus, ports=0, policy=policy)
         self._processes: dict[str, HolderProcess] = {}
         self._cpu: dict[str, float] = {}
         began = Instant(self.report.boot_id, self.at, self.wall)
@@ -72,9 +74,9 @@ class JobWard(Ward):
         return self.report.health.open.get(("job_stalled", JOB))
 
 
-def moved(gpus: int = 4, **options: Any) -> JobWard:
+def moved(gpus: int = 4, **thresholds: float | None) -> JobWard:
     """Return a node whose job has moved for a quarter of an hour."""
-    ward = JobWard(gpus, **options)
+    ward = JobWard(gpus, thresholds)
     ward.go_on(15 * MINUTE)
     return ward
 
@@ -196,7 +198,7 @@ def test_an_ended_job_has_no_verdict() -> None:
 
 def test_a_threshold_can_be_set_or_be_off() -> None:
     """health.thresholds.min_stall_seconds."""
-    ward = moved(policy=Policy(thresholds={"min_stall_seconds": 60.0}))
+    ward = moved(min_stall_seconds=60.0)
     assert ward.load("spin").go_on(80).stall is not None
-    ward = moved(policy=Policy(thresholds={"min_stall_seconds": None}))
+    ward = moved(min_stall_seconds=None)
     assert ward.load("spin").go_on(20 * MINUTE).stall is None
