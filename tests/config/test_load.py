@@ -123,7 +123,7 @@ def test_unknown_names_of_checks_are_refused(environ: dict[str, str], tmp_path: 
     ]
     (complaint,) = complaints(None, environ | {"GPUMON_HEALTH__DISABLED_CHECKS": "nvlink_down,heat"})
     assert complaint.startswith(
-        "GPUMON_HEALTH__DISABLED_CHECKS: health.disabled_checks: unknown name 'heat'; valid names: allreduce_"
+        "GPUMON_HEALTH__DISABLED_CHECKS: health.disabled_checks: unknown name 'heat'; valid names: allgather_"
     )
 
 
