@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from gpumon.health.check_row import MINUTE
 from gpumon.health.policy import Policy
+from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Level, Verdict
 from gpumon.model.allocation import Allocation, HolderProcess, Owner
@@ -34,6 +35,8 @@ class JobWard(Ward):
     def __init__(self, gpus: int = 4, thresholds: Mapping[str, float | None] | None = None) -> None:
         policy = Policy(thresholds=thresholds or {}, disabled=frozenset(BY_NAME) - {"job_stalled", "gpu_spin"})
         super().__init__(gpus=gpus, ports=0, policy=policy)
+        windows = {window.metric: window.seconds for window in BY_NAME["gpu_spin"].windows}
+        self.report = replace(self.report, samples=SampleHistory(windows=windows))
         self._processes: dict[str, HolderProcess] = {}
         self._cpu: dict[str, float] = {}
         began = Instant(self.report.boot_id, self.at, self.wall)
