@@ -95,6 +95,7 @@ CALM: Mapping[str, Callable[[Random], Cycle]] = {
     "ends rank by rank": _ends,
     "one rank saves the model after the others have ended": _saves_last,
     "one rank saves over the network without CPU time, the others wait": lambda chance: _waited_for(chance, 6, [idle]),
+    "all ranks wait for another node": lambda chance: _alike(_works(chance), spin(chance.uniform(1, 8) * MINUTE)),
 }
 STEADY, *WAITING = tuple(CALM)[:7]
 """Kinds of jobs that may hang."""
