@@ -50,7 +50,7 @@ DISTURBANCES = (
     _waiting("a rank evaluates, and the others wait", [_work(300), _work(400, load=0.4)], _waits(400)),
     _waiting(
         "a job ends rank by rank, and another one begins",
-        [_work(600), {"do": "gone", "seconds": 230}],
-        [_work(600), _idle(50), {"do": "gone", "seconds": 180}],
+        [_work(600), {"do": "gone", "seconds": 210}],
+        [_work(600), _idle(30), {"do": "gone", "seconds": 180}],
     ),
 )
