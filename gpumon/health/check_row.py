@@ -179,6 +179,8 @@ class Check:
     """Whether the check counts how often causes recur: clearing one does not restart it or clear an active verdict."""
     limits: tuple[Limit, ...] = ()
     """Thresholds that an operator can set."""
+    probe: str = ""
+    """Name of a probe: the check is evaluated only while that has a schedule."""
     notice: str = ""
     """Subject of the agent's notice (Facts.notices) that reports the same fault; empty if there is none."""
     acceptable: bool = False
@@ -232,6 +234,8 @@ class Check:
 
     def cases(self, facts: Facts) -> Iterator[tuple[str, Callable[[], Finding | None]]]:
         """Yield (device, function) for each device that the check evaluates. The function returns the finding."""
+        if self.probe and self.probe not in facts.probe_intervals:
+            return
         if self.gpu is not None:
             yield from ((case.device, partial(self.gpu, case)) for case in facts.gpu_cases)
         if self.port is not None:

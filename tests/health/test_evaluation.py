@@ -11,13 +11,14 @@ import pytest
 from changed_report import changed
 from judging import LOOK, Ward
 
-from gpumon.health.check_row import Check
+from gpumon.health.check_row import HOUR, Check
 from gpumon.health.evaluation import evaluate
 from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Policy
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.verdict import NODE, Action, Finding, Level, Verdict, fail
 from gpumon.model.instant import Instant
+from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_section
 from gpumon.state.sections import changes
@@ -110,6 +111,7 @@ _OF_HISTORY = frozenset({"node_repeat_offender"})
 def test_numbers_set_to_null_take_back_what_was_found_by_them() -> None:
     """Disabling any threshold clears its verdicts within half an hour of a restart, before any window of an hour."""
     ward = Ward(policy=Policy(thresholds=dict.fromkeys(LIMITS)))
+    ward.terms = replace(ward.terms, probe_intervals=dict.fromkeys(PROBES, 6 * HOUR))
     found = [_verdict(check, ward) for check in CHECKS if check.limits and check.name not in _OF_HISTORY]
     ward.report = replace(ward.report, health=replace(ward.report.health, open={each.key: each for each in found}))
     ward.restart()

@@ -33,12 +33,12 @@ def eight(profile: Profile) -> bool:
 def rows() -> Iterator[FaultRow]:
     yield _hang("a collective hangs on all its GPUs", [[SPIN]], lambda each: several(each) and not each.mig)
     yield _hang("a kernel hangs on its only GPU", [[SPIN]], lambda each: not several(each), within=12 * MINUTE)
-    for name, phase in (
-        ("a rank has died, and the others wait for it", {"do": "gone"}),
-        ("a rank is stopped, and the others wait for it", {"do": "idle", "process": "T"}),
-        ("a rank waits for a lock, and the others for the rank", {"do": "idle", "process": "S"}),
+    for name, phase, minutes in (
+        ("a rank has died, and the others wait for it", {"do": "gone"}, 6),
+        ("a rank is stopped, and the others wait for it", {"do": "idle", "process": "T"}, 6),
+        ("a rank waits for a lock, and the others for the rank", {"do": "idle", "process": "S"}, 12),
     ):
-        yield _hang(name, [[phase], [SPIN]], eight)
+        yield _hang(name, [[phase], [SPIN]], eight, within=minutes * MINUTE)
     yield FaultRow(
         name="a job holds it for an hour and launches no kernel",
         check="gpu_held_idle",
@@ -59,7 +59,7 @@ def _hang(name: str, last: list[Phases], on: Callable[[Profile], bool], within: 
         name=name,
         check="job_stalled",
         where=f"{JOB}slurm/1000",
-        action=Action.RESTART,
+        action=Action.NONE,
         before={"jobs": [ranks([WORK], **place) for place in places]},
         steps=(ScenarioStep(node={"jobs": hanging}),),
         on=on,

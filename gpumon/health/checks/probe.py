@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, same
@@ -27,10 +28,14 @@ LASTING_SKIPS = frozenset(
 
 
 def runs_of(facts: Facts, probe: Probe) -> tuple[ProbeResult, ...]:
-    """Return the runs of a probe in memory, newest last, without skipped ones. None count without a schedule."""
-    if probe.schedule == NEVER and probe.name not in facts.probe_intervals:
-        return ()
+    """Return the runs of a probe in memory, newest last, without skipped ones."""
     return tuple(run for run in facts.probe.ran if run.probe == probe.name)
+
+
+def if_scheduled(probe: Probe, checks: Iterable[Check]) -> Iterator[Check]:
+    """Yield the checks of a probe. One whose row has no schedule is checked while the operator has set one."""
+    for check in checks:
+        yield replace(check, probe=probe.name) if probe.schedule == NEVER else check
 
 
 def is_about(probe: Probe, check: str) -> bool:
@@ -246,4 +251,4 @@ def _checks(probe: Probe) -> tuple[Check, ...]:
     )
 
 
-CHECKS: tuple[Check, ...] = tuple(check for probe in PROBES.values() for check in _checks(probe))
+CHECKS: tuple[Check, ...] = tuple(check for probe in PROBES.values() for check in if_scheduled(probe, _checks(probe)))

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import takewhile
 
 from gpumon.health.check_row import MINUTE, Check, Latch, any_device
-from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, runs_of
+from gpumon.health.checks.probe import FAULTS_OF_ANY_RUN, LASTING_SKIPS, if_scheduled, runs_of
 from gpumon.health.facts import Facts
 from gpumon.health.policy import COUNT, Limit
 from gpumon.health.run_conditions import is_free, repairs_since_run
@@ -57,7 +57,7 @@ def unkillable_processes(facts: Facts) -> Finding:
     pids = facts.probe.unkillable
     if not pids:
         return PASSED
-    words = f"{len(pids)} processes of the all-reduce" if len(pids) > 1 else "one process of the all-reduce"
+    words = f"{len(pids)} processes of a probe" if len(pids) > 1 else "one process of a probe"
     reason = f"SIGKILL does not end {words}: blocked in the kernel. The last run shows the stage."
     return fail(reason, Action.REBOOT, processes=float(len(pids)))
 
@@ -139,7 +139,7 @@ def _checks(probe: Probe) -> tuple[Check, ...]:
 
 UNKILLABLE = Check(
     name="allreduce_unkillable",
-    help="A process of the all-reduce is blocked in the kernel, and SIGKILL does not end it.",
+    help="A process of a probe is blocked in the kernel, and SIGKILL does not end it.",
     steps="""\
 1. Drain the node: every process that opens that GPU hangs too. `gpumon probe history --json` names the stage.
 2. Reboot the node; if the reboot hangs, power-cycle it.
@@ -151,4 +151,7 @@ UNKILLABLE = Check(
     inhibited_by={"gpu_driver_down": "node", "gpu_lost": "any", "gpu_stuck": "any"},
 )
 """The check for processes of any probe."""
-CHECKS: tuple[Check, ...] = (UNKILLABLE, *(check for probe in PROBES.values() for check in _checks(probe)))
+CHECKS: tuple[Check, ...] = (
+    UNKILLABLE,
+    *(check for probe in PROBES.values() for check in if_scheduled(probe, _checks(probe))),
+)

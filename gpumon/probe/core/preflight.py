@@ -131,7 +131,7 @@ def _node_refusals(facts: PreflightFacts) -> Iterator[Skip]:
         yield Skip(reason="held", hint=hint)
     if max(len(facts.gpus), facts.expected) == 1 and not facts.simulated and not facts.alone:
         hint = (
-            "An all-reduce needs two GPUs; nothing is wrong. "
+            "This probe needs two GPUs; nothing is wrong. "
             "`gpumon probe copy` measures copies between this GPU and the host."
         )
         yield Skip(reason="single_gpu", hint=hint)
