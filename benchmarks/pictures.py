@@ -32,8 +32,9 @@ CHROMIUM = (
 CHOSEN = {
     "gpumon-node": {"instance": "faulty"},
     "gpumon-gpu": {"instance": "faulty", "gpu": "4"},
+    "gpumon-job": {"job_id": "slurm/1000", "instance": "faulty|rack|sim-1"},
 }
-"""Values of the variables in the pictures of dashboards about one node or GPU."""
+"""Values of the variables in the pictures of dashboards about one node, GPU or job."""
 
 
 def main(arguments: list[str]) -> None:

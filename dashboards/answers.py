@@ -62,8 +62,8 @@ class Source:
         """Return a query with the values of the variables, as Grafana sends it."""
         interval = f"{max(4 * self.scrape_interval, max(self.step, MIN_STEP) + self.scrape_interval):g}s"
         expr = expr.replace(RATE_INTERVAL, interval)
-        chosen = {"price": PRICE, **self.variables}
-        return re.sub(r"\$([a-z]+)", lambda found: chosen.get(found[1], ".*"), expr)
+        chosen = {"price": PRICE, "__range": f"{self.end - self.start:.0f}s", **self.variables}
+        return re.sub(r"\$([a-z_]+)", lambda found: chosen.get(found[1], ".*"), expr)
 
     def _ask(self, panel: Panel, expr: str, legend: str) -> list[Series]:
         times = {"time": self.end} if panel.instant else {"start": self.start, "end": self.end, "step": self.step}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.panels import (
     GPU,
+    JOB,
     LEVELS,
     NO_ANSWER,
     NODE,
@@ -216,7 +217,7 @@ DASHBOARD = Dashboard(
                         Column("instance", NODE),
                         Column("gpu", GPU),
                         Column("device", "port of"),
-                        Column("job_id", "job"),
+                        Column("job_id", JOB),
                         Column("reason", "reason"),
                         Column("action", "action"),
                         Column("check", "check"),

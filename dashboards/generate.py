@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dashboards import agents, fleet, gpu, idle_cost, links, node
+from dashboards import agents, fleet, gpu, idle_cost, job, links, node
 from dashboards.grafana import render
 
 DASHBOARDS = (
@@ -12,6 +12,7 @@ DASHBOARDS = (
     node.DASHBOARD,
     gpu.DASHBOARD,
     links.DASHBOARD,
+    job.DASHBOARD,
     idle_cost.DASHBOARD,
     agents.DASHBOARD,
 )

@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEdito
 from dashboards.panels import (
     CLUSTER,
     GPU,
+    JOB,
     NEAREST_GPU,
     NODE,
     NOT_KNOWN,
@@ -73,6 +74,7 @@ def render(dashboard: Dashboard) -> str:
 
 def _variables(dashboard: Dashboard) -> list[Any]:
     nodes, on_node = 'cluster=~"$cluster"', 'cluster=~"$cluster", instance=~"$instance"'
+    jobs = f"label_values(gpumon_job_gpus{{{on_node}}}, job_id)"
     return [
         build.DatasourceVariable("datasource").label("Prometheus").type("prometheus"),
         _variable("cluster", "Cluster", "label_values(gpumon_build_info, cluster)"),
@@ -80,6 +82,7 @@ def _variables(dashboard: Dashboard) -> list[Any]:
         _variable("instance", "Node", f"label_values(gpumon_build_info{{{nodes}}}, instance)", one=dashboard.one_node),
         _variable("gpu", "GPU", f"label_values(gpumon_gpu_info{{{on_node}}}, gpu)", one=dashboard.one_gpu),
         _variable("uuid", "uuid", f'label_values(gpumon_gpu_info{{{on_node}, gpu=~"$gpu"}}, uuid)'),
+        *([_variable("job_id", "Job", jobs, one=True)] if dashboard.one_job else []),
         *([_price()] if dashboard.priced else []),
     ]
 
@@ -330,6 +333,9 @@ def _properties(column: Column, columns: Any) -> list[model.DynamicConfigValue]:
         chosen = {**cluster, "instance": instance, "gpu": "${__value.raw}"}
         chosen |= {"uuid": "${__data.fields.uuid}"} if UUID in headings else {}
         properties["links"] = [_link("Dashboard of this GPU", "gpumon-gpu", **chosen).build()]
+    if column.heading == JOB:
+        chosen = {**cluster, "instance": "$__all", "job_id": "${__value.raw}"}
+        properties["links"] = [_link("Dashboard of this job", "gpumon-job", **chosen).build()]
     if column.heading == REASON:
         properties["custom.cellOptions"] = kinds.TableColorTextCellOptions(wrap_text=True)
     return [model.DynamicConfigValue(id_val=name, value=value) for name, value in properties.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.panels import GPU, NODE, UUID, Column, Dashboard, Panel, Section, graph, stat, table
+from dashboards.panels import GPU, JOB, NODE, UUID, Column, Dashboard, Panel, Section, graph, stat, table
 from dashboards.promql import EACH_GPU, ON_NODE, series, stated
 from gpumon.fleet.recording_rules import BUSY, HELD, IDLE, POWER, sum_over
 from gpumon.model.allocation import IDLE_LEVELS
@@ -12,7 +12,7 @@ _PER_HOUR, _PER_KWH = 3600, 3_600_000
 _OWNER_COLUMNS = [
     Column(label, heading)
     for label, heading in (
-        ("job_id", "job"),
+        ("job_id", JOB),
         ("pod_namespace", "namespace"),
         ("account", "account"),
         ("user", "user"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.panels import (
     GPU,
+    JOB,
     LEVELS,
     NEAREST_GPU,
     NO_ANSWER,
@@ -144,7 +145,7 @@ DASHBOARD = Dashboard(
                     [
                         Column("gpu", GPU),
                         Column("device", "port of"),
-                        Column("job_id", "job"),
+                        Column("job_id", JOB),
                         Column("check", "check"),
                         Column("reason", "reason"),
                         Column("action", "action"),

@@ -26,9 +26,9 @@ NOT_KNOWN = "n/a"
 OTHERS = "others"
 """Name of the row or line that states that nothing else occurred."""
 NONE: tuple[str, str] = ("none", "transparent")
-NODE, GPU, UUID, CLUSTER = "node", "GPU", "uuid", "cluster"
+NODE, GPU, UUID, CLUSTER, JOB = "node", "GPU", "uuid", "cluster", "job"
 NEAREST_GPU = "nearest GPU"
-"""Headings of columns whose cells link to the dashboards of that node or GPU."""
+"""Headings of columns whose cells link to the dashboards of that node, GPU or job, or are parts of such a link."""
 REASON = "reason"
 """Heading of a column whose text is wrapped."""
 
@@ -112,6 +112,8 @@ class Dashboard:
     """True if exactly one node is selected."""
     one_gpu: bool = False
     """True if exactly one GPU is selected."""
+    one_job: bool = False
+    """True if there is a variable for the id of a job, of which exactly one is selected."""
     priced: bool = False
     """True if there is a variable for the price of a GPU hour."""
 

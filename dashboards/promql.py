@@ -89,6 +89,8 @@ def biggest(by: str, expression: str) -> str:
     return f"max by ({by}) ({expression})"
 
 
+RANGE = "$__range"
+"""Duration of the time range of the dashboard."""
 RATE_INTERVAL = "$__rate_interval"
 MIN_STEP = 45
 """Minimum seconds between two points of a graph of a rate, so that its interval covers three readings of a counter that

@@ -50,15 +50,32 @@ FAULTS: Mapping[str, Any] = {
     },
 }
 """Scenario of the node named faulty."""
+JOB = 1000
+"""Number of the Slurm job of the busy nodes, which also holds GPUs 0 and 1 of the rack."""
+
+
+def _job(number: int, gpu: int, **phase: str) -> Mapping[str, Any]:
+    return {"gpus": [gpu], "cgroup": f"/slurm/uid_1000/job_{number}/step_0", "phases": [phase]}
+
+
+MOVING: Mapping[str, Any] = {"jobs": [_job(JOB, 0, do="work"), _job(JOB, 1, do="work")]}
+"""Scenario of the node named rack at first."""
 RACK: Mapping[str, Any] = {
     "services": {"imex": "stopped"},
     "gpus": {0: {"nvlinks": {2: {"recovered": {"value": 0, "rate": 0.5}}}}},
     "jobs": [
-        {"gpus": [gpu], "cgroup": f"/slurm/uid_1000/job_{number}/step_0", "phases": [{"do": do}]}
-        for gpu, number, do in ((2, 71, "idle"), (3, 72, "spin"))
+        _job(JOB, 0, do="spin"),
+        _job(JOB, 1, do="idle", process="T"),
+        _job(71, 2, do="idle"),
+        _job(72, 3, do="spin"),
     ],
 }
-"""Scenario of the node named rack. Job 71 runs no kernel, and job 72 waits for a peer."""
+"""Scenario of the node named rack. The rank of the job on GPU 1 is stopped, and the one on GPU 0 waits for it.
+
+Job 71 runs no kernel, and job 72 waits for a peer.
+"""
+STALLS_SOON = "{min_moving_seconds: 1, min_stall_seconds: 30}"
+"""Thresholds of the node named rack."""
 USES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "faulty": (
         'job_id="slurm/70",account="physics",user="ann"',
@@ -91,8 +108,9 @@ class DashboardFleet:
         self._results = free_port()
         self.started = time.time()
         self.agents = {name: self._agent(name) for name in ("faulty", "driverless", "rack", "silent")}
+        at_first = {"faulty": BUSY, "rack": MOVING} if broken else {}
         for name in self.agents:
-            self._simulate(name, BUSY if name == "faulty" and broken else {})
+            self._simulate(name, at_first.get(name, {}))
 
     def _agent(self, name: str) -> AgentProcess:
         folder = self.folder / name
@@ -101,7 +119,7 @@ class DashboardFleet:
         if name in {"faulty", "rack"}:
             agent.environment |= DETAILED
         if name == "rack":
-            agent.environment["GPUMON_JOBS__LABELS"] = "slurm_job_id,user"
+            agent.environment |= {"GPUMON_JOBS__LABELS": "slurm_job_id,user", "GPUMON_HEALTH__THRESHOLDS": STALLS_SOON}
         if name != "faulty":
             agent.environment["GPUMON_PROBE__ENABLED"] = "false"
         else:

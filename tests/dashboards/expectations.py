@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpu_expectations import GPU_VIEWS
+from job_expectations import IDLE_COST_VIEWS, JOB_VIEWS
 from panel_content import SIZE, WITHIN, Expectation, PanelContent, seconds_ago
 
 from gpumon import __version__
-from gpumon.model.allocation import IDLE_LEVELS
 
 SIM = {"sim-1", "sim-2", "sim-3", "sim-4"}
 ALL = SIM | {"faulty", "driverless", "rack", "silent"}
@@ -267,63 +267,6 @@ def _has_measurement(content: PanelContent, node: str) -> bool:
     return all(0 < seconds < 3 * WITHIN for seconds in ago) and 0.1 < line["duration"] < WITHIN
 
 
-HELD_DAY = 24 - 1 / 6 + 1 / 12
-"""Hours of the last day in which owners are recorded, within the length of a window."""
-
-
-def _used(line: Mapping[str, float], held: float, busy: float, idle: tuple[float, ...], kilowatts: float) -> bool:
-    """Return whether a line has the use of an owner that held so many GPUs for the last day."""
-    values = {"held": held, "busy": busy, "idle": sum(idle), "kWh": kilowatts, "cost of idle": sum(idle) * 2.5}
-    values |= dict(zip(("no process", "no kernel", "cold"), idle, strict=True))
-    return all(math.isclose(line[name], value * HELD_DAY, rel_tol=0.01) for name, value in values.items())
-
-
-IDLE_COST: Mapping[str, Expectation] = {
-    # Two owners held 12 GPUs for the last day, and those of now hold some for minutes.
-    "GPU hours held, 7 days?": lambda content: 12 * 23.5 < content.number < 12 * 26,
-    "Busy, 7 days?": lambda content: 0.3 < content.number < 0.5,
-    "Idle, 7 days?": lambda content: 0.5 < content.number < 0.7,
-    "Energy of held GPUs, 7 days?": lambda content: 7 * 23.5 < content.number < 7 * 26,
-    "Cost, 7 days?": lambda content: 30 * 23.5 < content.number < 30 * 26,
-    "Cost of idle time, 7 days?": lambda content: 17 * 23.5 < content.number < 17 * 26,
-    "How many GPUs are held, busy and idle?": lambda content: (
-        content.values.keys() >= {"held", "busy", *(f"idle: {level}" for level in IDLE_LEVELS)}
-        and 0.1 < content.values["held"] < 70
-        and 0.01 < content.values["busy"] < 70
-        and all(0.01 < content.values[f"idle: {level}"] < 10 for level in ("no_kernel", "cold"))
-    ),
-    "Which held GPUs are idle, whose are they, and since when?": lambda content: (
-        content.has(node="rack", GPU="2", job="slurm/71")
-        and content.has(node="rack", GPU="3", job="slurm/72")
-        and all(0.9 < line["idle"] < 1.02 and 5 < line["held for"] < 2 * WITHIN for line in content.lines)
-    ),
-    "Which GPUs are busy, but cold?": lambda content: (
-        content.has(node="rack", GPU="3", job="slurm/72")
-        and len(content.lines) == 1
-        and 0.5 < content.lines[0]["cold"] < 1.02
-        and 0.5 < content.lines[0]["busy"] < 1.02
-        and 50 < content.lines[0]["power"] < 600
-    ),
-    "Which owners could give back the most, 7 days?": lambda content: (
-        [line["job"] for line in content.lines[:1]] == ["slurm/70"]
-        and math.isclose(content.lines[0]["idle"], 6 * HELD_DAY, rel_tol=0.01)
-        and math.isclose(content.lines[0]["held"], 8 * HELD_DAY, rel_tol=0.01)
-        and math.isclose(content.lines[0]["cost of idle"], 15 * HELD_DAY, rel_tol=0.01)
-        and content.has(namespace="ml", job="pod/ml/train")
-    ),
-    "What did each namespace use, 7 days?": lambda content: (
-        content.column("namespace") == {"ml"} and _used(content.lines[0], 4, 3, (0.25, 0.5, 0.125), 4)
-    ),
-    "What did each account use, 7 days?": lambda content: (
-        content.column("account") == {"physics"} and _used(content.lines[0], 8, 2, (1, 3, 2), 3)
-    ),
-    "What did each user use, 7 days?": lambda content: _used(content.line(user="ann"), 8, 2, (1, 3, 2), 3),
-}
-NOT_IDLE: Mapping[str, Expectation] = {
-    "Which held GPUs are idle, whose are they, and since when?": lambda content: content.lines == [{"node": "none"}],
-    "Which GPUs are busy, but cold?": lambda content: content.lines == [{"node": "none"}],
-}
-
 AGENTS: Mapping[str, Expectation] = {
     "Alerts that fire?": lambda content: 6 <= content.number <= 40,
     "Pages for each fault, 24 hours?": lambda content: 0.1 < content.number < 3,
@@ -369,7 +312,8 @@ VIEWS: Mapping[str, tuple[View, ...]] = {
     "gpumon-node": (View({"instance": "faulty"}, NODE), View({"instance": "rack"}, IN_MAINTENANCE)),
     "gpumon-gpu": tuple(View(chosen, expected) for chosen, expected in GPU_VIEWS),
     "gpumon-links": (View({}, LINKS),),
-    "gpumon-idle": (View({"price": "2.5"}, IDLE_COST), View({"instance": "sim-1"}, NOT_IDLE)),
+    "gpumon-job": tuple(View(chosen, expected) for chosen, expected in JOB_VIEWS),
+    "gpumon-idle": tuple(View(chosen, expected) for chosen, expected in IDLE_COST_VIEWS),
     "gpumon-agents": (View({}, AGENTS), View({"instance": "sim-1"}, ALL_ANSWER)),
 }
 """By the uid of the dashboard. The first view has each of its panels, in their order."""

@@ -103,13 +103,14 @@ NOT_ABOUT_THE_NODE = {
 
 WHAT_IS_WRONG = {
     *("What is wrong, and what must be done?", "Why is it so, and what must be done?", "What is wrong with it?"),
+    "Which verdicts are on the job, its GPUs and its nodes?",
     *("NVLinks down?", "Which NVLinks are down?", "GPUs outside their fabric?"),
 }
 
 
 def test_nothing_states_that_a_silent_node_is_good(fleet: DashboardFleet) -> None:
     def good(node: str) -> set[str]:
-        source = _source(fleet, {"instance": node, "gpu": "1"})
+        source = _source(fleet, {"instance": node, "gpu": "1", "job_id": "slurm/1000"})
         source = dataclasses.replace(source, start=source.end - 10 * STEP)
         content = [
             PanelContent(panel, source.answers(panel), STEP) for dashboard in DASHBOARDS for panel in dashboard.panels

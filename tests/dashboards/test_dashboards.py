@@ -182,7 +182,9 @@ def test_links_name_the_cluster_the_node_and_the_gpu() -> None:
             for url in [*urls, *cells]:
                 assert "var-instance=" in url
                 assert ("${cluster:queryparam}" in url) != ("var-cluster=" in url)
-                assert not dashboard.one_node or "var-instance=${instance}" in url
+                about_job = "/d/gpumon-job?" in url
+                assert about_job == ("var-job_id=" in url) == ("var-instance=$__all" in url)
+                assert not dashboard.one_node or about_job or "var-instance=${instance}" in url
 
 
 def test_names_in_bookmarks_do_not_change() -> None:
@@ -192,10 +194,11 @@ def test_names_in_bookmarks_do_not_change() -> None:
         "gpumon-node",
         "gpumon-gpu",
         "gpumon-links",
+        "gpumon-job",
         "gpumon-idle",
         "gpumon-agents",
     ]
     for file, text in dashboards().items():
         names = [variable["name"] for variable in json.loads(text)["templating"]["list"]]
-        price = ["price"] if file == "gpumon-idle.json" else []
-        assert names == ["datasource", "cluster", "instance", "gpu", "uuid", *price]
+        own = {"gpumon-idle.json": ["price"], "gpumon-job.json": ["job_id"]}.get(file, [])
+        assert names == ["datasource", "cluster", "instance", "gpu", "uuid", *own]
