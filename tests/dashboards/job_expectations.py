@@ -66,7 +66,7 @@ NOT_IDLE: Mapping[str, Expectation] = {
     "Which GPUs are busy, but cold?": lambda content: content.lines == [{"node": "none"}],
 }
 
-WATTS, SPEEDS = (300, 1300), (1e9, 900e9)
+WATTS, SPEEDS = (220, 1300), (1e9, 900e9)
 """Lowest and highest power of a GPU that works, and bytes per second over its NVLinks."""
 JOB: Mapping[str, Expectation] = {
     "On how many nodes is it?": lambda content: content.number == 3,
@@ -103,7 +103,7 @@ JOB: Mapping[str, Expectation] = {
     "Which verdicts are on the job, its GPUs and its nodes?": lambda content: (
         content.has(node="rack", check="job_stalled", action="none")
         and content.has(node="faulty", GPU="3", check="gpu_lost", action="reboot")
-        and content.has(node="faulty", check="ib_port_down")
+        and bool(content.column("check") & {"ib_port_down", "ib_port_flapping"})
         and content.column("node") == {"faulty", "rack"}
     ),
 }
