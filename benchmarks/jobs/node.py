@@ -21,11 +21,12 @@ from gpumon.health.policy import Policy
 from gpumon.health.sample_windows import SampleHistory
 from gpumon.health.table import CHECKS
 from gpumon.health.verdict import Verdict, VerdictChange
-from gpumon.model.allocation import Claim, OwnerReadings
+from gpumon.model.allocation import Claim
+from gpumon.model.frame import Frame
 from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Now
 from gpumon.model.orders import HostOrders
-from gpumon.model.snapshot import DriverStatus, GpuReading, HostSnapshot, PciBus, Snapshot
+from gpumon.model.snapshot import DriverStatus, GpuReading, HostSnapshot, PciBus, ProcessReadings, Snapshot
 from gpumon.state.messages import Message, StoredState, Tick, VerdictTransitions
 from gpumon.state.reduce import reduce
 from gpumon.state.report import Report
@@ -75,7 +76,10 @@ class JobNode:
         if self.now % OWNERS == 0:
             pids = tuple(str(pid) for reading in readings for pid in reading.pids or ())
             owners = self._owners(Turn("owners", self._trees, HostOrders(), self.now, pids=pids))
-            found: dict[str, OwnerReadings] = {"owners": replace(owners, mapped=self._claims)}
+            found: dict[str, Frame] = {
+                "owners": replace(owners, mapped=self._claims),
+                "processes": ProcessReadings(contained=False),
+            }
             self._take(HostSnapshot(ended_at=self.now, values=found))
 
     def _reading(self, number: int) -> GpuReading:

@@ -115,10 +115,12 @@ def from_prometheus(client: Client, prefix: str) -> FleetState:
         key, gpu = _key(labels), labels.get("gpu")
         device = f"GPU {gpu}" if gpu else device_of(labels)
         reason, action = (texts.get(key, {}).get(name, "") for name in ("reason", "action"))
-        owner = None if owners is None else owners.get(key, "")
+        of_fleet = ("", *key[1:])  # an alert about a job has no instance
+        began = since.get(key) or since.get(of_fleet)
+        owner = None if owners is None else owners.get(key) or owners.get(of_fleet, "")
         word = next((each.word for each in Level if each == level), Level.UNKNOWN.word)  # also for NaN
         if word in WORDS:
-            problems.append(FleetProblem(key[0], device, word, reason or key[1], action, since.get(key), owner))
+            problems.append(FleetProblem(key[0], device, word, reason or key[1], action, began, owner))
     unschedulable = ask("kube_node_spec_unschedulable")
     drains = {labels.get("node", ""): "cordoned" for labels, value in unschedulable if value}
     return FleetState(sorted(up), problems, drains if unschedulable else None)

@@ -204,7 +204,7 @@ CHECK_UNKNOWN = AlertText(
 )
 
 _DEVICES = {"gpu": "GPU {gpu}: ", "port": "{device}/{port}: ", "job": "Job {job_id}: ", "node": ""}
-"""Begin of the summary of an alert, by the kind of its check."""
+"""Start of the summary of an alert, by the kind of its check."""
 _VERBS = {"critical": "has failed", "warning": "has returned a warning", "info": "has returned a warning"}
 
 

@@ -273,8 +273,8 @@ def _without_evaluation(
 
 def _lists(device: str, facts: Facts) -> bool:
     """Return whether the devices of this kind are listed now, so that one that is not among them is absent."""
-    if device.startswith(JOB):
-        return True
+    if device.startswith(JOB):  # one that has ended is in Facts.gone, one that shares a GPU is not evaluated
+        return False
     return facts.ports_listed if "/" in device else bool(facts.node.nvml_up)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpumon.health.check_row import DAY, Paging
 from gpumon.health.facts import Facts
 from gpumon.health.table import BY_NAME
-from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN, Key, Level, Verdict, VerdictChange, VerdictTransition
+from gpumon.health.verdict import FAIL, JOB, OK, UNKNOWN, WARN, Key, Level, Verdict, VerdictChange, VerdictTransition
 from gpumon.model.instant import Now
 
 MAX_TRANSITIONS = 500
@@ -106,7 +106,8 @@ def apply_transitions(health: Health, transitions: Iterable[VerdictTransition]) 
         key = transition.verdict.key
         if transition.change is VerdictChange.CLEARED:
             verdicts.pop(key, None)
-            cleared[key] = transition
+            if not key[1].startswith(JOB):  # no check reads it, and jobs are many
+                cleared[key] = transition
         else:
             verdicts[key] = transition.verdict
     stored_keys = {transition.verdict.key for transition in stored}
@@ -245,7 +246,7 @@ def _counts(transition: VerdictTransition) -> bool:
     return (
         transition.change in {VerdictChange.RAISED, VerdictChange.CHANGED}
         and verdict.level in COSTS
-        and not (informs or again or verdict.inhibited_by)
+        and not (informs or again or verdict.inhibited_by or verdict.device.startswith(JOB))
     )
 
 

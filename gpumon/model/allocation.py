@@ -58,7 +58,7 @@ class Owner:
         """Return a text that identifies the owner, also if another source has more of its names."""
         if self.slurm_job_id or self.slurm_sluid:
             return f"slurm/{self.slurm_job_id or self.slurm_sluid}"
-        if self.pod_name:
+        if self.pod_name and self.pod_namespace:
             return f"pod/{self.pod_namespace}/{self.pod_name}"
         names = (("pod_uid", self.pod_uid), ("container", self.container_id), ("unit", self.systemd_unit))
         return next((f"{kind}/{name}" for kind, name in names if name), f"user/{self.user or ''}")
@@ -141,7 +141,7 @@ class AllocationInfo:
     mig_uuid: str | None = identity("UUID of the MIG instance; empty for a whole GPU.", AGENT)
     source: str | None = identity("Where the owner is from: mapping, kubelet or process.", AGENT)
     job_id: str | None = identity(
-        "Kind and name of the owner, as in `gpumon jobs`; empty if its name is not for all.", AGENT
+        "Kind and name of the owner, as in `gpumon jobs`; empty if `jobs.labels` omits its name.", AGENT
     )
     slurm_job_id: str | None = identity("Id of the Slurm job.", AGENT)
     slurm_partition: str | None = identity("Partition of the Slurm job.", AGENT)

@@ -59,7 +59,7 @@ class GpuState:
     idle_since: float | None = None
     """Boot clock since which only the agent's probe or no process uses the GPU; None if not so, or without answer."""
     pids: tuple[int, ...] | None = None
-    """Ids of processes that use the GPU, from NVML; None if unknown. For probe runs only; not exported."""
+    """Ids of processes that use the GPU, from NVML; None if unknown. Not exported."""
     pids_at: float | None = None
     """Boot clock in seconds at which `pids` was read."""
     link_bytes: Mapping[str, float] = field(default_factory=dict)

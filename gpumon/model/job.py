@@ -16,14 +16,18 @@ and constant power, as when a kernel waits for a peer. idle: no kernel runs. oth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a GPU moves for the job that holds it, and how it moved before. Times are on the boot clock."""
+    """How a GPU moves for the job that holds it alone, and how it moved before."""
 
     motion: str | None = None
-    """None if the GPU could not be read."""
+    """The motion when it was last read; None if never."""
+    read_at: float = 0.0
+    """When it was last read, as Now.uptime."""
     since: float = 0.0
-    """Start of the motion."""
+    """Start of the motion, as Now.uptime."""
+    still_from: float | None = None
+    """When it was first still since it last moved, as Now.uptime; None if it was not."""
     moved_at: float | None = None
-    """When it was last moving; None if never under this job."""
+    """Boot clock at which it was last moving; None if never under this job."""
     moving_seconds: float = 0.0
     watts: float | None = None
     """Typical power while it moves."""
@@ -32,7 +36,7 @@ class Pace:
     power_range: tuple[float, float] = (0.0, 0.0)
     """Minimum and maximum power in watts since it is still."""
     longest_still: float = 0.0
-    """Longest time in seconds for which it was still before it moved again."""
+    """Longest time in seconds from the first time at which it was still until it moved again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,8 @@ class Job:
     owner: Owner
     source: str
     gpus: tuple[JobGpu, ...]
+    at: float
+    """Time of the last tick, as Now.uptime. GPUs whose `pace` was read earlier cannot be read now."""
     in_force: bool
     """False while the source that named the owner is silent."""
 

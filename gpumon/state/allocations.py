@@ -100,7 +100,7 @@ class JobState:
         """Return the owners of each GPU as text, with the names that every reader may know, by uuid."""
         held: dict[str, list[str]] = {}
         for each in self.allocations:
-            held.setdefault(each.uuid, []).append(self.public(each.owner).key)
+            held.setdefault(each.uuid, []).append(self.job_id(each.owner) or "a user")
         return {uuid: ", ".join(dict.fromkeys(keys)) for uuid, keys in held.items()}
 
     def public(self, owner: Owner) -> Owner:

@@ -108,7 +108,10 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
 def _ended_jobs(report: Report) -> frozenset[str]:
     """Return the jobs with a verdict that hold no GPU any more, once the owners have been read."""
     named = {device for _, device in report.health.open if device.startswith(JOB)}
-    return frozenset(named - {JOB + job.id for job in report.jobs.jobs}) if report.jobs.known else frozenset()
+    if not named or not report.jobs.known:
+        return frozenset()
+    held = (*report.jobs.allocations, *report.jobs.suspended.values())
+    return frozenset(named - {f"{JOB}{report.jobs.job_id(each.owner)}" for each in held})
 
 
 def _on_clock(event: ErrorEvent, now: Instant) -> ErrorEvent:

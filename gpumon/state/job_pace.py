@@ -6,6 +6,7 @@ much on another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,42 +24,60 @@ _TENSOR, _LINKS, _IDLE = 0.01, 0.01, 0.05
 """Minimum use of the tensor cores, and traffic as a share of the typical one, of a GPU that moves; maximum utilization
 of one that is idle.
 """
-_MEMORY_SECONDS = 300.0
+_TYPICAL_SECONDS = 300.0
 """Time constant of the typical power and traffic."""
+_GAP_SECONDS = 30.0
+"""Time without a reading after which a motion begins again."""
 
 
 def paced(jobs: JobState, gpus: Sequence[GpuState], policy: Policy, now: Now) -> JobState:
-    """Return the state after a tick, with the motion of each GPU under each of its owners."""
-    passed = now.at - jobs.paced.at if jobs.paced else 0.0
+    """Return the state after a tick, with the motion of each GPU that one owner holds alone."""
+    passed = now.uptime - jobs.paced.uptime if jobs.paced else 0.0
     paces = {
-        each.key: _next(jobs.paces.get(each.key, Pace()), state, policy, now.at, passed)
+        each.key: _next(jobs.paces.get(each.key, Pace()), state, policy, now, passed)
         for state in gpus
-        for each in jobs.of_gpu(state.uuid)
+        for each in _alone(_holders(jobs, state.uuid))
     }
     jobs = replace(jobs, paces=paces, paced=now)
     return replace(jobs, jobs=tuple(_jobs(jobs, gpus)))
 
 
-def _next(pace: Pace, state: GpuState, policy: Policy, at: float, passed: float) -> Pace:
-    motion, power = _motion(pace, state, policy), state.gpu.power_watts or 0.0
+def _holders(jobs: JobState, uuid: str) -> list[Allocation]:
+    """Return the allocations of a GPU that are in force; if there are none, those whose source is silent."""
+    return [each for each in jobs.allocations if each.uuid == uuid] or list(jobs.of_gpu(uuid))
+
+
+def _alone(held: list[Allocation]) -> list[Allocation]:
+    """Return the allocation of a GPU that is neither shared nor divided into MIG instances; else nothing."""
+    return held if len(held) == 1 and not held[0].mig_uuid else []
+
+
+def _next(pace: Pace, state: GpuState, policy: Policy, now: Now, passed: float) -> Pace:
+    motion, power, at = _motion(pace, state, policy), state.gpu.power_watts or 0.0, now.uptime
+    if motion is None:
+        return pace
+    is_gap = at - pace.read_at > _GAP_SECONDS
     low, high = pace.power_range if motion == pace.motion == STILL else (power, power)
     low, high = min(low, power), max(high, power)
     spread = _limit(policy, STALL_SPREAD) * (pace.watts or 0.0)
-    if motion != pace.motion or high - low > spread:
-        waited = at - pace.since if pace.motion == STILL and motion == MOVING else 0.0
-        longest = max(pace.longest_still, waited)
-        pace = replace(pace, motion=motion, since=at, power_range=(power, power), longest_still=longest)
-    elif motion == STILL and (low, high) != pace.power_range:
+    if motion != pace.motion or is_gap or high - low > spread:
+        pace = replace(pace, motion=motion, since=at, power_range=(power, power))
+    elif motion == STILL:
         pace = replace(pace, power_range=(low, high))
-    return _moved(pace, state, at, passed) if motion == MOVING else pace
+    if motion == STILL and pace.still_from is None:
+        pace = replace(pace, still_from=at)
+    pace = replace(pace, read_at=at)
+    return _moved(pace, state, now, passed) if motion == MOVING else pace
 
 
-def _moved(pace: Pace, state: GpuState, at: float, passed: float) -> Pace:
+def _moved(pace: Pace, state: GpuState, now: Now, passed: float) -> Pace:
+    waited = 0.0 if pace.still_from is None else now.uptime - pace.still_from
+    pace = replace(pace, still_from=None, longest_still=max(pace.longest_still, waited))
     power, seconds = state.gpu.power_watts or 0.0, pace.moving_seconds + passed
-    weight = passed / min(_MEMORY_SECONDS, seconds) if passed else 1.0  # a mean at first
+    weight = passed / min(_TYPICAL_SECONDS, seconds) if passed else 1.0  # a mean at first
     watts = power if pace.watts is None else pace.watts + (power - pace.watts) * weight
     traffic = pace.link_bytes_per_second + (_link_traffic(state) - pace.link_bytes_per_second) * weight
-    return replace(pace, moved_at=at, moving_seconds=seconds, watts=watts, link_bytes_per_second=traffic)
+    return replace(pace, moved_at=now.at, moving_seconds=seconds, watts=watts, link_bytes_per_second=traffic)
 
 
 def _motion(pace: Pace, state: GpuState, policy: Policy) -> str | None:
@@ -71,12 +90,13 @@ def _motion(pace: Pace, state: GpuState, policy: Policy) -> str | None:
     if gpu.utilization_ratio <= _IDLE:
         return IDLE
     is_cold = pace.watts is not None and gpu.power_watts <= _limit(policy, STALL_DRAW) * pace.watts
-    return STILL if is_cold and gpu.utilization_ratio >= _limit(policy, SPIN_BUSY) else OTHER
+    return STILL if is_cold and gpu.utilization_ratio >= _limit(policy, SPIN_BUSY, math.inf) else OTHER
 
 
-def _limit(policy: Policy, limit: Limit) -> float:
-    """Return a threshold. One that is off (None) is exceeded by everything, so that no GPU is still."""
-    return policy.thresholds.get(limit.name, limit.default) or 0.0
+def _limit(policy: Policy, limit: Limit, if_off: float = 0.0) -> float:
+    """Return a threshold. `if_off`: instead of one that is off (None), so that no GPU is still."""
+    value = policy.thresholds.get(limit.name, limit.default)
+    return if_off if value is None else value
 
 
 def _memory_traffic(gpu: Gpu) -> float | None:
@@ -112,9 +132,9 @@ def _jobs(jobs: JobState, gpus: Sequence[GpuState]) -> Iterator[Job]:
     held: dict[str | None, list[tuple[Allocation, GpuState]]] = {}
     shared = set()
     for state in gpus:
-        allocations = jobs.of_gpu(state.uuid)
+        allocations = _holders(jobs, state.uuid)
         keys = [jobs.job_id(each.owner) for each in allocations]
-        if len(keys) > 1 or any(each.mig_uuid for each in allocations):
+        if allocations and not _alone(allocations):
             shared.update(keys)
         for key, each in zip(keys, allocations, strict=True):
             held.setdefault(key, []).append((each, state))
@@ -127,6 +147,7 @@ def _job(jobs: JobState, key: str, held: Sequence[tuple[Allocation, GpuState]]) 
         id=key,
         owner=first.owner,
         source=first.source,
+        at=jobs.paced.uptime if jobs.paced else 0.0,
         gpus=tuple(
             JobGpu(uuid=state.uuid, pace=jobs.paces.get(each.key, Pace()), processes=_processes_on(state, jobs))
             for each, state in held

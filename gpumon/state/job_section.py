@@ -78,7 +78,7 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
 
 
 def _metrics(jobs: JobState, job: Job) -> JobMetrics:
-    motions = [gpu.pace.motion for gpu in job.gpus]
+    motions = [gpu.pace.motion if gpu.pace.read_at == job.at else None for gpu in job.gpus]
     now, moved_at = jobs.paced, job.moved_at
     public = rows(JobMetrics).keys() & jobs.names
     return JobMetrics(
@@ -94,8 +94,8 @@ def changes(before: Report, after: Report) -> Iterator[LogLine]:
     """Yield the log lines for GPUs whose processes contradict their allocations. No name of a user is logged."""
     if before.jobs.conflicts is after.jobs.conflicts:
         return
-    for uuid, text in after.jobs.conflicts.items():
+    for uuid in after.jobs.conflicts:
         if uuid not in before.jobs.conflicts:
-            yield LogLine(logging.WARNING, "the GPU is used by others than its owners", {"uuid": uuid, "detail": text})
+            yield LogLine(logging.WARNING, "the GPU is used by others than its owners", {"uuid": uuid})
     for uuid in before.jobs.conflicts.keys() - after.jobs.conflicts.keys():
         yield LogLine(logging.INFO, "the GPU is used by its owners only again", {"uuid": uuid})

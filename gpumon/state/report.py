@@ -201,7 +201,7 @@ class Report:
 
     def held_by(self, uuid: str, wall: float) -> str:
         """Return a sentence with the owners of a GPU at a time (Unix time), after a space; empty if there is none."""
-        owners = ", ".join(owner.key for owner in self.jobs.holders(uuid, wall))
+        owners = ", ".join(self.jobs.job_id(owner) or "a user" for owner in self.jobs.holders(uuid, wall))
         return f" The GPU was held by {owners}." if owners else ""
 
     def gpu(self, name: str) -> GpuState | None:

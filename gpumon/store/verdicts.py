@@ -11,6 +11,7 @@ from typing import Any
 from gpumon.health.node_health import PendingVerdict
 from gpumon.health.verdict import (
     FAIL,
+    JOB,
     REPAIRS,
     Key,
     Verdict,
@@ -31,7 +32,8 @@ _SIGNIFICANT = (
 )
 """SQL condition for transitions on which later evaluations depend: `is_significant` of health.node_health in SQL."""
 _LAST_CLEARED = (
-    f"SELECT max(number) FROM verdict_transitions WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - a constant
+    f"SELECT max(number) FROM verdict_transitions WHERE change = '{VerdictChange.CLEARED}'"  # noqa: S608 - constants
+    f" AND device NOT LIKE '{JOB}%'"
     " GROUP BY check_name, device"
 )
 """SQL for the row numbers of the transitions that last cleared each verdict. The retention keeps these rows: without

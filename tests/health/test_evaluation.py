@@ -114,6 +114,7 @@ def test_numbers_set_to_null_take_back_what_was_found_by_them() -> None:
     ward.terms = replace(ward.terms, probe_intervals=dict.fromkeys(PROBES, 6 * HOUR))
     found = [_verdict(check, ward) for check in CHECKS if check.limits and check.name not in _OF_HISTORY]
     ward.report = replace(ward.report, health=replace(ward.report.health, open={each.key: each for each in found}))
+    ward.report = replace(ward.report, jobs=replace(ward.report.jobs, known={"GPU": True}))
     ward.restart()
     ward.go_on(1800.0, every=60.0)
     assert {verdict.check for verdict in ward.verdicts.values()} == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpumon.health.check_row import HOUR, MINUTE, Check, Paging, held
 from gpumon.health.facts import GpuCase, JobCase
@@ -21,10 +22,10 @@ _LEVELS = {"no_process": "without a process", "no_kernel": "without a kernel", "
 
 def held_idle(gpu: GpuCase) -> Finding | None:
     """Return a warning for a GPU that an owner has held for an hour without use; its reason names the owner."""
-    limit, held = gpu.facts.threshold(MAX_IDLE), with_labels(gpu.series(HELD_SECONDS))
-    if held is None or held.gain < MIN_COVERAGE * HOUR:
-        return None if held is None else PASSED
-    levels = {each.labels["level"]: each.gain / held.gain for each in gpu.series(IDLE_SECONDS)}
+    limit, allocated = gpu.facts.threshold(MAX_IDLE), with_labels(gpu.series(HELD_SECONDS))
+    if allocated is None or allocated.gain < MIN_COVERAGE * HOUR:
+        return None if allocated is None else PASSED
+    levels = {each.labels["level"]: each.gain / allocated.gain for each in gpu.series(IDLE_SECONDS)}
     share = sum(levels.values())
     if share <= limit:
         return PASSED
@@ -66,15 +67,18 @@ def stalled(job: JobCase) -> Finding | None:
     """
     facts, gpus, is_open = job.facts, job.job.gpus, job.has_verdict("job_stalled")
     doubt, limit, moved = (facts.threshold(each) for each in (STALL_DOUBT, STALL, MOVED))
-    motions = [gpu.pace.motion for gpu in gpus]
+    motions = [gpu.pace.motion if gpu.pace.read_at == job.job.at else None for gpu in gpus]
     if None in motions or not job.job.in_force:
         return None
+    if is_open and MOVING not in motions and any(gpu.pace.watts is None for gpu in gpus):
+        return None  # since a restart of the agent the job has not moved, so there is nothing to compare it with
     if MOVING in motions or OTHER in motions:
         return PASSED
-    states = [_state(gpu) for gpu in gpus]
+    # In a container without the host's process ids, NVML lists the agent's own processes only.
+    states = [_state(gpu if facts.contained is False else replace(gpu, processes=None)) for gpu in gpus]
     doubtful = len(gpus) == 1 or _WAITS in states
     patience = max(doubt if doubtful else limit, *(2 * gpu.pace.longest_still for gpu in gpus))
-    lasted = facts.now.at - max(gpu.pace.since for gpu in gpus)
+    lasted = job.job.at - max(gpu.pace.since for gpu in gpus)
     if not is_open and (lasted < patience or min(gpu.pace.moving_seconds for gpu in gpus) < moved):
         return PASSED
     if _waits_for_disk(gpus):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -136,15 +135,18 @@ class JobsResponse(ResponseModel):
 
 def _jobs(report: Report, *, everything: bool) -> Iterator[JobResponse]:
     """Yield the owners, sorted by their first GPU."""
+
+    def shown(owner: Owner) -> Owner:
+        return owner if everything else report.jobs.public(owner)
+
     held: dict[str, list[Allocation]] = {}
     for each in (*report.jobs.allocations, *report.jobs.suspended.values()):
-        shown = each if everything else replace(each, owner=report.jobs.public(each.owner))
-        held.setdefault(shown.owner.key, []).append(shown)
+        held.setdefault(shown(each.owner).key, []).append(each)
     for key, allocations in held.items():
         responses = [AllocationResponse.from_allocation(each, report) for each in allocations]
         yield JobResponse(
             id=key,
-            owner=allocations[0].owner,
+            owner=shown(allocations[0].owner),
             gpus=sorted({each.gpu for each in responses if each.gpu is not None}),
             since=rfc3339(min(each.began.wall for each in allocations)),
             allocations=responses,

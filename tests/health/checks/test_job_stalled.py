@@ -187,6 +187,60 @@ def test_a_stall_inhibits_the_checks_of_its_gpus_and_is_inhibited_by_a_lost_gpu(
     assert ward.report.health.open["gpu_spin", ward.report.gpus[0].uuid].inhibited_by == ("job_stalled", JOB)
 
 
+def test_a_verdict_outlasts_a_restart_of_the_agent() -> None:
+    """The past of the job is unknown then: the verdict stays until the job moves."""
+    ward = moved()
+    ward.load("spin").go_on(200)
+    ward.report = replace(ward.report, jobs=replace(ward.report.jobs, paces={}))
+    assert ward.go_on(20 * MINUTE).stall is not None
+    assert ward.load("work").go_on(90).stall is None
+
+
+def test_time_in_which_the_host_was_suspended_does_not_count() -> None:
+    """The GPUs were not observed meanwhile."""
+    ward = moved()
+    ward.load("spin").go_on(20)
+    ward.pause(300)
+    assert ward.go_on(60).stall is None
+
+
+def test_a_reading_that_fails_does_not_restart_the_wait() -> None:
+    """A longer gap does."""
+    for gap, stalled in ((10, True), (60, False)):
+        ward = moved()
+        ward.load("spin").go_on(120)
+        ward.gpu(0, power_watts=None)
+        ward.go_on(gap)
+        assert (ward.load("spin").go_on(180 - gap).stall is not None) == stalled
+
+
+def test_a_job_in_other_process_namespaces_is_judged_by_its_gpus_only() -> None:
+    """In a container, NVML lists no process of the job: an idle GPU proves nothing then."""
+    ward = moved()
+    ward.processes(contained=True)
+    assert ward.load("spin", 0, 1, 2).load("idle", 3, process=None).go_on(20 * MINUTE).stall is None
+
+
+def test_a_wait_that_ends_with_a_pause_counts_too() -> None:
+    """The longest wait is the time from the first still reading to the next motion."""
+    ward = moved()
+    ward.load("spin").go_on(150)
+    ward.load("idle").go_on(20)
+    ward.load("work").go_on(60)
+    assert ward.load("spin").go_on(320).stall is None
+
+
+def test_a_job_that_shares_a_gpu_keeps_its_verdict() -> None:
+    """It is not evaluated meanwhile; and a stalled job costs the node no point of its score."""
+    ward = moved()
+    ward.load("spin").go_on(200)
+    assert ward.report.health.score == 100.0
+    jobs = ward.report.jobs
+    other = replace(jobs.allocations[0], owner=Owner(slurm_job_id="4712"))
+    ward.report = replace(ward.report, jobs=replace(jobs, allocations=(*jobs.allocations, other), known={"GPU": True}))
+    assert ward.go_on(20 * MINUTE).stall is not None
+
+
 def test_an_ended_job_has_no_verdict() -> None:
     """When the job has ended, its verdict is cleared; a silent source keeps it."""
     ward = moved()
