@@ -285,6 +285,7 @@ def test_what_is_not_a_small_regular_file_is_refused(environ: dict[str, str], tm
     assert complaints(large, environ) == [f"{large}: cannot be read (has more than 256 KiB); correct --config.file"]
 
 
+@pytest.mark.slow
 @each_case(
     "text", ["{0}: 1", "log:\n  {0}: 1", "health:\n  thresholds:\n    {0}: 1", "health:\n  disabled_checks: [{0}]"]
 )

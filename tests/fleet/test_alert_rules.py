@@ -269,6 +269,7 @@ CHECK_CASES = kinds()
 ALWAYS: Values = [1.0] * MINUTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("present", [True, False], ids=["up is 0", "the target is not configured"])
 def test_an_alert_survives_an_agent_that_cannot_be_scraped(tmp_path: Path, *, present: bool) -> None:
     """The alert of each kind of check keeps firing with the same labels, and ends when the agent no longer has it."""

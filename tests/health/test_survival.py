@@ -169,6 +169,7 @@ def take(one: NodeWithStore, what: str, number: int, boots: Iterator[int]) -> No
     one.go_on()
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(STEPS, max_size=25))
 def test_nothing_is_lost_raised_twice_or_back_again(steps: list[tuple[str, int]]) -> None:

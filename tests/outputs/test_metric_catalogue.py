@@ -61,6 +61,7 @@ def test_text_and_json_list_every_metric() -> None:
     assert [load["name"] for load in json.loads(json.dumps([asdict(entry) for entry in catalogue()]))] == names
 
 
+@pytest.mark.slow
 def test_reference_page_is_current() -> None:
     """docs/metrics.md agrees with the tables; `make generate` writes it."""
     assert PAGE.read_text() == metrics_page()

@@ -31,6 +31,7 @@ def hostile_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     assert not (folder / "imported").exists(), (folder / "imported").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hostile_folder")
 def test_commands_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
     """`gpumon once`, and `gpumon-sim` with a program or a recording, run as root in any folder."""
