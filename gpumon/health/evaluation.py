@@ -252,8 +252,7 @@ def _without_evaluation(
     The time for which a device is absent is counted in `pending`. `waiting`: that of the previous evaluation.
     """
     names = {state.pci_name: state.uuid for state in facts.gpus}
-    cases = (*facts.port_cases, *facts.job_cases)
-    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in cases)}
+    present = {NODE, *(state.uuid for state in facts.gpus), *(case.device for case in facts.port_cases)}
     for key, verdict in verdicts.items():
         if verdict.check not in checks:
             yield transition(verdict, VerdictChange.CLEARED, facts, Clearance.OFF)

@@ -38,6 +38,10 @@ class Pace:
     longest_still: float = 0.0
     """Longest time in seconds from the first time at which it was still until it moved again."""
 
+    def motion_at(self, tick: float) -> str | None:
+        """Return the motion at the last tick (Now.uptime); None if the GPU could not be read then."""
+        return self.motion if self.read_at == tick else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProcess:

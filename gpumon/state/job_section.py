@@ -78,7 +78,7 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
 
 
 def _metrics(jobs: JobState, job: Job) -> JobMetrics:
-    motions = [gpu.pace.motion if gpu.pace.read_at == job.at else None for gpu in job.gpus]
+    motions = [gpu.pace.motion_at(job.at) for gpu in job.gpus]
     now, moved_at = jobs.paced, job.moved_at
     public = rows(JobMetrics).keys() & jobs.names
     return JobMetrics(

@@ -9,6 +9,7 @@ from reduced_reports import gpu_reading, healthy, reduce_all, snapshot, xid79_ve
 from sample_events import error_event
 
 from gpumon.model.allocation import HolderProcess, Owner
+from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import HostSnapshot
 from gpumon.outputs.responses.jobs import JobsResponse
 from gpumon.outputs.responses.report import EventResponse
@@ -180,3 +181,16 @@ def test_alerts_and_events_name_who_held_the_gpu() -> None:
     for wall, holders in times.items():
         burst = error_event(1, uuid="GPU-0", last_wall=wall)
         assert EventResponse.from_burst(burst, report).owners == holders, wall
+
+
+def test_the_motion_of_a_gpu_that_cannot_be_read_is_unknown() -> None:
+    """Not the last one: neither in the API nor on /metrics."""
+    report = owners(healthy(), mapped=(claim(SLURM, "GPU-0"),))
+    working = Gpu(utilization_ratio=0.9, power_watts=500.0, memory_utilization_ratio=0.4)
+    shown = []
+    for at, gpu in ((111.0, working), (112.0, replace(working, power_watts=None))):
+        report = reduce_all(snapshot(gpu_reading(0, gpu=gpu), at=at), Tick(), at=at, report=report, terms=SETTINGS)
+        (job,) = JobsResponse.from_report(report).document()["jobs"]
+        ratios = [each.value for each in samples(report) if each.name == "gpumon_job_moving_ratio"]
+        shown.append((job["allocations"][0]["motion"], ratios))
+    assert shown == [("moving", [1.0]), (None, [])]

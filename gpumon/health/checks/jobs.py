@@ -67,7 +67,7 @@ def stalled(job: JobCase) -> Finding | None:
     """
     facts, gpus, is_open = job.facts, job.job.gpus, job.has_verdict("job_stalled")
     doubt, limit, moved = (facts.threshold(each) for each in (STALL_DOUBT, STALL, MOVED))
-    motions = [gpu.pace.motion if gpu.pace.read_at == job.job.at else None for gpu in gpus]
+    motions = [gpu.pace.motion_at(job.job.at) for gpu in gpus]
     if None in motions or not job.job.in_force:
         return None
     if is_open and MOVING not in motions and any(gpu.pace.watts is None for gpu in gpus):

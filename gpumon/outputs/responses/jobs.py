@@ -49,7 +49,7 @@ class AllocationResponse(ResponseModel):
             mig_uuid=allocation.mig_uuid or None,
             confirmed=allocation.key not in report.jobs.suspended,
             since=rfc3339(allocation.began.wall),
-            motion=pace.motion,
+            motion=None if now is None else pace.motion_at(now.uptime),
             moved_at=None if pace.moved_at is None or now is None else rfc3339(now.wall_at(pace.moved_at)),
             **{
                 name: round(getattr(allocation, name), 3)
