@@ -66,7 +66,7 @@ def stalled(job: JobCase) -> Finding | None:
     None while a process of the job waits for a disk, or its cgroup reads or writes.
     """
     facts, gpus, is_open = job.facts, job.job.gpus, job.has_verdict("job_stalled")
-    doubt, limit, moved = (facts.threshold(each) for each in (STALL_DOUBT, STALL, MOVED))
+    moved = facts.threshold(MOVED)
     motions = [gpu.pace.motion_at(job.job.at) for gpu in gpus]
     if None in motions or not job.job.in_force:
         return None
@@ -76,14 +76,19 @@ def stalled(job: JobCase) -> Finding | None:
         return PASSED
     # In a container without the host's process ids, NVML lists the agent's own processes only.
     states = [_state(gpu if facts.contained is False else replace(gpu, processes=None)) for gpu in gpus]
-    doubtful = len(gpus) == 1 or _WAITS in states
-    patience = max(doubt if doubtful else limit, *(2 * gpu.pace.longest_still for gpu in gpus))
-    lasted = job.job.at - max(gpu.pace.since for gpu in gpus)
+    lasted, patience = job.job.at - max(gpu.pace.since for gpu in gpus), _patience(job, states)
     if not is_open and (lasted < patience or min(gpu.pace.moving_seconds for gpu in gpus) < moved):
         return PASSED
     if _waits_for_disk(gpus):
         return None
     return _stall(job, lasted, states) if _is_proven(states) else PASSED
+
+
+def _patience(job: JobCase, states: Sequence[str]) -> float:
+    """Return the seconds for which the GPUs must not move: longer if in doubt, and after a long wait that ended."""
+    gpus = job.job.gpus
+    limit = job.facts.threshold(STALL_DOUBT if len(gpus) == 1 or _WAITS in states else STALL)
+    return max(limit, *(2 * gpu.pace.longest_still for gpu in gpus))
 
 
 def _waits_for_disk(gpus: Sequence[JobGpu]) -> bool:

@@ -259,3 +259,7 @@ def test_a_threshold_can_be_set_or_be_off() -> None:
     assert ward.load("spin").go_on(80).stall is not None
     ward = moved(min_stall_seconds=None)
     assert ward.load("spin").go_on(20 * MINUTE).stall is None
+    ward = moved()
+    assert ward.load("spin").go_on(200).stall is not None
+    ward.terms = replace(ward.terms, policy=replace(ward.terms.policy, thresholds={"min_stall_seconds": None}))
+    assert ward.go_on(90).stall is None
