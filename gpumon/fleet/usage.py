@@ -98,7 +98,7 @@ def _of_fleet(args: argparse.Namespace) -> list[Use]:
     if args.by == "gpu":
         raise UserError("--by gpu is about one node: ask its agent with --url instead of --prometheus.")
     prometheus = Client(args.prometheus, args.token_file, FLEET_SECONDS)
-    uses = recorded(partial(instant, prometheus, urlsplit(args.prometheus).path), args.by, f"{now - since:.0f}s")
+    uses = fleet_uses(partial(instant, prometheus, urlsplit(args.prometheus).path), args.by, f"{now - since:.0f}s")
     if not uses:
         raise ClientError(
             f"Prometheus has no series {HELD} since then. No owner held a GPU, or it does not evaluate the rules of "
@@ -107,7 +107,7 @@ def _of_fleet(args: argparse.Namespace) -> list[Use]:
     return uses
 
 
-def recorded(ask: Callable[[str], list[tuple[Mapping[str, str], float]]], by: str, since: str) -> list[Use]:
+def fleet_uses(ask: Callable[[str], list[tuple[Mapping[str, str], float]]], by: str, since: str) -> list[Use]:
     """Return the uses of a fleet since then (a duration), the one with the most idle hours first.
 
     `ask`: returns labels and value of each result of a PromQL query.

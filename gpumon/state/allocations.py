@@ -64,8 +64,8 @@ class JobState:
     uses: Mapping[str, AllocationUse] = field(default_factory=dict)
     paces: Mapping[Key, Pace] = field(default_factory=dict)
     """How the GPU of each allocation moves."""
-    paced: Now | None = None
-    """When that was last determined."""
+    ticked_at: Now | None = None
+    """Time of the tick at which that was last determined."""
     jobs: tuple[Job, ...] = ()
     """The jobs at that time that share none of their GPUs, and have no MIG instance."""
     processes: Mapping[str, JobProcess] = field(default_factory=dict)

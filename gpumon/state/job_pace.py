@@ -30,15 +30,15 @@ _GAP_SECONDS = 30.0
 """Time without a reading after which a motion begins again."""
 
 
-def paced(jobs: JobState, gpus: Sequence[GpuState], policy: Policy, now: Now) -> JobState:
+def determine_motions(jobs: JobState, gpus: Sequence[GpuState], policy: Policy, now: Now) -> JobState:
     """Return the state after a tick, with the motion of each GPU that one owner holds alone."""
-    passed = now.uptime - jobs.paced.uptime if jobs.paced else 0.0
+    passed = now.uptime - jobs.ticked_at.uptime if jobs.ticked_at else 0.0
     paces = {
-        each.key: _next(jobs.paces.get(each.key, Pace()), state, policy, now, passed)
+        each.key: _next_pace(jobs.paces.get(each.key, Pace()), state, policy, now, passed)
         for state in gpus
         for each in _alone(_holders(jobs, state.uuid))
     }
-    jobs = replace(jobs, paces=paces, paced=now)
+    jobs = replace(jobs, paces=paces, ticked_at=now)
     return replace(jobs, jobs=tuple(_jobs(jobs, gpus)))
 
 
@@ -52,7 +52,7 @@ def _alone(held: list[Allocation]) -> list[Allocation]:
     return held if len(held) == 1 and not held[0].mig_uuid else []
 
 
-def _next(pace: Pace, state: GpuState, policy: Policy, now: Now, passed: float) -> Pace:
+def _next_pace(pace: Pace, state: GpuState, policy: Policy, now: Now, passed: float) -> Pace:
     motion, power, at = _motion(pace, state, policy), state.gpu.power_watts or 0.0, now.uptime
     if motion is None:
         return pace
@@ -67,10 +67,10 @@ def _next(pace: Pace, state: GpuState, policy: Policy, now: Now, passed: float) 
     if motion == STILL and pace.still_from is None:
         pace = replace(pace, still_from=at)
     pace = replace(pace, read_at=at)
-    return _moved(pace, state, now, passed) if motion == MOVING else pace
+    return _with_motion(pace, state, now, passed) if motion == MOVING else pace
 
 
-def _moved(pace: Pace, state: GpuState, now: Now, passed: float) -> Pace:
+def _with_motion(pace: Pace, state: GpuState, now: Now, passed: float) -> Pace:
     waited = 0.0 if pace.still_from is None else now.uptime - pace.still_from
     pace = replace(pace, still_from=None, longest_still=max(pace.longest_still, waited))
     power, seconds = state.gpu.power_watts or 0.0, pace.moving_seconds + passed
@@ -147,7 +147,7 @@ def _job(jobs: JobState, key: str, held: Sequence[tuple[Allocation, GpuState]]) 
         id=key,
         owner=first.owner,
         source=first.source,
-        at=jobs.paced.uptime if jobs.paced else 0.0,
+        at=jobs.ticked_at.uptime if jobs.ticked_at else 0.0,
         gpus=tuple(
             JobGpu(uuid=state.uuid, pace=jobs.paces.get(each.key, Pace()), processes=_processes_on(state, jobs))
             for each, state in held

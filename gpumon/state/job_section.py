@@ -37,7 +37,7 @@ def apply(jobs: JobState, step: Step) -> JobState:
             if not report.host.is_current and jobs.allocations:
                 jobs = _assigned(jobs, step)
             cold = {state.uuid: _is_cold(state.gpu, step.settings.policy) for state in report.gpus}
-            jobs = job_pace.paced(jobs, report.gpus, step.settings.policy, step.now)
+            jobs = job_pace.determine_motions(jobs, report.gpus, step.settings.policy, step.now)
             return account(jobs, report.gpus, cold)
     return jobs
 
@@ -79,7 +79,7 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
 
 def _metrics(jobs: JobState, job: Job) -> JobMetrics:
     motions = [gpu.pace.motion_at(job.at) for gpu in job.gpus]
-    now, moved_at = jobs.paced, job.moved_at
+    now, moved_at = jobs.ticked_at, job.moved_at
     public = rows(JobMetrics).keys() & jobs.names
     return JobMetrics(
         source=job.source,

@@ -41,7 +41,7 @@ class AllocationResponse(ResponseModel):
 
     @classmethod
     def from_allocation(cls, allocation: Allocation, report: Report) -> Self:
-        state, now = report.gpu(allocation.uuid), report.jobs.paced
+        state, now = report.gpu(allocation.uuid), report.jobs.ticked_at
         pace = Pace() if allocation.ended else report.jobs.paces.get(allocation.key, Pace())
         return cls.copied(
             allocation,

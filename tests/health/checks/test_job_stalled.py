@@ -68,7 +68,7 @@ class JobWard(Ward):
             self._processes[pid] = replace(each, cpu_seconds=used, io_bytes=2 * (each.io_bytes or 0.0))
         jobs = self.report.jobs
         jobs = replace(jobs, processes=job_pace.processes(jobs, self._processes, self.at))
-        jobs = job_pace.paced(jobs, self.report.gpus, self.terms.policy, self.moment)
+        jobs = job_pace.determine_motions(jobs, self.report.gpus, self.terms.policy, self.moment)
         self.report = replace(self.report, jobs=jobs)
         return super().look()
 
