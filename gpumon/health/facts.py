@@ -178,8 +178,8 @@ class Facts:
         return {device: tuple(transitions) for device, transitions in by_device.items()}
 
     def limit(self, limit: Limit) -> float | None:
-        """Return the threshold in force; None if it is off: set to null by the operator, or by default and not set."""
-        return self.policy.thresholds.get(limit.name, limit.default)
+        """Return the threshold in force; None if it is off."""
+        return self.policy.limit(limit)
 
     def threshold(self, limit: Limit) -> float:
         """Return the threshold in force, for a check that needs it. Raise ThresholdOffError if it is off."""

@@ -86,3 +86,7 @@ class Policy:
     boot_grace: float = BOOT_GRACE
     versions: Mapping[str, str] = field(default_factory=dict)
     """Expected versions by component: driver, vbios, ..."""
+
+    def limit(self, limit: Limit) -> float | None:
+        """Return the threshold in force; None if it is off: set to null by the operator, or by default and not set."""
+        return self.thresholds.get(limit.name, limit.default)

@@ -82,7 +82,7 @@ def _with_motion(pace: Pace, state: GpuState, now: Now, passed: float) -> Pace:
 
 def _motion(pace: Pace, state: GpuState, policy: Policy) -> str | None:
     gpu = state.gpu
-    if gpu.utilization_ratio is None or gpu.power_watts is None or (traffic := _memory_traffic(gpu)) is None:
+    if gpu.utilization_ratio is None or gpu.power_watts is None or (traffic := memory_traffic(gpu)) is None:
         return None
     uses_links = _link_traffic(state) > _LINKS * pace.link_bytes_per_second > 0
     if traffic > _limit(policy, SPIN_TRAFFIC) or (gpu.tensor_active_ratio or 0.0) > _TENSOR or uses_links:
@@ -95,11 +95,12 @@ def _motion(pace: Pace, state: GpuState, policy: Policy) -> str | None:
 
 def _limit(policy: Policy, limit: Limit, if_off: float = 0.0) -> float:
     """Return a threshold. `if_off`: instead of one that is off (None), so that no GPU is still."""
-    value = policy.thresholds.get(limit.name, limit.default)
+    value = policy.limit(limit)
     return if_off if value is None else value
 
 
-def _memory_traffic(gpu: Gpu) -> float | None:
+def memory_traffic(gpu: Gpu) -> float | None:
+    """Return the share of the memory bandwidth that is used; without GPM, the share of time."""
     return gpu.memory_utilization_ratio if gpu.dram_active_ratio is None else gpu.dram_active_ratio
 
 

@@ -53,8 +53,7 @@ def _assigned(jobs: JobState, step: Step) -> JobState:
 
 def _is_cold(gpu: Gpu, policy: Policy) -> bool | None:
     """Return True for a GPU with little power and memory traffic, by the limits of the check gpu_spin."""
-    draw, traffic = (policy.thresholds.get(limit.name, limit.default) for limit in (SPIN_DRAW, SPIN_TRAFFIC))
-    used = gpu.memory_utilization_ratio if gpu.dram_active_ratio is None else gpu.dram_active_ratio
+    draw, traffic, used = policy.limit(SPIN_DRAW), policy.limit(SPIN_TRAFFIC), job_pace.memory_traffic(gpu)
     if draw is None or traffic is None or used is None or gpu.power_watts is None or not gpu.power_limit_watts:
         return None
     return gpu.power_watts < draw * gpu.power_limit_watts and used <= traffic
