@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import AgentProcess, eventually
+from agents import PATIENCE, AgentProcess, eventually
 from slurm_cluster import SlurmCluster
 
 from gpumon.fleet.fleet import slurm_drains
@@ -220,7 +220,8 @@ def test_jobs_are_mapped_while_they_run(node: SlurmNode) -> None:
         node.slurm.scontrol("requeue", first)
         eventually(lambda: node.mapped() == ({"0": [], "1": [second], "2": [second]}, [second]))
         again = {"0": [], "1": [second, first], "2": [second, first]}, [first, second]
-        eventually(lambda: node.mapped() == again or bool(start_now(node.slurm, first)))
+        # Slurm looks through its queue once a minute, beside what starts it.
+        eventually(lambda: node.mapped() == again or bool(start_now(node.slurm, first)), within=3 * PATIENCE)
     finally:
         node.slurm.run("scancel", first, second)
     eventually(lambda: node.mapped() == ({"0": [], "1": [], "2": []}, []))
