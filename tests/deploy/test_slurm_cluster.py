@@ -212,6 +212,7 @@ def start_now(slurm: SlurmCluster, job: str) -> str:
     return slurm.scontrol("update", f"jobid={job}", "StartTime=now")
 
 
+@pytest.mark.timeout(400)
 def test_jobs_are_mapped_while_they_run(node: SlurmNode) -> None:
     """A job has its files from prolog to epilog, beside those of a job that shares a GPU, and again after a requeue."""
     first, second = node.submit("0,1"), node.submit("1,2")
@@ -220,7 +221,7 @@ def test_jobs_are_mapped_while_they_run(node: SlurmNode) -> None:
         node.slurm.scontrol("requeue", first)
         eventually(lambda: node.mapped() == ({"0": [], "1": [second], "2": [second]}, [second]))
         again = {"0": [], "1": [second, first], "2": [second, first]}, [first, second]
-        # Slurm looks through its queue once a minute, beside what starts it.
+        # Without an event, Slurm reads its queue once a minute only.
         eventually(lambda: node.mapped() == again or bool(start_now(node.slurm, first)), within=3 * PATIENCE)
     finally:
         node.slurm.run("scancel", first, second)
