@@ -110,15 +110,15 @@ class Facts:
     counted_from: float = 0.0
     """Time in seconds since the epoch before which samples do not count, in any window."""
 
-    @property
+    @cached_property
     def gpu_cases(self) -> tuple[GpuCase, ...]:
         return tuple(GpuCase(state, self) for state in self.gpus)
 
-    @property
+    @cached_property
     def port_cases(self) -> tuple[PortCase, ...]:
         return tuple(PortCase(port, self) for port in self.ports)
 
-    @property
+    @cached_property
     def job_cases(self) -> tuple[JobCase, ...]:
         return tuple(JobCase(job, self) for job in self.jobs)
 
