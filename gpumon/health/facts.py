@@ -257,8 +257,17 @@ class _DeviceCase(ABC):
 
     def mean(self, window: SampleWindow, **labels: str) -> float | None:
         """Return the mean of the series with these labels; None if its samples cover too little of the window."""
+        series = self._covering(window, **labels)
+        return series and series.mean
+
+    def median(self, window: SampleWindow, **labels: str) -> float | None:
+        """Return the median of the series with these labels; None if its samples cover too little of the window."""
+        series = self._covering(window, **labels)
+        return series and series.median
+
+    def _covering(self, window: SampleWindow, **labels: str) -> WindowSeries | None:
         series = with_labels(self.series(window), **labels)
-        return None if series is None or not series.covers(window) else series.mean
+        return series if series is not None and series.covers(window) else None
 
     def has_verdict(self, check: str) -> bool:
         return (check, self.device) in self.facts.open

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import mul
+from statistics import median
 from typing import NamedTuple, TypeVar
 
 from gpumon.health.verdict import NODE
@@ -54,6 +55,10 @@ class WindowSeries(NamedTuple):
     @property
     def mean(self) -> float:
         return float(sum(map(mul, self.values, self.counts))) / sum(self.counts)
+
+    @property
+    def median(self) -> float:
+        return median(value for value, count in zip(self.values, self.counts, strict=True) for _ in range(count))
 
     @property
     def covered_seconds(self) -> float:

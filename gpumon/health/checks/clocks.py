@@ -80,7 +80,7 @@ class _Pace(NamedTuple):
 
     uuid: str
     clock: float
-    """Mean SM clock in Hz."""
+    """Median SM clock in Hz: one minute without work, with the clock of an idle GPU, does not count."""
     capped: float
     """Share of the window in which the power limit reduced the clocks, 0 to 1."""
 
@@ -113,13 +113,13 @@ def straggler(gpu: GpuCase) -> Finding | None:
 
 
 def _pace(gpu: GpuCase, load: float) -> _Pace | None:
-    """Return the mean clock and the share of time at the power limit over WINDOW; None if the GPU was not busy."""
+    """Return the median clock and the share of time at the power limit over WINDOW; None if the GPU was not busy."""
     if gpu.now.utilization_ratio is None or is_utilization_latched(gpu.now):
         return None
     busy = gpu.mean(BUSY)
     if busy is None or busy < load:
         return None
-    clock = gpu.mean(CLOCKS, domain="sm")
+    clock = gpu.median(CLOCKS, domain="sm")
     return None if clock is None else _Pace(gpu.state.uuid, clock, gpu.mean(REASONS, reason="sw_power_cap") or 0.0)
 
 

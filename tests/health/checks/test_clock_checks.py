@@ -122,6 +122,15 @@ def test_two_busy_gpus_do_not_tell_who_is_slow() -> None:
     assert not settle(ward, 30).transitions
 
 
+def test_a_rank_that_ends_first_is_no_straggler() -> None:
+    """The clock of a GPU is low in the last minute of a job, in which only the others still compute."""
+    ward = settle(at_work())
+    ward.gpu(3, utilization_ratio=0.0, clock_hertz=clocks(3.45e8), clock_event_active=NOTHING | {"idle": 1.0})
+    assert not ward.go_on(90, every=15).transitions
+    ward.gpu(3, utilization_ratio=0.97, clock_hertz=clocks(1.98e9), clock_event_active=NOTHING)
+    assert not settle(ward).transitions
+
+
 LATCHED: dict[str, Any] = {
     "architecture": "Blackwell",
     "utilization_ratio": 1.0,
