@@ -50,7 +50,10 @@ def evaluate(health: Health, facts: Facts, checks: Iterable[Check] = CHECKS) -> 
         in_grace = check.grace and facts.now.at < facts.policy.boot_grace
         for key, result in _findings(check, facts, failing_checks):
             finding = None if in_grace and not (result and result.ended) else result
-            run = _CheckRun(check, key[1], finding, verdicts.get(key), unvisited.pop(key, None), passed, facts)
+            before, waited = verdicts.get(key), unvisited.pop(key, None)
+            if before is None and waited is None and (finding is None or finding.level is OK):
+                continue  # as nearly always
+            run = _CheckRun(check, key[1], finding, before, waited, passed, facts)
             verdict, waiting, change = run.evaluate()
             if verdict is not None:
                 verdicts[key] = verdict

@@ -56,7 +56,7 @@ def counting_start(check: Check, device: str, facts: Facts) -> float | None:
     cause. If the check has a verdict that is not inhibited, all samples count.
     """
     verdict = facts.open.get((check.name, device))
-    if not check.ends_with_cause or (verdict is not None and verdict.inhibited_by is None):
+    if not facts.cleared or not check.ends_with_cause or (verdict is not None and verdict.inhibited_by is None):
         return None
     begin = facts.now.wall - max(window.seconds for window in check.windows)
     times = (

@@ -178,6 +178,9 @@ class SampleHistory:
     def _cut(self, labels: Labels, runs: _Runs, low: int, high: int, end: float) -> WindowSeries | None:
         if low >= high:
             return None
+        if runs.starts[-1] <= low and (constant := runs.values[-1]) is not None:  # as nearly always
+            first_at, last_at = self.times[low - self.first], self.times[high - 1 - self.first]
+            return WindowSeries(dict(labels), [constant], [high - low], first_at, last_at, end, first_at)
         starts, values, counts = runs.starts, list[float](), list[int]()
         begin, stop = max(bisect_right(starts, low) - 1, 0), bisect_left(starts, high)
         first = since = last = low
