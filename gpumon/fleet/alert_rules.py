@@ -75,8 +75,13 @@ class _Condition(NamedTuple):
 
 
 _JOB_ON_NODE = NODE.replace(")", ", job_id)")
-_STALLED = f'({LAST_VERDICT}{{check="job_stalled"}} == {WARN:d} {UNLESS_MUTED})'
 JOB_MOVED = "gpumon_job_last_moving_timestamp_seconds"
+MAX_WAIT_SECONDS = 1200
+"""Seconds for which a job may wait for a node that is active: it saves or evaluates, or a rank loops on its CPU."""
+_WAITED_FOR = f"(gpumon_job_active == 1 and on (job, cluster, job_id) {JOB_MOVED} > time() - {MAX_WAIT_SECONDS})"
+_STALLED = (
+    f'({LAST_VERDICT}{{check="job_stalled"}} == {WARN:d} {UNLESS_MUTED} unless on (job, cluster, job_id) {_WAITED_FOR})'
+)
 _DEVICE_LABELS = {"gpu": ("uuid",), "port": ("device", "port"), "job": ("job_id",), "node": ()}
 
 _CONDITIONS: Mapping[str, _Condition] = {

@@ -105,4 +105,8 @@ class JobMetrics:
     moving_ratio: float | None = agent(
         "Share of these GPUs that use their memory, tensor cores or NVLinks now, as while the job moved."
     )
+    active: float | None = agent(
+        "1 if one of these GPUs moves, or its process works on its CPU or waits for storage, so that GPUs of the job "
+        "on other nodes may wait for it; else 0."
+    )
     last_moving_timestamp_seconds: float | None = agent("Time at which one of these GPUs was last moving.")

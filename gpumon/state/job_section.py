@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpumon.health.checks.jobs import is_active
 from gpumon.health.checks.work import SPIN_DRAW, SPIN_TRAFFIC
 from gpumon.health.policy import Policy
 from gpumon.model.allocation import AllocationInfo, OwnerReadings
@@ -13,7 +14,7 @@ from gpumon.model.gpu import Gpu
 from gpumon.model.instant import Instant
 from gpumon.model.job import MOVING, Job, JobMetrics
 from gpumon.model.reading import Labels, Table, rows
-from gpumon.model.snapshot import HostSnapshot
+from gpumon.model.snapshot import HostSnapshot, ProcessReadings
 from gpumon.state import job_pace
 from gpumon.state.allocations import JobState, account, assign
 from gpumon.state.messages import StoredState, Tick
@@ -72,11 +73,12 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
     for uuid, use in report.jobs.uses.items():
         if uuid in labels:
             yield use, labels[uuid]
+    contained = report.host.value(ProcessReadings).contained
     for job in report.jobs.jobs:
-        yield _metrics(report.jobs, job), (("job_id", job.id),)
+        yield _metrics(report.jobs, job, active=is_active(job, contained=contained)), (("job_id", job.id),)
 
 
-def _metrics(jobs: JobState, job: Job) -> JobMetrics:
+def _metrics(jobs: JobState, job: Job, *, active: bool | None) -> JobMetrics:
     motions = [gpu.pace.motion_at(job.at) for gpu in job.gpus]
     now, moved_at = jobs.ticked_at, job.moved_at
     public = rows(JobMetrics).keys() & jobs.names
@@ -84,6 +86,7 @@ def _metrics(jobs: JobState, job: Job) -> JobMetrics:
         source=job.source,
         gpus=float(len(job.gpus)),
         moving_ratio=None if None in motions else motions.count(MOVING) / len(motions),
+        active=None if active is None else float(active),
         last_moving_timestamp_seconds=now.wall_at(moved_at) if now and moved_at is not None else None,
         **{name: text for name, text in job.owner.names.items() if name in public},
     )

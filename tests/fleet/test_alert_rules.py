@@ -20,7 +20,7 @@ from gpumon.health.alert_texts import CHECK_UNKNOWN, PAGING, WARNING, alert_name
 from gpumon.health.check_row import Check, Paging, alert_name, split_action
 from gpumon.health.checks.gpu import FAULTS
 from gpumon.health.table import BY_NAME, CHECKS, SUBJECTS
-from gpumon.health.verdict import FAIL, UNKNOWN, WARN, Level
+from gpumon.health.verdict import FAIL, OK, UNKNOWN, WARN, Level
 from gpumon.model.reading import Labels
 from scripts.docs.alerts_page import alerts_page
 
@@ -195,6 +195,24 @@ def test_a_job_that_stalls_on_several_nodes_is_one_alert(tmp_path: Path) -> None
     }
     tests = [{"eval_time": "20m", "alertname": "JobStalled", "exp_alerts": [alert]}]
     check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
+
+
+def test_a_job_that_waits_for_a_node_that_is_active_is_not_stalled(tmp_path: Path) -> None:
+    """One rank saves or evaluates there. After 20 minutes without motion on any node, a rank may loop on its CPU."""
+    series, moved = list[Series](), ("gpumon_job_last_moving_timestamp_seconds", 300.0)
+    for node, active in (("n1:17400", 0.0), ("n2:17400", 1.0)):
+        target = (*JOB, ("instance", node), *(pair for pair in TARGET if pair[0] != "instance"))
+        series += [
+            Series(VERDICT, (("check", "job_stalled"), *target), [float(WARN if active == 0 else OK)] * MINUTES),
+            Series("gpumon_job_active", target, [active] * MINUTES),
+            Series(moved[0], target, [moved[1]] * MINUTES),
+        ]
+    count = 'count(ALERTS{alertname="JobStalled", alertstate="firing"})'
+    tests = [
+        {"expr": count, "eval_time": f"{at}m", "exp_samples": [{"labels": "{}", "value": 1}] if stalled else []}
+        for at, stalled in ((10, False), (24, False), (26, True))
+    ]
+    check(tmp_path, render(RULES.values()), [group(60, series, promql_expr_test=tests)])
 
 
 def test_nodes_of_two_clusters_with_one_name_are_two_nodes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from gpumon.health.facts import GpuCase, JobCase
 from gpumon.health.policy import SHARE, Limit, Range
 from gpumon.health.sample_windows import MIN_COVERAGE, SampleWindow, with_labels
 from gpumon.health.verdict import PASSED, WARN, Finding, warn
-from gpumon.model.job import MOVING, OTHER, STILL, JobGpu
+from gpumon.model.job import MOVING, OTHER, STILL, Job, JobGpu
 
 HELD_SECONDS = SampleWindow("gpumon_gpu_allocated_seconds_total", HOUR)
 IDLE_SECONDS = SampleWindow("gpumon_gpu_idle_seconds_total", HOUR)
@@ -74,14 +74,30 @@ def stalled(job: JobCase) -> Finding | None:
         return None  # since a restart of the agent the job has not moved, so there is nothing to compare it with
     if MOVING in motions or OTHER in motions:
         return PASSED
-    # In a container without the host's process ids, NVML lists the agent's own processes only.
-    states = [_state(gpu if facts.contained is False else replace(gpu, processes=None)) for gpu in gpus]
+    states = _states(gpus, contained=facts.contained)
     lasted, patience = job.job.at - max(gpu.pace.since for gpu in gpus), _patience(job, states)
     if not is_open and (lasted < patience or min(gpu.pace.moving_seconds for gpu in gpus) < moved):
         return PASSED
     if _waits_for_disk(gpus):
         return None
     return _stall(job, lasted, states) if _is_proven(states) else PASSED
+
+
+def is_active(job: Job, *, contained: bool | None) -> bool | None:
+    """Return whether GPUs of the job on other nodes may wait for this node; None if its GPUs cannot be read.
+
+    They do not if each GPU here waits too, or is idle because its process is stopped, has ended or uses no CPU time.
+    """
+    motions = [gpu.pace.motion_at(job.at) for gpu in job.gpus]
+    if None in motions:
+        return None
+    moves = MOVING in motions or OTHER in motions
+    return moves or _waits_for_disk(job.gpus) or _IDLE in _states(job.gpus, contained=contained)
+
+
+def _states(gpus: Sequence[JobGpu], *, contained: bool | None) -> list[str]:
+    # In a container without the host's process ids, NVML lists the agent's own processes only.
+    return [_state(gpu if contained is False else replace(gpu, processes=None)) for gpu in gpus]
 
 
 def _patience(job: JobCase, states: Sequence[str]) -> float:

@@ -18,6 +18,7 @@ from gpumon.health.verdict import Level, Verdict
 from gpumon.model.allocation import Allocation, HolderProcess, Owner
 from gpumon.model.instant import Instant
 from gpumon.state import job_pace
+from gpumon.state.sections import samples
 
 OWNER = Owner(slurm_job_id="4711", user="alice")
 JOB = "job/slurm/4711"
@@ -82,6 +83,28 @@ def moved(gpus: int = 4, **thresholds: float | None) -> JobWard:
     ward = JobWard(gpus, thresholds)
     ward.go_on(15 * MINUTE)
     return ward
+
+
+@each_case(
+    ("load", "process", "cpu", "io", "active"),
+    [
+        ("work", "R", 1.0, 0.0, 1.0),
+        ("spin", "R", 1.0, 0.0, 0.0),
+        ("idle", "R", 1.0, 0.0, 1.0),
+        ("idle", "D", 0.0, 0.0, 1.0),
+        ("idle", "S", 0.0, 2e7, 1.0),
+        ("idle", "S", 0.0, 0.0, 0.0),
+        ("idle", "T", 0.0, 0.0, 0.0),
+        ("idle", None, 0.0, 0.0, 0.0),
+    ],
+)
+def test_a_node_is_active_if_others_may_wait_for_it(
+    load: str, process: str | None, cpu: float, io: float, active: float
+) -> None:
+    """Its first GPU works, or is idle while its process is not known to wait; the others wait in a collective."""
+    ward = moved().load("spin").load(load, 0, process=process, cpu=cpu, io=io).go_on(60)
+    (metrics,) = (each.value for each in samples(ward.report) if each.name == "gpumon_job_active")
+    assert metrics == active
 
 
 def test_a_collective_that_hangs_stalls_its_job() -> None:
