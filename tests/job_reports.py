@@ -22,9 +22,10 @@ def owners(
     mapped: tuple[Claim, ...] | None = None,
     pods: tuple[Claim, ...] | None = None,
     processes: dict[str, HolderProcess] | None = None,
+    silent: bool = False,
 ) -> Report:
     """Return the Report after a turn of the reader `owners`."""
-    values = {"owners": OwnerReadings(mapped=mapped, pods=pods, processes=processes or {})}
+    values = {"owners": OwnerReadings(mapped=mapped, pods=pods, processes=processes or {}, silent=silent)}
     return reduce_all(HostSnapshot(ended_at=at, values=values), at=at, report=report, terms=SETTINGS)
 
 

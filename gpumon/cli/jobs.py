@@ -9,7 +9,7 @@ from gpumon.cli.command_parser import CommandParser
 from gpumon.cli.config_arguments import add_client_flags, client
 from gpumon.model.printable import printable
 from gpumon.outputs.formatting import ABSENT, columns, share
-from gpumon.outputs.node_text import idle_share, motion
+from gpumon.outputs.node_text import idle_share, motion, sources
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.wording import index_ranges
 
@@ -31,11 +31,10 @@ def table(document: Document) -> str:
     """Return a line for each owner of GPUs, then one for the GPUs that are free or whose owner is unknown."""
     lines = [("JOB", "USER", "ACCOUNT", "GPUS", "MOTION", "IDLE", "SINCE", "SOURCE")]
     for job in document["jobs"]:
-        owner, held = job["owner"], job["allocations"]
-        sources = sorted({each["source"] + ("" if each["confirmed"] else "?") for each in held})
+        owner = job["owner"]
         idle, since = share(idle_share(job)), f"{job['since'][:10]} {job['since'][11:19]}"
         names = (printable(name or ABSENT) for name in (job["id"], owner["user"], owner["account"]))
-        lines.append((*names, ",".join(map(str, job["gpus"])), motion(job) or ABSENT, idle, since, ",".join(sources)))  # type: ignore[arg-type]
+        lines.append((*names, ",".join(map(str, job["gpus"])), motion(job) or ABSENT, idle, since, sources(job)))  # type: ignore[arg-type]
     text = columns(lines) if document["jobs"] else ["No owner of a GPU is known."]
     for title, gpus in (("Free", document["free"]), ("Unknown", document["unknown"])):
         text += [f"{title}: GPU {index_ranges(gpus)}."] if gpus else []

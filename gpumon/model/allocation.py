@@ -90,12 +90,14 @@ class HolderProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerReadings(Frame):
-    """Value of the reader `owners`. None is unknown: the source is not there, or did not answer."""
+    """Value of the reader `owners`. None is unknown: the source is not there, or is silent."""
 
     mapped: tuple[Claim, ...] | None = None
     pods: tuple[Claim, ...] | None = None
     processes: Mapping[str, HolderProcess] = field(default_factory=dict)
     """Processes by id, as decimal text. Those that have ended are absent."""
+    silent: bool = False
+    """Whether a source is there that does not answer, or that may not be read: it may know of more owners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,13 @@ def idle_share(job: Document) -> float | None:
 def motion(job: Document) -> str:
     """Return how the GPUs of a job move, such as "7 still, 1 idle"; "" if that is not known of any."""
     counts = Counter(each["motion"] for each in job["allocations"] if each["motion"])
-    return ", ".join(f"{number} {name}" for name, number in counts.most_common())
+    motions = [f"{number} {name}" for name, number in counts.most_common()]
+    return ", ".join([*motions, *(["waits for storage"] if job["waits_for_storage"] else [])])
+
+
+def sources(job: Document) -> str:
+    """Return the sources that name the owner, each with a `?` if it does not answer at present."""
+    return ",".join(sorted({each["source"] + ("" if each["confirmed"] else "?") for each in job["allocations"]}))
 
 
 def _job_sentence(job: Document, now: str) -> str:

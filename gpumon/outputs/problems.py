@@ -197,11 +197,15 @@ def is_unobserved(verdict: Verdict, report: Report) -> bool:
 
 
 def current_reason(verdict: Verdict, report: Report) -> str:
-    """Return the reason of a verdict. It begins with the time of the last observation if `is_unobserved` is True."""
+    """Return the reason of a verdict, and who held the GPU.
+
+    It begins with the time of the last observation if `is_unobserved` is True.
+    """
+    reason = verdict.reason + report.held_by(verdict.device, verdict.raised.wall)
     if not is_unobserved(verdict, report):
-        return verdict.reason
+        return reason
     last_seen = rfc3339(verdict.last_active.wall)
-    return f"Last observed at {last_seen[:10]} {last_seen[11:19]} UTC: {verdict.reason}"
+    return f"Last observed at {last_seen[:10]} {last_seen[11:19]} UTC: {reason}"
 
 
 def clearing_conditions(check: Check) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -26,9 +27,10 @@ from gpumon.model.job import Job, JobProcess, Pace
 from gpumon.model.reading import KEY_SEPARATOR
 from gpumon.state.device_names import Place, resolve
 
-MAX_OWNERS = 4
-"""Maximum number of owners of a GPU that are exported and stored."""
-MAX_ALLOCATIONS = 64
+MAX_OWNERS, MAX_ALLOCATIONS = 4, 64
+"""Maximum numbers of owners of a GPU, and of allocations in all, that are exported as metrics."""
+MAX_HELD = 1024
+"""Maximum number of allocations that are known and stored."""
 MAX_ENDED = 64
 """Maximum number of ended allocations that the Report keeps."""
 LATE_SECONDS = 15.0
@@ -50,7 +52,7 @@ class JobState:
     """Who holds the GPUs."""
 
     allocations: tuple[Allocation, ...] = ()
-    """Allocations in force, sorted by GPU."""
+    """Allocations in force, sorted by GPU, those of a GPU by their beginning."""
     suspended: Mapping[Key, Allocation] = field(default_factory=dict)
     """Allocations whose source is unknown at present, as after a restart of the agent. They are neither in force nor
     ended: the next answer of the source decides.
@@ -76,7 +78,7 @@ class JobState:
     names: frozenset[str] = frozenset()
     """Names of an owner, as attributes of Owner, that every reader may know."""
     dropped: int = 0
-    """Number of owners that are left out, because there are more than MAX_OWNERS or MAX_ALLOCATIONS."""
+    """Number of allocations that are left out, because there are more than MAX_HELD."""
 
     @property
     def every(self) -> tuple[Allocation, ...]:
@@ -112,6 +114,16 @@ class JobState:
         key = self.public(owner).key
         return None if key.endswith("/") else key.replace(KEY_SEPARATOR, "_")
 
+    @property
+    def exported(self) -> tuple[Allocation, ...]:
+        """Return the allocations that are exported as metrics: of each GPU, those held longest."""
+        counts, kept = Counter[str](), list[Allocation]()
+        for each in self.allocations:
+            counts[each.uuid] += 1
+            if counts[each.uuid] <= MAX_OWNERS:
+                kept.append(each)
+        return tuple(kept[:MAX_ALLOCATIONS])
+
     def of_gpu(self, uuid: str) -> tuple[Allocation, ...]:
         """Return the allocations of a GPU and of its MIG instances, with those whose source is unknown at present."""
         return tuple(each for each in (*self.allocations, *self.suspended.values()) if each.uuid == uuid)
@@ -131,20 +143,22 @@ def assign(jobs: JobState, readings: OwnerReadings | None, gpus: Sequence[GpuSta
         for claim in claims:
             key = (place.uuid, place.mig_uuid, claim.owner.key)
             found.setdefault(key, _allocation(before.get(key), place, source, claim, now))
-    kept = _limited(found.values(), {gpu.uuid: gpu.index for gpu in gpus})
-    known = {gpu.uuid: _is_known(gpu, readings) for gpu in gpus}
+    indexes = {gpu.uuid: gpu.index for gpu in gpus}
+    held = sorted(found.values(), key=lambda each: (indexes[each.uuid], each.began.wall, each.key))
+    certain = not readings.silent and not unresolved
+    known = {gpu.uuid: certain and _is_known(gpu, readings) for gpu in gpus}
     gone = {key: each for key, each in before.items() if key not in found}
     suspended = {key: each for key, each in gone.items() if not _is_answered(each, readings, gpus)}
     ended = tuple(replace(each, ended=True) for key, each in gone.items() if key not in suspended)
     return replace(
         jobs,
-        allocations=kept,
+        allocations=tuple(held[:MAX_HELD]),
         suspended=suspended,
         ended=(*jobs.ended, *ended)[-MAX_ENDED:] if ended else jobs.ended,
         known=known,
         conflicts=dict(_conflicts(claimed, readings, gpus)),
         unresolved=unresolved,
-        dropped=len(found) - len(kept),
+        dropped=len(held[MAX_HELD:]),
     )
 
 
@@ -190,18 +204,6 @@ def _allocation(before: Allocation | None, place: Place, source: str, claim: Cla
     return Allocation(
         uuid=place.uuid, mig_uuid=place.mig_uuid, source=source, owner=claim.owner, began=began, last_wall=now.wall
     )
-
-
-def _limited(found: Iterable[Allocation], indexes: Mapping[str, int]) -> tuple[Allocation, ...]:
-    """Return at most MAX_OWNERS allocations of each GPU, those held longest, and MAX_ALLOCATIONS in all.
-
-    They are sorted by the index of the GPU, by uuid in `indexes`.
-    """
-    kept: list[Allocation] = []
-    for each in sorted(found, key=lambda each: (indexes[each.uuid], each.began.wall, each.key)):
-        if sum(other.uuid == each.uuid for other in kept) < MAX_OWNERS:
-            kept.append(each)
-    return tuple(kept[:MAX_ALLOCATIONS])
 
 
 def _is_known(gpu: GpuState, readings: OwnerReadings) -> bool:

@@ -64,7 +64,7 @@ def tables(report: Report) -> Iterator[tuple[Table, Labels]]:
     """Yield the owners of each GPU, with the names that are configured as labels, and the time that it was held."""
     labels = {state.uuid: state.labels for state in report.gpus}
     infos: dict[tuple[AllocationInfo, Labels], None] = {}  # two owners may differ only in names that are no labels
-    for each in report.jobs.allocations:
+    for each in report.jobs.exported:
         if each.uuid in labels:
             names = {name: text for name, text in each.owner.names.items() if name in report.jobs.names}
             job_id, mig = report.jobs.job_id(each.owner), each.mig_uuid or None

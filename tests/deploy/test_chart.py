@@ -19,6 +19,7 @@ from each_case import each_case
 from gpumon import DEFAULT_PORT, JOB, __version__
 from gpumon.cli.main import command_parser
 from gpumon.config.default_paths import RUNTIME_DIRECTORY
+from gpumon.config.jobs_section import JobsSection
 from gpumon.model.reading import Page
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,9 @@ TLS: dict[str, Any] = {
     "extraVolumeMounts": [{"name": "web", "mountPath": "/etc/gpumon-web", "readOnly": True}],
     "podMonitor": {"endpoint": {"tlsConfig": {"ca": {"secret": {"name": "gpumon-web", "key": "ca.crt"}}}}},
 }
+PODS: dict[str, Any] = {
+    "podResources": {"enabled": True, "directory": "/var/snap/microk8s/common/var/lib/kubelet/pod-resources"}
+}
 GATE: dict[str, Any] = {"schedulerGate": {"enabled": True}, "config": {"probe": {"enabled": True}}}
 ACCOUNT: dict[str, Any] = {
     "serviceAccount": {"create": True, "annotations": {"a": "b"}},
@@ -62,7 +66,7 @@ ACCOUNT: dict[str, Any] = {
 VALUES: list[dict[str, Any]] = [
     {},
     {"kernelLog": {"enabled": True}, "hostNetwork": False, "runtimeClassName": "", "tolerations": []},
-    {"podResources": {"enabled": True, "directory": "/var/snap/microk8s/common/var/lib/kubelet/pod-resources"}},
+    PODS,
     {"podMonitor": {"metricRelabelings": LEAN, "labels": {"release": "stack"}, "links": {"enabled": False}}},
     {"imagePullSecrets": [{"name": "registry"}], "podLabels": {"team": "x"}, "podAnnotations": {"a": "b"}},
     {"podMonitor": {"enabled": False}, "prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}},
@@ -117,6 +121,17 @@ def test_the_agent_has_no_rights_in_the_cluster_and_writes_two_folders() -> None
     security = agent["securityContext"]
     assert (security["runAsNonRoot"], security["capabilities"]) == (True, {"drop": ["ALL"]})
     assert security["readOnlyRootFilesystem"] is True
+
+
+def test_the_readers_of_the_host_find_its_files_in_the_pod() -> None:
+    """Below links.root, devices, processes and units are at their paths of the host, the kubelet at its usual one."""
+    [daemon] = rendered_resources("DaemonSet", **PODS)
+    pod = daemon["spec"]["template"]["spec"]
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = {each["mountPath"]: host.get(each["name"]) for each in pod["containers"][0]["volumeMounts"]}
+    below = {path.removeprefix("/host"): at for path, at in mounts.items() if path.startswith("/host/")}
+    assert below.pop(str(JobsSection().kubelet_socket.parent)) == PODS["podResources"]["directory"]
+    assert {path for path, at in below.items() if path == at} >= {"/proc", "/sys", "/etc/systemd/system"}
 
 
 def test_the_gate_can_run_in_the_pod() -> None:

@@ -50,17 +50,34 @@ def test_the_cgroup_of_a_process_names_the_owner_without_another_source() -> Non
 
 
 def test_an_unknown_device_is_shown_and_given_to_no_gpu() -> None:
-    """A device in a claim that is no GPU of the node is listed as unresolved."""
+    """A device in a claim that is no GPU of the node is listed as unresolved, and may be any GPU without an owner."""
     report = owners(healthy(), pods=(claim(POD, "GPU-9", "GPU-1"),))
     assert (held(report), report.jobs.unresolved) == ({"GPU-1": [("kubelet", "pod/ml/train-0")]}, ("GPU-9",))
+    assert not any(report.jobs.known.values())
+
+
+def test_a_gpu_is_not_free_beside_a_source_that_is_silent() -> None:
+    """A kubelet that may not be read, or never answered, may have given it to a pod."""
+    report = owners(polled(healthy(), 105.0), mapped=())
+    assert JobsResponse.from_report(report).free == [0, 1, 2]
+    report = owners(report, mapped=(), silent=True)
+    assert JobsResponse.from_report(report).unknown == [0, 1, 2]
 
 
 def test_a_gpu_has_a_set_of_owners() -> None:
-    """Several pods that share a GPU are all its owners, at most four."""
-    pods = tuple(claim(replace(POD, pod_name=f"p{n}"), "GPU-0") for n in range(6))
+    """Several pods that share a GPU are all its owners. Four of them, those held longest, are exported."""
+    pods = tuple(claim(replace(POD, pod_name=f"p{n}"), "GPU-0", since=90.0 - n) for n in range(6))
     report = owners(healthy(), pods=pods)
-    assert [key for _, key in held(report)["GPU-0"]] == [f"pod/ml/p{n}" for n in range(4)]
-    assert report.jobs.dropped == 2
+    assert sorted(key for _, key in held(report)["GPU-0"]) == [f"pod/ml/p{n}" for n in range(6)]
+    exported = {dict(each.labels)["pod_name"] for each in samples(report) if each.name == "gpumon_gpu_allocation_info"}
+    assert exported == {"p2", "p3", "p4", "p5"}
+
+
+def test_the_owners_of_a_node_that_are_exported_are_limited() -> None:
+    """To 64 in all."""
+    jobs = owners(healthy(), mapped=(claim(SLURM, "GPU-0"),)).jobs
+    spread = tuple(replace(jobs.allocations[0], uuid=f"GPU-{n}") for n in range(80))
+    assert len(replace(jobs, allocations=spread).exported) == 64
 
 
 def test_a_silent_source_frees_no_gpu() -> None:

@@ -36,11 +36,10 @@ class OwnerReader:
         orders = turn.orders
         if self._pods is None:
             self._pods = PodReader(PodResources(Path(orders.root) / orders.kubelet_socket.lstrip("/")))
-        return OwnerReadings(
-            mapped=read_mapping(turn, orders.mapping_directory) if orders.mapping_directory else None,
-            pods=self._pods(turn) if orders.kubelet_socket else None,
-            processes=self._read_processes(turn),
-        )
+        mapped = read_mapping(turn, orders.mapping_directory) if orders.mapping_directory else None
+        pods = self._pods(turn) if orders.kubelet_socket else None
+        silent = (mapped is None and turn.errors.denied) or (pods is None and self._pods.silent)
+        return OwnerReadings(mapped=mapped, pods=pods, processes=self._read_processes(turn), silent=silent)
 
     def _read_processes(self, turn: Turn) -> dict[str, HolderProcess]:
         """Return the processes on the GPUs that still run. The read of these files does not wait for the process."""

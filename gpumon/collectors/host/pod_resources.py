@@ -81,6 +81,12 @@ class PodReader:
         self._wait = wait
         self._call: _Call | None = None
         self._last: _Call | None = None
+        self._error: OSError | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether there is a kubelet, and it did not answer when it was last asked, or has not yet."""
+        return self._call is not None or not (self._error is None or isinstance(self._error, FileNotFoundError))
 
     def __call__(self, turn: Turn) -> tuple[Claim, ...] | None:
         """Return the claims of the last answer; None if it is older than `keep` seconds, or if there is none.
@@ -102,7 +108,7 @@ class PodReader:
         call = self._call
         if call is None or call.is_alive():
             return
-        self._call = None
+        self._call, self._error = None, call.error
         if call.error is not None:
             turn.errors.note(str(self._source.path), call.error)
         elif call.claims is not None:

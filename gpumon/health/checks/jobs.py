@@ -78,7 +78,7 @@ def stalled(job: JobCase) -> Finding | None:
     lasted, patience = job.job.at - max(gpu.pace.since for gpu in gpus), _patience(job, states)
     if not is_open and (lasted < patience or min(gpu.pace.moving_seconds for gpu in gpus) < moved):
         return PASSED
-    if _waits_for_disk(gpus):
+    if waits_for_storage(gpus):
         return None
     return _stall(job, lasted, states) if _is_proven(states) else PASSED
 
@@ -92,7 +92,7 @@ def is_active(job: Job, *, contained: bool | None) -> bool | None:
     if None in motions:
         return None
     moves = MOVING in motions or OTHER in motions
-    return moves or _waits_for_disk(job.gpus) or _IDLE in _states(job.gpus, contained=contained)
+    return moves or waits_for_storage(job.gpus) or _IDLE in _states(job.gpus, contained=contained)
 
 
 def _states(gpus: Sequence[JobGpu], *, contained: bool | None) -> list[str]:
@@ -107,7 +107,8 @@ def _patience(job: JobCase, states: Sequence[str]) -> float:
     return max(limit, *(2 * gpu.pace.longest_still for gpu in gpus))
 
 
-def _waits_for_disk(gpus: Sequence[JobGpu]) -> bool:
+def waits_for_storage(gpus: Sequence[JobGpu]) -> bool:
+    """Return whether a process on these GPUs waits for a disk, or its cgroup reads or writes: that is no stall."""
     processes = [process for gpu in gpus for process in gpu.processes or ()]
     return any(each.state == "D" or (each.io_bytes_per_second or 0.0) > MAX_IO for each in processes)
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import Self
 
+from gpumon.health.checks.jobs import waits_for_storage
 from gpumon.model.allocation import SOURCES, Allocation, Owner
 from gpumon.model.job import Pace
 from gpumon.outputs.formatting import rfc3339
@@ -102,6 +103,9 @@ class JobResponse(ResponseModel):
     owner: Owner = Field(description="Null: the source does not have the name, or the client may not read it.")
     gpus: list[int] = Field(description="Indexes of its GPUs.")
     since: str = timestamp("When it got the first of them.")
+    waits_for_storage: bool = Field(
+        description="A process of it waits for a disk, or its cgroup reads or writes: it is never found stalled then."
+    )
     allocations: list[AllocationResponse]
 
 
@@ -115,7 +119,7 @@ class JobsResponse(ResponseModel):
         description="By uuid, for a GPU that is used by processes of others than those to whom it was given."
     )
     unresolved: list[str] = Field(description="Devices that a source has given to an owner, and that are no GPU here.")
-    omitted: int = Field(description="Number of owners that are left out: a GPU has at most 4, a node at most 64.")
+    omitted: int = Field(description="Number of allocations that are left out: at most 1024 are known.")
 
     @classmethod
     def from_report(cls, report: Report, *, everything: bool = False) -> Self:
@@ -140,6 +144,7 @@ def _jobs(report: Report, *, everything: bool) -> Iterator[JobResponse]:
         return owner if everything else report.jobs.public(owner)
 
     held: dict[str, list[Allocation]] = {}
+    waiting = {job.owner.key for job in report.jobs.jobs if waits_for_storage(job.gpus)}
     for each in (*report.jobs.allocations, *report.jobs.suspended.values()):
         held.setdefault(shown(each.owner).key, []).append(each)
     for key, allocations in held.items():
@@ -149,5 +154,6 @@ def _jobs(report: Report, *, everything: bool) -> Iterator[JobResponse]:
             owner=shown(allocations[0].owner),
             gpus=sorted({each.gpu for each in responses if each.gpu is not None}),
             since=rfc3339(min(each.began.wall for each in allocations)),
+            waits_for_storage=any(each.owner.key in waiting for each in allocations),
             allocations=responses,
         )

@@ -39,14 +39,14 @@ class Turns:
 
     def __init__(self, reader: PodReader) -> None:
         self.errors = ""
-        self._reader = reader
+        self.reader = reader
         self._at = 1000.0
 
     def poll(self, after: float = 10.0) -> tuple[Claim, ...] | None:
         self._at += after
         tree = Tree(Path("/nowhere"))
         turn = Turn("owners", Trees(tree, tree, tree), HostOrders(), self._at)
-        claims = self._reader(turn)
+        claims = self.reader(turn)
         self.errors = turn.errors.words
         return claims
 
@@ -186,6 +186,7 @@ def test_a_host_without_kubelet_has_no_error(socket: Path) -> None:
     turns = reader_of(socket)
     assert turns.poll() is None
     assert turns.errors == ""
+    assert not turns.reader.silent
 
 
 def test_a_refusal_is_an_error_with_its_status(socket: Path) -> None:
@@ -224,6 +225,7 @@ def test_a_kubelet_that_never_answers_delays_no_turn(socket: Path) -> None:
         listener.listen()
         turns = Turns(PodReader(PodResources(socket, timeout=60.0), wait=0.01))
         assert [turns.poll() for _ in range(3)] == [None] * 3
+        assert turns.reader.silent
         first, _ = listener.accept()
         listener.setblocking(False)  # noqa: FBT003 - its name is in the method
         with pytest.raises(BlockingIOError):
