@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from job_reports import POD, SLURM, claim, owners
-from reduced_reports import healthy
+from job_reports import POD, SETTINGS, SLURM, claim, owners
+from reduced_reports import gpu_reading, healthy, reduce_all, snapshot
 from serving import TOKEN, ServedNode, ask, is_problem
 from stores import write
 
-from gpumon.model.allocation import Allocation, Owner
+from gpumon.model.allocation import Allocation, HolderProcess, Owner
 from gpumon.model.instant import Instant
+from gpumon.outputs.node_text import motion
+from gpumon.state.messages import Tick
 from gpumon.store import allocations
 from gpumon.store.store import Store
 
@@ -74,5 +76,21 @@ def test_the_page_shows_who_holds_the_gpus(held: ServedNode, port: int) -> None:
     held.report = owners(healthy(), mapped=(claim(Owner(slurm_job_id="<script>x"), "GPU-0"),))
     page = ask(port, "/").body.decode()
     assert '<th scope="row">slurm/&lt;script&gt;x</th>' in page
+    assert "<td>mapping</td>" in page
     assert "<script>x" not in page
     assert json.loads(ask(port, "/api/v1/jobs").body)["free"] == [1, 2]
+    held.report = owners(held.report, at=130.0)
+    assert "<td>mapping?</td>" in ask(port, "/").body.decode()
+
+
+@pytest.mark.parametrize(("state", "text"), [("D", "waits for storage"), ("S", "")])
+def test_a_job_that_waits_for_storage_is_shown(held: ServedNode, port: int, state: str, text: str) -> None:
+    """While a process of it is in state D, or its cgroup reads or writes, it is never found stalled."""
+    processes = {"7": HolderProcess(owner=SLURM, state=state)}
+    read = snapshot(gpu_reading(0, pids=(7,), pids_at=105.0), at=105.0)
+    report = reduce_all(read, at=105.0, report=healthy(), terms=SETTINGS)
+    report = owners(report, mapped=(claim(SLURM, "GPU-0"),), processes=processes)
+    held.report = reduce_all(read, Tick(), at=111.0, report=report, terms=SETTINGS)
+    (job,) = ask(port, "/api/v1/jobs").document["jobs"]
+    assert motion(job) == text
+    assert job["waits_for_storage"] is bool(text)

@@ -11,6 +11,7 @@ from sample_events import error_event
 from gpumon.model.allocation import HolderProcess, Owner
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import HostSnapshot
+from gpumon.outputs.problems import current_reason
 from gpumon.outputs.responses.jobs import JobsResponse
 from gpumon.outputs.responses.report import EventResponse
 from gpumon.state.messages import StoredState, Tick
@@ -194,6 +195,7 @@ def test_alerts_and_events_name_who_held_the_gpu() -> None:
     assert [each.description.rpartition(". ")[2] for each in report.alerts] == ["The GPU was held by slurm/4711."]
     (info,) = [dict(each.labels) for each in samples(report) if each.name == "gpumon_health_check_info"]
     assert info["reason"].endswith("The GPU was held by slurm/4711.")
+    assert current_reason(verdict, report).endswith("The GPU was held by slurm/4711.")
     times: dict[float, list[str]] = {1e9 - 5.0: [], 1e9 + 50.0: ["slurm/4711"], 1e9 + 110.0 + 60.0: []}
     for wall, holders in times.items():
         burst = error_event(1, uuid="GPU-0", last_wall=wall)
