@@ -194,15 +194,16 @@ class Report:
         in_maintenance = self.maintenance is not None
         alerts = alerts_of(self.health, self.gpus, boot_id=self.boot_id, in_maintenance=in_maintenance)
         return tuple(
-            replace(each, description=each.description + self.held_by(each.key[1], each.since))
+            replace(each, description=self.with_holders(each.description, each.key[1], each.since))
             for each in alerts
             if "gpu" in dict(each.labels) or not self._may_be_renamed(each.key[1])
         )
 
-    def held_by(self, uuid: str, wall: float) -> str:
-        """Return a sentence with the owners of a GPU at a time (Unix time), after a space; empty if there is none."""
-        owners = ", ".join(self.jobs.job_id(owner) or "a user" for owner in self.jobs.holders(uuid, wall))
-        return f" The GPU was held by {owners}." if owners else ""
+    def with_holders(self, reason: str, uuid: str, wall: float) -> str:
+        """Return a reason, and a sentence with those owners of the GPU at a time (Unix time) that it does not name."""
+        owners = [self.jobs.job_id(owner) or "a user" for owner in self.jobs.holders(uuid, wall)]
+        others = ", ".join(each for each in owners if each not in reason)
+        return f"{reason} The GPU was held by {others}." if others else reason
 
     def gpu(self, name: str) -> GpuState | None:
         """Return the GPU with this uuid, index or PCI address; None if there is none."""
@@ -241,7 +242,7 @@ class Report:
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
             coded = self.health.with_code(verdict)
             reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))
-            reason += self.held_by(verdict.device, verdict.raised.wall)
+            reason = self.with_holders(reason, verdict.device, verdict.raised.wall)
             text = action_sentence(verdict, self.health, self.boot_id)
             info = VerdictInfo(action=action, action_text=text, code=coded.code, reason=reason)
             yield info, labels_of(VerdictInfo.LABELS, place)
