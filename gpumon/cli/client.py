@@ -101,7 +101,8 @@ class Client:
         try:
             return self._exchange("GET", path)
         except (OSError, http.client.HTTPException, _NotGpumonError) as error:
-            raise ClientError(f"no response from {self._shown_address} to GET {path}: {error}") from error
+            what = f"no response from {self._shown_address} to GET {path.partition('?')[0]}: {error}"
+            raise ClientError(f"{what}. Check the address, and that its server runs.") from error
 
     def change(self, method: str, path: str, members: Collection[str], **query: object) -> Any:
         """Send a request that changes the agent's state, as `get` does. A URL needs a token: else ClientError."""

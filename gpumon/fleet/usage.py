@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -70,7 +72,7 @@ def add(parser: CommandParser) -> None:
         default="job",
         help="what to add up (default job); those with the most idle hours, which can be reclaimed, are first",
     )
-    parser.add_argument("--price", type=float, metavar="P", help="price of a GPU hour, for the column COST")
+    parser.add_argument("--price", type=_price, metavar="P", help="price of a GPU hour, for the column COST")
     parser.add_argument("--output", choices=("table", "csv", "json"), default="table", help="format (default table)")
     add_client_flags(parser).add_argument(
         "--prometheus", type=url, metavar="URL", help="add up a fleet, from the recording rules of this Prometheus"
@@ -81,12 +83,32 @@ def run(args: argparse.Namespace) -> int:
     uses = _of_fleet(args) if args.prometheus else _of_node(args)
     for use in uses:
         use.cost = None if args.price is None else args.price * use.gpu_hours
+    if args.by in {"user", "account"} and {use.name for use in uses} == {NONE}:
+        print(
+            f"gpumon: no {args.by} can be read: run the command as root or in the agent's group, give --token-file, or "
+            f"add {args.by} to jobs.labels.",
+            file=sys.stderr,
+        )
     print(_FORMATS["json" if args.json else args.output](uses, args.by), end="")
     return 0
 
 
+def _price(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a price: write a number from 0 on, such as 2.50")
+
+
 def _of_node(args: argparse.Namespace) -> list[Use]:
     answer = client(args).get(PATH, MEMBERS, since=args.since)
+    if not answer["complete"]:
+        rows = len(answer["allocations"])
+        print(
+            f"gpumon: the hours are too low: only the last {rows} allocations could be read. Shorten --since; if it is "
+            "short, `gpumon doctor` shows why the store does not answer.",
+            file=sys.stderr,
+        )
     return added_up(answer["allocations"], args.by, moment(args.since, time.time()) or 0.0)
 
 

@@ -22,6 +22,7 @@ class UseFilter(Filter):
     gpu: str | None = Field(None, description="Only of this GPU: uuid or index.")
     since: str | None = SINCE
     until: str | None = Field(None, description="Only what is older: 1h, RFC 3339, or seconds since the epoch.")
+    limit: int = Field(10_000, ge=1, le=10_000, description="Maximum number: those that began last.")
 
 
 @router.get("/jobs", summary="Jobs, pods and others that hold GPUs")
@@ -48,14 +49,15 @@ async def allocations(request: Request, chosen: Annotated[UseFilter, Query()]) -
         uuid=None if chosen.gpu is None else gpu_parameter(latest, chosen.gpu).uuid,
         since=moment_parameter("since", chosen.since, now),
         until=moment_parameter("until", chosen.until, now),
+        limit=chosen.limit + 1,
     )
     found: dict[str, Allocation] = {}
     complete = await completes(_add_stored(request, query, found))
     found |= {each.id: each for each in latest.jobs.every if query.matches(each)}
     return UsesResponse.from_allocations(
-        sorted(found.values(), key=lambda each: each.began.wall),
+        sorted(found.values(), key=lambda each: each.began.wall)[-chosen.limit :],
         latest,
-        complete=complete,
+        complete=complete and len(found) <= chosen.limit,
         everything=is_authorized(request),
     )
 

@@ -69,14 +69,20 @@ def test_only_the_part_of_an_allocation_in_the_time_counts() -> None:
     ("arguments", "message"),
     [
         (["--prometheus", "prometheus:9090"], "'prometheus:9090' is not a URL: write it as http://"),
-        (["--prometheus", "http://127.0.0.1:1"], "no response from http://127.0.0.1:1"),
+        (
+            ["--prometheus", "http://127.0.0.1:1/base"],
+            "http://127.0.0.1:1/base to GET /base/api/v1/query: [Errno 111] Connection refused. Check the address, and",
+        ),
         (["--prometheus", "http://127.0.0.1:1", "--url", "http://gpu-1"], "not allowed with argument --prometheus"),
         (["--prometheus", "http://127.0.0.1:1", "--by", "gpu"], "--by gpu is about one node: ask its agent with --url"),
         (["--prometheus", "http://127.0.0.1:1", "--since", "soon"], "--since soon: not a time before now"),
+        (["--price", "-3"], "argument --price: -3 is not a price: write a number from 0 on, such as 2.50"),
+        (["--price", "nan"], "argument --price: nan is not a price"),
+        (["--price", "free"], "argument --price: free is not a price"),
         (["--prometheus", "http://127.0.0.1:1", "--since", "2100-01-01T00:00Z"], "not a time before now"),
     ],
 )
-def test_what_is_wrong_with_a_question_about_a_fleet_is_named(
+def test_what_is_wrong_with_a_question_is_named(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error names the input and what to write."""
@@ -86,6 +92,27 @@ def test_what_is_wrong_with_a_question_about_a_fleet_is_named(
         code = int(ended.code or 0)
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+@each_case(
+    ("by", "complete", "message"),
+    [
+        ("job", True, ""),
+        ("job", False, "the hours are too low: only the last 3 allocations could be read. Shorten --since"),
+        ("user", True, ""),
+        ("account", True, "no account can be read: run the command as root or in the agent's group"),
+    ],
+)
+def test_what_a_sum_lacks_is_printed(by: str, complete: bool, message: str, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: FBT001 - a table
+    """Allocations that are left out, and names that may not be read, are a warning on stderr with the remedy."""
+    body = json.dumps({"allocations": USES, "complete": complete}).encode()
+    with http_server(lambda _: (200, body)) as port:
+        asked = ["usage", "--url", f"http://127.0.0.1:{port}", "--since", "2025-12-31T00:00Z", "--by", by, "--json"]
+        assert main(asked) == 0
+    printed = capsys.readouterr()
+    assert sum(use["gpu_hours"] for use in json.loads(printed.out)) == 3.0
+    assert message in printed.err
+    assert bool(printed.err) == bool(message)
 
 
 @each_case(

@@ -71,6 +71,16 @@ def test_allocations_are_found_in_the_store_and_in_memory(held: ServedNode, port
     assert ([each["job"] for each in answer["allocations"]], answer["complete"]) == (["pod/ml/train-0"], False)
 
 
+@pytest.mark.usefixtures("held")
+def test_an_answer_that_is_cut_is_not_complete(port: int) -> None:
+    """With more allocations than `limit`, in the store and in memory, those that began first are left out."""
+    for limit, jobs, complete in ((3, 3, False), (4, 4, True)):
+        answer = ask(port, f"/api/v1/allocations?limit={limit}").document
+        assert (len(answer["allocations"]), answer["complete"]) == (jobs, complete), limit
+        assert answer["allocations"][-1]["job"] == "pod/ml/train-0"
+    assert is_problem(ask(port, "/api/v1/allocations?limit=10001"), 422)
+
+
 def test_the_page_shows_who_holds_the_gpus(held: ServedNode, port: int) -> None:
     """The status page has a table of owners; a hostile name is text there, not HTML."""
     held.report = owners(healthy(), mapped=(claim(Owner(slurm_job_id="<script>x"), "GPU-0"),))

@@ -74,7 +74,9 @@ class UsesResponse(ResponseModel):
     """What owners have used of the GPUs."""
 
     allocations: list[UseResponse] = Field(description="The one that began last comes last.")
-    complete: bool = Field(description="False: the store did not answer, and older allocations may be missing.")
+    complete: bool = Field(
+        description="False: there are more than `limit`, or the store did not answer. Older ones are missing."
+    )
 
     @classmethod
     def from_allocations(
