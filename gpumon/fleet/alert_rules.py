@@ -185,12 +185,12 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
     """
     host, info = "" if rule.of_fleet else f"{HOST}: ", _info_query(rule)
     first = " ".join(rule.steps.split()) if rule.check is None and not runbooks else rule.first_step
-    summary, description, action = _prometheus(rule.summary), _prometheus(rule.description), first
+    summary, description, action = _prometheus(rule.summary), _prometheus(rule.description), _prometheus(first)
     if info:
         code = f'{info}{{{{ with . | first | label "code" }}}} {{{{ . }}}}.{{{{ end }}}}{{{{ end }}}}'
         summary = summary if rule.of_fleet else f"{summary}{code}"
         description = f'{info}{{{{ . | first | label "reason" }}}}{{{{ else }}}}{description}{{{{ end }}}}'
-        own, advice = split_action(first)
+        own, advice = split_action(action)
         text = '{{ with . | first | label "action_text" }}{{ . }} {{ end }}'
         default = f"{{{{ else }}}}{own}" if own else ""
         action = f"{info}{text}{default}{{{{ end }}}}{advice}"

@@ -114,7 +114,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, int], boot_id: str) -> Itera
             resolved_at=None if end is None else end.time.wall,
             summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
             description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
-            action=f"{action_sentence(verdict, health, boot_id)} {split_action(rule.first_step)[1]}".strip(),
+            action=f"{action_sentence(verdict, health, boot_id)} {split_action(alert.action)[1]}".strip(),
         )
 
 
@@ -148,7 +148,7 @@ def _alert(rule: AlertText, key: Key, gpus: Mapping[str, int]) -> Alert:
         labels=labels,
         summary=fill(rule.summary, labels),
         description=fill(rule.description, labels),
-        action=rule.first_step,
+        action=fill(rule.first_step, labels),
         runbook_url=rule.runbook_url,
         since=0.0,
     )

@@ -36,7 +36,7 @@ LABEL = re.compile(r"(?<!\{)\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertText:
-    """One alert, without its condition. `summary` and `description` may contain label names in braces, as `{uuid}`."""
+    """One alert, without its condition. Its texts of one line may contain label names in braces, as `{uuid}`."""
 
     name: str
     for_seconds: float = 0.0
@@ -70,8 +70,8 @@ class AlertText:
 
     @property
     def first_step(self) -> str:
-        """Return the first step in one line, without its number."""
-        return first_step(self.steps)
+        """Return the first step in one line, without its number, and with a label for the JOB to explain."""
+        return first_step(self.steps).replace("explain JOB", "explain {job_id}")
 
 
 def runbook_url(section: str, base: str = RUNBOOKS) -> str:

@@ -189,10 +189,11 @@ def test_a_job_that_stalls_on_several_nodes_is_one_alert(tmp_path: Path) -> None
             "summary": "Job slurm/4711: The GPUs of the job do not move any more, first on n2:17400.",
             "description": "The GPUs of the job do not move any more: check job_stalled has returned a warning. "
             "`gpumon status` on the node shows why. n2:17400 n1:17400",
-            "action": rule.first_step,
+            "action": rule.first_step.replace("{job_id}", "slurm/4711"),
             "runbook_url": "",
         },
     }
+    assert rule.first_step.startswith("`gpumon explain {job_id}`")
     tests = [{"eval_time": "20m", "alertname": "JobStalled", "exp_alerts": [alert]}]
     check(tmp_path, render(RULES.values()), [group(60, series, alert_rule_test=tests)])
 

@@ -217,8 +217,8 @@ CHECKS = (
         levels=(WARN,),
         help="The GPU is busy all the time with low power, as when it waits for a peer.",
         steps="""\
-1. All GPUs of a job: a collective waits. Find the rank that does not (`py-spy dump`, NCCL's flight recorder),
-   and check the verdicts of its node.
+1. All GPUs of a job: a collective waits. `gpumon explain` as root or as the job's user names the rank that does not,
+   from its stacks and flight recorder: check the verdicts of its node.
 2. Restart the job from its checkpoint.
 3. If light work is intended (small kernels, one stream): lower `health.thresholds.spin_power_ratio`.
 """,

@@ -208,6 +208,8 @@ def test_a_stall_inhibits_the_checks_of_its_gpus_and_is_inhibited_by_a_lost_gpu(
     ward.load("spin").go_on(20 * MINUTE)
     assert {verdict.check for verdict in ward.report.health.primary} == {"job_stalled"}
     assert ward.report.health.open["gpu_spin", ward.report.gpus[0].uuid].inhibited_by == ("job_stalled", JOB)
+    (alert,) = ward.report.alerts
+    assert alert.action.startswith(f"`gpumon explain {JOB.removeprefix('job/')}` on the node")
 
 
 def test_a_verdict_outlasts_a_restart_of_the_agent() -> None:
