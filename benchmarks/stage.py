@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from agents import AgentProcess
-from gpumon_sim.sim_fault import FULL, Example, at_time
-from gpumon_sim.sim_faults import FAULTS
+from gpumon_sim.faults.keys import KEYS
+from gpumon_sim.faults.row import FULL, FaultRow, at_time
 
 from gpumon.clock import boot_clock
 
@@ -24,22 +24,27 @@ HEALED_SECONDS = 45.0
 XIDS = (13, 31, 43, 48, 63, 74, 79, 94, 95, 119)
 
 
-def troubles(*, node: bool) -> dict[str, list[Example]]:
-    """Return the examples of faults, for the node or for a GPU, by key."""
+def troubles(*, node: bool) -> dict[str, list[FaultRow]]:
+    """Return the faults of each key, for the node or for a GPU."""
     found = {
-        fault.key: [example for example in fault.examples_on(FULL) if (example.gpu is None) == node]
-        for fault in FAULTS.values()
-        if "soak" not in fault.without
+        key.key: [fault for fault in key.faults if fault.profile == FULL and bool(fault.steps[0].node) == node]
+        for key in KEYS.values()
+        if "soak" not in key.without
     }
-    return {key: examples for key, examples in found.items() if examples}
+    return {key: faults for key, faults in found.items() if faults}
 
 
 @dataclass
 class Present:
     """A fault that is active."""
 
-    example: Example
+    fault: FaultRow
     since: float
+
+    @property
+    def hides(self) -> bool:
+        """Return whether the GPU cannot be read. Only the first step of a fault is present."""
+        return self.fault.hides and len(self.fault.steps) == 1
 
 
 @dataclass
@@ -62,8 +67,8 @@ class Stage:
         """Write the scenario file."""
         scenario: dict[str, Any] = {"idle": True}
         gpus: dict[int, dict[str, Any]] = {gpu: {"xids": xids} for gpu, xids in self.xids.items()}
-        for (gpu, key), one in self.present.items():
-            (scenario if gpu == NODE else gpus.setdefault(gpu, {}))[key] = at_time(one.example.value, 0.0)
+        for (gpu, _), one in self.present.items():
+            (scenario if gpu == NODE else gpus.setdefault(gpu, {})).update(at_time(one.fault.scenario, 0.0))
         self.agent.simulate({**scenario, "gpus": gpus})
 
     def harm(self, *, node: bool) -> None:
@@ -71,11 +76,11 @@ class Stage:
         gpu = NODE if node else self.chance.randrange(GPUS)
         choices = troubles(node=node)
         key = self.chance.choice(list(choices))
-        example = self.chance.choice(choices[key])
-        self.note(f"{'node' if node else f'GPU {gpu}'}: {key} {example.value}")
-        self.present[gpu, key] = Present(example, boot_clock())
-        if example.disturbs:
-            self.unsettle(example.disturbs)
+        fault = self.chance.choice(choices[key])
+        self.note(f"{'node' if node else f'GPU {gpu}'}: {fault.scenario}")
+        self.present[gpu, key] = Present(fault, boot_clock())
+        if fault.disturbs:
+            self.unsettle(fault.disturbs)
         if key == "bound":
             self.given_away.add(gpu)
         self.write()
@@ -85,9 +90,9 @@ class Stage:
         gone = list(self.present) if everything else self.chance.sample(sorted(self.present), min(1, len(self.present)))
         for gpu, key in gone:
             self.note(f"healed: {'node' if gpu == NODE else f'GPU {gpu}'}: {key}")
-            example = self.present.pop((gpu, key)).example
-            if example.disturbs:
-                self.unsettle(example.disturbs)
+            fault = self.present.pop((gpu, key)).fault
+            if fault.disturbs:
+                self.unsettle(fault.disturbs)
             for healed in range(GPUS) if gpu == NODE else (gpu,):
                 self.healed_at[healed] = boot_clock()
         self.write()
@@ -123,7 +128,7 @@ class Stage:
 
     def is_hidden(self, gpu: int, at: float) -> bool:
         """Return whether the page may show no readings of this GPU at this time."""
-        return any(one.example.hides and at - one.since > HIDDEN_SECONDS for one in self.troubles(gpu))
+        return any(one.hides and at - one.since > HIDDEN_SECONDS for one in self.troubles(gpu))
 
     def is_healthy(self, gpu: int, at: float) -> bool:
         """Return whether this GPU must be read at this time."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from gpumon_sim.faults.row import FaultRow
 from gpumon_sim.profiles import PROFILES
 
-from benchmarks.truth.fault import FaultRow
-from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import STEP_SECONDS, Trial, deadline, world_of
 from benchmarks.truth.pairs import FIRST, SECOND, pairs
+from benchmarks.truth.rows import MEASURED_FAULTS
 from gpumon.health.alert_texts import text_of
 from gpumon.health.check_row import Paging
 from gpumon.health.table import BY_NAME
@@ -48,11 +48,11 @@ class FaultCase:
     @property
     def second_notification(self) -> str:
         """Return what a second notification is about; empty if none is due."""
-        return next((fault.second_notification for fault in FAULTS if (fault.name,) == self.names), "")
+        return next((fault.second_notification for fault in MEASURED_FAULTS if (fault.name,) == self.names), "")
 
     @property
     def faults(self) -> list[tuple[int, FaultRow]]:
-        by_name = {fault.name: fault for fault in FAULTS}
+        by_name = {fault.name: fault for fault in MEASURED_FAULTS}
         gpus = (FIRST, FIRST if self.same_gpu else SECOND)
         return [(gpu, by_name[name]) for gpu, name in zip(gpus, self.names, strict=False)]
 
@@ -90,7 +90,7 @@ def cases() -> Iterator[FaultCase]:
     Leave out a fault of a node that was already without a GPU, because the missing GPU is notified before it.
     """
     simplest: dict[str, FaultRow] = {}
-    for fault in sorted(FAULTS, key=lambda fault: (len(fault.steps), deadline(fault))):
+    for fault in sorted(MEASURED_FAULTS, key=lambda fault: (len(fault.steps), deadline(fault))):
         check = BY_NAME[fault.check]
         paging = check.levels and check.pages is not Paging.NEVER
         if paging and not fault.miss and "gpus" not in fault.before and fault.on(PROFILES[PROFILE]):

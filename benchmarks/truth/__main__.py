@@ -8,8 +8,8 @@ import time
 from dataclasses import asdict
 
 from benchmarks.truth.benign import DISTURBANCES
-from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.page import PAGE, page_of, problems_of
+from benchmarks.truth.rows import MEASURED_FAULTS
 from benchmarks.truth.work import MEASURED, Piece, ResultStore, all_pieces, measure_all, quick_pieces
 
 
@@ -31,7 +31,7 @@ def main() -> int:
     if len(pieces) < len(whole):
         for result in results:
             print({name: value for name, value in asdict(result).items() if value not in ((), "")})
-    problems = problems_of(results, FAULTS, DISTURBANCES)
+    problems = problems_of(results, MEASURED_FAULTS, DISTURBANCES)
     print("\n".join(problems) or "all faults were found; no false verdict was raised", flush=True)
     return 1 if problems else 0
 

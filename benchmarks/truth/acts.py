@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from gpumon_sim.faults.links import SWITCH_LINK_DOWN
+from gpumon_sim.faults.row import BUSY, PORT, ScenarioStep
 from gpumon_sim.profiles import PROFILES
-from gpumon_sim.sim_fault import BUSY, PORT
 
 from benchmarks.truth import ranks
-from benchmarks.truth.fault import SWITCH_LINK_DOWN, ScenarioStep
 from benchmarks.truth.measure import scenario, target
 from benchmarks.truth.world import World
 from gpumon.model.time_window import WindowKind, in_force

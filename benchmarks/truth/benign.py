@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpumon_sim.board import Profile
-from gpumon_sim.sim_fault import BUSY, PORT, has_fabric_manager, has_nvlinks, has_ports, several, whole
+from gpumon_sim.faults.allreduce import SCHEDULED, can_run
+from gpumon_sim.faults.conditions import has_fabric_manager, has_nvlinks, has_ports, several, whole
+from gpumon_sim.faults.ports import SILENT
+from gpumon_sim.faults.row import BUSY, IDLE, PORT, ScenarioStep
 
 from benchmarks.truth import acts, benign_jobs, ranks
 from benchmarks.truth.acts import MINUTE, WITHHELD
-from benchmarks.truth.fault import SILENT, Disturbance, ScenarioStep
-from benchmarks.truth.faults.allreduce import FREE, SCHEDULED, can_run
+from benchmarks.truth.rows import Disturbance
 from benchmarks.truth.world import World
 from gpumon.health.products import board_size
 
@@ -53,27 +55,25 @@ _RECOVERED = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (
 
 DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(name="none: jobs start and end", before={}),
-    Disturbance(name="none: the node is idle", before={"idle": True}),
+    Disturbance(name="none: the node is idle", before=IDLE),
     Disturbance(name="a planned reboot", act=World.planned_reboot, every=20 * MINUTE),
     Disturbance(name="a boot whose links train late", act=acts.late_links, every=20 * MINUTE, on=has_nvlinks),
-    Disturbance(
-        name="the driver is unloaded and loaded, with a release", act=acts.driver_reload, before={"idle": True}
-    ),
+    Disturbance(name="the driver is unloaded and loaded, with a release", act=acts.driver_reload, before=IDLE),
     Disturbance(
         name="the driver is upgraded within 30 seconds, without a release",
         act=acts.driver_upgrade,
-        before={"idle": True},
+        before=IDLE,
     ),
-    Disturbance(name="MIG is turned on, changed and turned off", act=acts.mig, before={"idle": True}, on=_has_mig),
+    Disturbance(name="MIG is turned on, changed and turned off", act=acts.mig, before=IDLE, on=_has_mig),
     Disturbance(
         name="PCIe of an idle GPU slows down",
         act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"set": {"pcie_generation": 1}})),
-        before={"idle": True},
+        before=IDLE,
     ),
     Disturbance(
         name="PCIe of an idle GPU gets narrower",
         act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"set": {"pcie_width": 8}})),
-        before={"idle": True},
+        before=IDLE,
     ),
     Disturbance(
         name="light inference on GPUs without GPM",
@@ -93,7 +93,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="NVLinks of an idle GPU sleep",
         act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"nvlinks": {"*": {"state": "sleep"}}})),
-        before={"idle": True},
+        before=IDLE,
         on=has_nvlinks,
     ),
     Disturbance(name="a release of the node for two minutes", act=lambda world: world.release(2 * MINUTE)),
@@ -151,7 +151,7 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="persistence mode is off, and GPUs open slowly",
         act=acts.slow_opening,
-        before={"idle": True},
+        before=IDLE,
         every=20 * MINUTE,
     ),
     Disturbance(
@@ -213,14 +213,14 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="a GPU is given to a virtual machine, with a release",
         act=acts.given_away,
-        before={"idle": True},
+        before=IDLE,
         on=lambda profile: several(profile) and not profile.guest,
         every=15 * MINUTE,
     ),
     Disturbance(name="a GPU that the configuration excludes", settings={"gpus": {"exclude": ["0"]}}, on=several),
     Disturbance(name="the store's disk is full for two minutes", act=acts.full_disk),
     Disturbance(name="the configuration is reloaded", act=acts.reload),
-    Disturbance(name="the probe runs", act=acts.probe, before={"idle": True}),
+    Disturbance(name="the probe runs", act=acts.probe, before=IDLE),
     Disturbance(
         name="runs of the all-reduce are skipped in each period: the node is busy",
         act=acts.all_reduce(ranks.HEALTHY),
@@ -231,27 +231,27 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="a run of the all-reduce is skipped: the node is held for a job",
         act=acts.held,
-        before=FREE,
+        before=IDLE,
         on=can_run,
         settings=SCHEDULED,
     ),
     Disturbance(
         name="an all-reduce is slow once, and its repeat is not",
         act=acts.all_reduce(ranks.UNCONFIRMED),
-        before=FREE,
+        before=IDLE,
         on=can_run,
     ),
-    Disturbance(name="an all-reduce is aborted for a job", act=acts.all_reduce(ranks.ABORTED), before=FREE, on=can_run),
+    Disturbance(name="an all-reduce is aborted for a job", act=acts.all_reduce(ranks.ABORTED), before=IDLE, on=can_run),
     Disturbance(
         name="an all-reduce fails once, and the next one does not",
         act=acts.all_reduce(ranks.BROKEN, ranks.HEALTHY),
-        before=FREE,
+        before=IDLE,
         on=can_run,
     ),
     Disturbance(
         name="the driver is upgraded, and the all-reduce moves less than before",
         act=acts.all_reduce_upgraded,
-        before=FREE,
+        before=IDLE,
         on=can_run,
     ),
     Disturbance(name="the agent is not root", before={**BUSY, "root": False}),
@@ -259,11 +259,11 @@ DISTURBANCES: tuple[Disturbance, ...] = (
         name="persistence mode is off for five minutes",
         act=acts.for_a_while(5 * MINUTE, ScenarioStep(gpu={"set": {"persistence_mode": 0}})),
     ),
-    Disturbance(name="a GPU is reset, with a release", act=acts.reset, before={"idle": True}),
+    Disturbance(name="a GPU is reset, with a release", act=acts.reset, before=IDLE),
     Disturbance(
         name="a GPU is reset, with a release, and the NVSwitch reports its links",
         act=acts.reset_behind_switch,
-        before={"idle": True},
+        before=IDLE,
         on=lambda profile: has_nvlinks(profile) and bool(profile.switches),
     ),
     Disturbance(
@@ -284,13 +284,13 @@ DISTURBANCES: tuple[Disturbance, ...] = (
     Disturbance(
         name="the driver is upgraded by a reboot",
         act=acts.upgrade_by_reboot,
-        before={"idle": True},
+        before=IDLE,
         every=20 * MINUTE,
     ),
     Disturbance(
         name="the driver is loaded four minutes after a boot",
         act=acts.driver_late,
-        before={"idle": True},
+        before=IDLE,
         every=20 * MINUTE,
     ),
     Disturbance(name="a boot with the clock in 1970, until NTP corrects it", act=acts.no_clock, every=20 * MINUTE),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.truth.fault import Disturbance
-from benchmarks.truth.faults.jobs import ODD, OTHERS, SOON, SPIN, Phases, eight, ranks
+from gpumon_sim.faults.jobs import ODD, OTHERS, SOON, SPIN, Phases, eight, ranks
+
+from benchmarks.truth.rows import Disturbance
 from gpumon.health.check_row import HOUR
 
 _END = 24 * HOUR

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from gpumon_sim.faults.row import FaultRow, ScenarioStep, at_time
 from gpumon_sim.profiles import PROFILES
-from gpumon_sim.sim_fault import at_time
 
-from benchmarks.truth.fault import Disturbance, FaultRow, ScenarioStep
+from benchmarks.truth.rows import ACTS, Disturbance
 from benchmarks.truth.world import World
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import JOB, NODE, Key, Verdict, VerdictChange
@@ -114,7 +114,9 @@ class Trial:
         for line in step.log:
             world.log_kernel_line(line.replace("{bus}", bus_id[4:-2].lower()))
         if step.act is not None:
-            step.act(world)
+            ACTS[step.act](world)
+        if step.settings:
+            world.restart(**step.settings)
 
     def advance(self, seconds: float) -> None:
         self._world.advance(seconds)

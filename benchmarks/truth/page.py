@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from gpumon_sim.faults.row import FaultRow
+
 from benchmarks.truth.benign import DISTURBANCES
-from benchmarks.truth.fault import Disturbance, FaultRow
-from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import CalmOutcome, FaultOutcome
 from benchmarks.truth.pairs import PairOutcome
+from benchmarks.truth.rows import MEASURED_FAULTS, Disturbance
 from benchmarks.truth.work import ResultStore, all_pieces
 from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import FAIL
@@ -46,7 +47,7 @@ UNMEASURED = "not yet measured"
 def page_of(store: ResultStore) -> str:
     """Return the page of the stored results."""
     pieces = list(all_pieces())
-    return page(store.results(pieces), FAULTS, DISTURBANCES, len(pieces), store.states(pieces))
+    return page(store.results(pieces), MEASURED_FAULTS, DISTURBANCES, len(pieces), store.states(pieces))
 
 
 def page(

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
+from gpumon_sim.faults.row import FaultRow
 from gpumon_sim.profiles import PROFILES
 
-from benchmarks.truth.fault import FaultRow
-from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import AFTERWARDS, Trial, world_of
+from benchmarks.truth.rows import MEASURED_FAULTS
 
 NAMES = (
     "fell off the bus: Xid 79, and lost to NVML",
@@ -58,7 +58,7 @@ class PairOutcome:
 
 def pairs() -> Iterator[tuple[str, str, str, bool]]:
     """Yield the names, the profile, and whether both faults are on the same GPU."""
-    by_name = {fault.name: fault for fault in FAULTS}
+    by_name = {fault.name: fault for fault in MEASURED_FAULTS}
     for profile in PAIRED_ON:
         known = [by_name[name] for name in NAMES if by_name[name].on(PROFILES[profile])]
         beside = ((by_name[one], by_name[other]) for one, others in BESIDE.items() for other in others)

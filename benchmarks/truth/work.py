@@ -16,9 +16,9 @@ from typing import Any
 from gpumon_sim.profiles import PROFILES
 
 from benchmarks.truth.benign import DISTURBANCES
-from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import CalmOutcome, FaultOutcome, measure, measure_disturbance
 from benchmarks.truth.pairs import PairOutcome, measure_pair, pairs
+from benchmarks.truth.rows import MEASURED_FAULTS
 
 CALM_ON = ("h100x8", "gb200x4", "l40sx4", "t4x1", "h100guestx2")
 """Profiles on which disturbances are measured."""
@@ -34,7 +34,7 @@ WORKERS = 1 + (os.cpu_count() or 1)
 """One more than the CPUs: each worker waits for the thread of its store a quarter of the time."""
 
 Result = FaultOutcome | PairOutcome | CalmOutcome
-_FAULTS = {fault.name: fault for fault in FAULTS}
+_FAULTS = {fault.name: fault for fault in MEASURED_FAULTS}
 _CALMS = {disturbance.name: disturbance for disturbance in DISTURBANCES}
 
 
@@ -60,7 +60,7 @@ class Piece:
 
 def all_pieces() -> Iterator[Piece]:
     """Yield every fault on every possible profile, the pairs, and the disturbances."""
-    for fault in FAULTS:
+    for fault in MEASURED_FAULTS:
         yield from (Piece("fault", (fault.name,), name) for name, kind in PROFILES.items() if fault.on(kind))
     yield from (Piece("pair", (one, other), profile, same) for one, other, profile, same in pairs())
     for calm in DISTURBANCES:
@@ -69,7 +69,7 @@ def all_pieces() -> Iterator[Piece]:
 
 def quick_pieces() -> Iterator[Piece]:
     """Yield every fault on its smallest node."""
-    for fault in FAULTS:
+    for fault in MEASURED_FAULTS:
         names = [name for name, kind in PROFILES.items() if fault.on(kind)]
         yield Piece("fault", (fault.name,), min(names, key=lambda name: len(PROFILES[name].bus_ids)))
 

@@ -20,10 +20,10 @@ from gpumon.model.snapshot import GUEST, HOST
 from gpumon_sim import port_counters, shapes, workload
 from gpumon_sim.arrivals import ScenarioXid
 from gpumon_sim.board import Profile
+from gpumon_sim.faults.keys import KEYS
+from gpumon_sim.faults.row import ScenarioKey
 from gpumon_sim.mig import Layout, LayoutError, RequestedInstance, place
 from gpumon_sim.physics import Workload
-from gpumon_sim.sim_fault import SimFault
-from gpumon_sim.sim_faults import FAULTS
 from gpumon_sim.sim_gpu import Identity
 from gpumon_sim.stuck import Stuck
 
@@ -34,8 +34,8 @@ CHECK_EVERY = 0.25
 MIN_AGE = 0.05
 """Seconds that must pass after a change of the file before it is read, so that no half-written file is read."""
 
-Rows = tuple[tuple[SimFault, Any], ...]
-_ORDER = {key: n for n, key in enumerate(FAULTS)}
+Rows = tuple[tuple[ScenarioKey, Any], ...]
+_ORDER = {key: n for n, key in enumerate(KEYS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Scenario:
     identities: tuple[Identity, ...]
     node: Rows = ()
     gpus: tuple[Rows, ...]
-    """For each GPU (by position in the profile), the faults with their values, in the order of FAULTS. If a key is set
+    """For each GPU (by position in the profile), the faults with their values, in the order of KEYS. If a key is set
     for the GPU and under "*", the fault of "*" comes first, so that the GPU's own value is applied last.
     """
     workloads: tuple[Workload, ...]
@@ -124,11 +124,11 @@ def _gpus(by_gpu: Any, identities: tuple[Identity, ...]) -> tuple[Rows, ...]:
 
 
 def _rows(entry: Any, path: shapes.Path, *, on_node: bool) -> Rows:
-    allowed = {key: fault.shape for key, fault in FAULTS.items() if (fault.node if on_node else fault.gpu)}
+    allowed = {key: row.shape for key, row in KEYS.items() if (row.node if on_node else row.gpu)}
     if on_node:
         allowed["gpus"] = _accept
     values = shapes.fields(allowed)(entry, path)
-    return _sort_rows(tuple((FAULTS[key], value) for key, value in values.items()))
+    return _sort_rows(tuple((KEYS[key], value) for key, value in values.items()))
 
 
 def _sort_rows(rows: Rows) -> Rows:

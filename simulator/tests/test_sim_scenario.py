@@ -10,10 +10,11 @@ import pynvml
 import pytest
 import yaml
 from each_case import each_case
+from gpumon_sim.faults.keys import KEYS
+from gpumon_sim.faults.row import MINUTE, FaultRow, ScenarioKey, at_time
+from gpumon_sim.faults.table import FAULTS
 from gpumon_sim.library import open_node
 from gpumon_sim.profiles import PROFILES
-from gpumon_sim.sim_fault import SimFault, at_time
-from gpumon_sim.sim_faults import FAULTS
 from simulated import simulated_node
 
 from gpumon.model.orders import SimulationError
@@ -196,14 +197,28 @@ def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
         open_node("h100x8", scenario=scenario, epoch=0.0)
 
 
-@each_case("fault", FAULTS.values())
-def test_every_example_is_a_valid_scenario(fault: SimFault, tmp_path: Path) -> None:
-    """Each fault has an example, and none is refused, because a refused scenario would inject no fault."""
-    assert fault.examples
-    for example in fault.examples:
-        assert example.gpu is None or example.gpu < len(PROFILES[example.profile].bus_ids)
-        setting = {fault.key: at_time(example.value, 0.0)}
-        opened(tmp_path, example.profile, setting if example.gpu is None else {"gpus": {example.gpu: setting}})
+@each_case("key", KEYS.values(), ids=KEYS)
+def test_every_key_has_faults_that_set_it(key: ScenarioKey, tmp_path: Path) -> None:
+    """Golden pages and the soak use them on the profile of the row."""
+    assert key.faults
+    for fault in key.faults:
+        assert key.key in fault.scenario
+        assert fault.gpu < len(PROFILES[fault.profile].bus_ids)
+        opened(tmp_path, fault.profile, scenario_of(fault, 0, fault.gpu))
+
+
+@each_case("fault", FAULTS, ids=[fault.name or repr(fault.scenario) for fault in FAULTS])
+def test_every_step_of_a_fault_is_a_valid_scenario(fault: FaultRow, tmp_path: Path) -> None:
+    """No step is refused, because a refused scenario would inject no fault."""
+    profile = next(name for name, profile in PROFILES.items() if fault.on(profile))
+    for number in range(len(fault.steps)):
+        opened(tmp_path, profile, scenario_of(fault, number, gpu=0))
+
+
+def scenario_of(fault: FaultRow, number: int, gpu: int) -> dict[str, object]:
+    step = fault.steps[number]
+    text = {**fault.before, **step.node}
+    return dict(at_time({**text, "gpus": {gpu: dict(step.gpu), **text.get("gpus", {})}}, MINUTE))
 
 
 def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:

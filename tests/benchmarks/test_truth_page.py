@@ -5,37 +5,40 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from gpumon_sim.faults.keys import KEYS
+from gpumon_sim.faults.row import Act, FaultRow
 from gpumon_sim.profiles import PROFILES
-from gpumon_sim.sim_faults import FAULTS as SIMULATED
 
 from benchmarks.truth.benign import DISTURBANCES
-from benchmarks.truth.fault import Disturbance, FaultRow
-from benchmarks.truth.faults import FAULTS, UNTESTED
 from benchmarks.truth.measure import CalmOutcome, FaultOutcome
 from benchmarks.truth.page import MIXED, PAGE, PARTLY, page, page_of, problems_of
 from benchmarks.truth.pairs import PairOutcome
+from benchmarks.truth.rows import ACTS, MEASURED_FAULTS, UNTESTED, Disturbance
 from benchmarks.truth.work import MEASURED, ResultStore, piece_of
 from gpumon.health.table import BY_NAME, CHECKS
 
 
-def test_every_simulated_fault_is_injected_or_has_a_reason() -> None:
-    """Each fault of the simulation is used by `make truth`, or its row has a reason."""
-    used = {key for fault in FAULTS for step in fault.steps for key in (*step.gpu, *step.node)}
-    used |= {key for fault in FAULTS for key in fault.before} | {key for each in DISTURBANCES for key in each.before}
-    assert SIMULATED.keys() - used == {key for key, fault in SIMULATED.items() if "truth" in fault.without}
+def test_every_key_and_act_is_used_or_has_a_reason() -> None:
+    """Each key of a scenario is used by `make truth`, or its row has a reason; each act can be done."""
+    used = {key for fault in MEASURED_FAULTS for step in fault.steps for key in (*step.gpu, *step.node)}
+    used |= {key for fault in MEASURED_FAULTS for key in fault.before} | {
+        key for each in DISTURBANCES for key in each.before
+    }
+    assert KEYS.keys() - used == {name for name, key in KEYS.items() if "truth" in key.without}
+    assert {step.act for fault in MEASURED_FAULTS for step in fault.steps if step.act} == ACTS.keys() == set(Act)
 
 
 def test_every_check_has_a_fault_to_detect_or_a_reason() -> None:
     """A check whose fault is never injected is untested."""
-    expected = {fault.check for fault in FAULTS}
+    expected = {fault.check for fault in MEASURED_FAULTS}
     assert expected <= BY_NAME.keys()
     assert {check.name for check in CHECKS} - expected - UNTESTED.keys() == set()
     assert UNTESTED.keys() & expected == set()
 
 
 def test_each_fault_applies_to_a_profile_and_has_a_unique_name() -> None:
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
-    assert all(any(fault.on(profile) for profile in PROFILES.values()) for fault in FAULTS)
+    assert len({fault.name for fault in MEASURED_FAULTS}) == len(MEASURED_FAULTS) >= 60
+    assert all(any(fault.on(profile) for profile in PROFILES.values()) for fault in MEASURED_FAULTS)
     assert len({each.name for each in DISTURBANCES}) == len(DISTURBANCES) >= 25
 
 

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gpumon_sim.faults.row import FaultRow, of_gpu
 
 from benchmarks.truth import ranks
-from benchmarks.truth.fault import Disturbance, FaultRow, once
-from benchmarks.truth.faults import FAULTS
 from benchmarks.truth.measure import measure, measure_disturbance
 from benchmarks.truth.page import is_missed
 from benchmarks.truth.pairs import measure_pair
 from benchmarks.truth.ranks import RUN_SECONDS, RankBehaviour, record_good_runs, run
+from benchmarks.truth.rows import MEASURED_FAULTS, Disturbance
 from benchmarks.truth.world import World
 
 pytestmark = pytest.mark.slow
 
 
-LOST = FaultRow(name="lost", check="gpu_lost", steps=once(lost=True))
+LOST = FaultRow(of_gpu(lost=True), name="lost", check="gpu_lost")
 HUNG = {"hang": ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"]}
 
 
@@ -161,7 +161,7 @@ def test_preflight_skips_runs_on_held_or_busy_gpus(idle_world: World) -> None:
 
 @pytest.mark.parametrize(("same", "under"), [(True, (True, False)), (False, (False, False))])
 def test_a_slow_gpu_is_inhibited_by_its_own_heat_only(*, same: bool, under: tuple[bool, bool]) -> None:
-    by_name = {fault.name: fault for fault in FAULTS}
+    by_name = {fault.name: fault for fault in MEASURED_FAULTS}
     pair = (by_name["one GPU slows the all-reduce down"], by_name["clocks reduced by a hardware slowdown"])
     both = measure_pair(*pair, "b200x8", same_gpu=same)
     assert both.right

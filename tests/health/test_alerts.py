@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from changed_report import changed
 from each_case import each_case
+from gpumon_sim.faults.row import FaultRow
 from judging import Ward
 
-from benchmarks.truth.fault import FaultRow
-from benchmarks.truth.faults import FAULTS
+from benchmarks.truth.rows import MEASURED_FAULTS
 from gpumon.health.alert import FIRING, PENDING, RESOLVED, Alert, alerts_of
 from gpumon.health.alert_texts import alert_texts
 from gpumon.health.catalogue import SHIPPED
@@ -234,7 +234,7 @@ def test_first_step_names_no_second_repair(check: Check) -> None:
         assert not REPAIR.search(sentence) or CONDITION.search(sentence), sentence
 
 
-@each_case("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+@each_case("fault", MEASURED_FAULTS, ids=[fault.name for fault in MEASURED_FAULTS])
 def test_runbook_names_the_action_of_its_verdict(fault: FaultRow) -> None:
     steps = BY_NAME[fault.check].steps.lower()
     assert fault.action not in WORDS or WORDS[fault.action] in steps or OF_VERDICT in steps

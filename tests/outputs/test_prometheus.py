@@ -18,9 +18,9 @@ import pytest
 import yaml
 from changed_report import new_report
 from each_case import each_case
+from gpumon_sim.faults.keys import KEYS
+from gpumon_sim.faults.row import FULL
 from gpumon_sim.profiles import PROFILES
-from gpumon_sim.sim_fault import FULL
-from gpumon_sim.sim_faults import FAULTS
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -244,10 +244,10 @@ def test_page_has_the_usual_families_of_a_python_process() -> None:
 FAULT_PAGES = Path(__file__).parents[1] / "golden" / "faults"
 
 CASES = [
-    (fault.key, profile)
-    for fault in FAULTS.values()
-    if "page" not in fault.without
-    for profile in dict.fromkeys(example.profile for example in fault.examples)
+    (key.key, profile)
+    for key in KEYS.values()
+    if "page" not in key.without
+    for profile in dict.fromkeys(fault.profile for fault in key.faults)
 ]
 
 
@@ -264,15 +264,15 @@ def changes(before: tuple[str, ...], after: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def golden_of(fault: str, profile: str) -> Path:
-    return FAULT_PAGES / (f"{fault}.diff" if profile == FULL else f"{fault}.{profile}.diff")
+def golden_of(key: str, profile: str) -> Path:
+    return FAULT_PAGES / (f"{key}.diff" if profile == FULL else f"{key}.{profile}.diff")
 
 
-@pytest.mark.parametrize(("fault", "profile"), CASES)
-def test_each_fault_changes_the_documented_lines(fault: str, profile: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "profile"), CASES)
+def test_each_fault_changes_the_documented_lines(key: str, profile: str, tmp_path: Path) -> None:
     """Compare line by line; UPDATE_GOLDEN=1 rewrites the file, whose diff is reviewed."""
-    scenario, golden = tmp_path / "scenario.yml", golden_of(fault, profile)
-    scenario.write_text(yaml.safe_dump(FAULTS[fault].scenario(profile)), encoding="utf-8")
+    scenario, golden = tmp_path / "scenario.yml", golden_of(key, profile)
+    scenario.write_text(yaml.safe_dump(KEYS[key].page(profile)), encoding="utf-8")
     changed = changes(page_of(profile), page_of(profile, scenario))
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(changed, encoding="utf-8")
@@ -281,7 +281,7 @@ def test_each_fault_changes_the_documented_lines(fault: str, profile: str, tmp_p
 
 
 def test_each_golden_page_is_of_a_fault() -> None:
-    """No page remains of an example that was removed."""
+    """No page remains of a fault that was removed."""
     assert set(FAULT_PAGES.iterdir()) == {golden_of(*case) for case in CASES}
 
 

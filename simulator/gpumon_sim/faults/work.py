@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon_sim.board import Profile
-from gpumon_sim.sim_fault import IDLE, MANY, several
-
-from benchmarks.truth.fault import FaultRow, ScenarioStep, once
-from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
+from gpumon_sim.board import Profile
+from gpumon_sim.faults.conditions import MANY, several
+from gpumon_sim.faults.row import IDLE, MINUTE, FaultRow, ScenarioStep, of_gpu
 
 
 def rows() -> Iterator[FaultRow]:
@@ -17,7 +15,7 @@ def rows() -> Iterator[FaultRow]:
         name="busy without work: a kernel spins",
         check="gpu_spin",
         action=Action.RESTART,
-        steps=once(set={"utilization": 100, "memory_utilization": 0, "power": 120}, gpm={"*": 0}),
+        steps=of_gpu(set={"utilization": 100, "memory_utilization": 0, "power": 120}, gpm={"*": 0}),
         on=lambda profile: profile.board.power_limit > 500 and not profile.mig,
         within=20 * MINUTE,
         second_notification="the simulated GPU's engines are idle meanwhile, which is implausible",
@@ -27,14 +25,14 @@ def rows() -> Iterator[FaultRow]:
         check="node_version_drift",
         action=Action.FIX,
         where="node",
-        steps=(ScenarioStep(act=lambda world: world.restart(health={"versions": {"driver": "999.1"}})),),
+        steps=(ScenarioStep(settings={"health": {"versions": {"driver": "999.1"}}}),),
         within=25 * MINUTE,
     )
     yield FaultRow(
         name="another VBIOS than the expected one",
         check="gpu_version_drift",
         action=Action.FIX,
-        steps=(ScenarioStep(act=lambda world: world.restart(health={"versions": {"vbios": "1.2.3"}})),),
+        steps=(ScenarioStep(settings={"health": {"versions": {"vbios": "1.2.3"}}}),),
         on=lambda profile: not several(profile),
         within=25 * MINUTE,
     )
@@ -42,7 +40,7 @@ def rows() -> Iterator[FaultRow]:
         name="processes hold it for an hour and do not use it",
         check="gpu_idle",
         action=Action.NONE,
-        steps=once(set={"utilization": 0}, gpm={"*": 0}),
+        steps=of_gpu(set={"utilization": 0}, gpm={"*": 0}),
         on=_few,
         within=65 * MINUTE,
     )
@@ -51,7 +49,7 @@ def rows() -> Iterator[FaultRow]:
         check="gpu_busy",
         action=Action.NONE,
         before=IDLE,
-        steps=once(set={"utilization": 100, "power": 300}),
+        steps=of_gpu(set={"utilization": 100, "power": 300}),
         on=lambda profile: _few(profile) and profile.board.power_limit > 300,
         within=65 * MINUTE,
         settings={"health": {"thresholds": {"max_busy_ratio": 0.85}}},

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpumon_sim.sim_fault import has_nvlinks, has_recovery_action, nvlink5, several
-from gpumon_sim.sim_faults import TEMPERATURE_CALLS
-
-from benchmarks.truth.fault import FaultRow, ScenarioStep, xid, xids
-from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
+from gpumon_sim.faults.conditions import has_nvlinks, has_recovery_action, nvlink5, several
+from gpumon_sim.faults.row import MINUTE, TEMPERATURE_CALLS, FaultRow, ScenarioStep, of_gpu, xid, xids
 
 _CRITICAL: Mapping[int, tuple[str, str, Action]] = {
     46: ("the GPU stopped processing", "GPU stopped processing", Action.RESET),
@@ -168,7 +165,7 @@ def rows() -> Iterator[FaultRow]:
         name="2000 Xids a second",
         check="gpu_xid_storm",
         action=Action.RESET,
-        steps=(ScenarioStep(gpu={"xids": [{"xid": 94, "at": "now", "rate": 2000}]}),),
+        steps=of_gpu(xids=[{"xid": 94, "at": "now", "rate": 2000}]),
         within=5 * MINUTE,
         second_notification="the first Xid, and then that they flood the kernel log",
     )

@@ -7,19 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from gpumon_sim.board import Profile
-from gpumon_sim.sim_fault import growing
-
-from benchmarks.truth import ranks
-from benchmarks.truth.fault import FaultRow, ScenarioStep
-from benchmarks.truth.ranks import RankBehaviour, record_good_runs, run
 from gpumon.health.verdict import Action
 from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.published_figures import TABLE as PUBLISHED
+from gpumon_sim.board import Profile
+from gpumon_sim.faults.row import IDLE, MINUTE, Act, FaultRow, ScenarioStep, growing
 
-MINUTE = 60.0
-FREE: Mapping[str, Any] = {"idle": True}
-"""Scenario without a job, so that a run can start."""
 SCHEDULED: Mapping[str, Mapping[str, Any]] = {"probe": {"enabled": True, "interval_seconds": MINUTE}}
 """A run every minute."""
 TWO, FEW = 2, 4
@@ -52,10 +45,10 @@ def _sharp(profile: Profile) -> bool:
     return can_run(profile) and adds_up and not (profile.fabric and profile.fabric.several_nodes)
 
 
-def _after_good_runs(*behaviours: RankBehaviour) -> tuple[ScenarioStep, ...]:
+def _after_good_runs(*runs: Act) -> tuple[ScenarioStep, ...]:
     """Return steps with one run after the other, on a host with a baseline."""
-    runs = (ScenarioStep(at=10.0 + n * MINUTE, act=run(behaviour)) for n, behaviour in enumerate(behaviours))
-    return (ScenarioStep(act=record_good_runs), *runs)
+    steps = (ScenarioStep(at=10.0 + n * MINUTE, act=run) for n, run in enumerate(runs))
+    return (ScenarioStep(act=Act.GOOD_RUNS), *steps)
 
 
 def rows() -> Iterator[FaultRow]:
@@ -67,30 +60,30 @@ def rows() -> Iterator[FaultRow]:
 
 
 def _row(on: Callable[[Profile], bool] = can_run) -> Callable[..., FaultRow]:
-    return partial(FaultRow, on=on, before=FREE)
+    return partial(FaultRow, on=on, before=IDLE)
 
 
 def _slow() -> Iterator[FaultRow]:
     yield _row(_more_than_two)(
         name="one GPU slows the all-reduce down",
         check="gpu_allreduce_slow",
-        steps=_after_good_runs(ranks.SLOW_GPU),
+        steps=_after_good_runs(Act.RUN_SLOW_GPU),
     )
     node = partial(_row(), where="node", check="allreduce_slow")
-    yield node(name="the all-reduce is slow on all GPUs", steps=_after_good_runs(ranks.SLOW))
+    yield node(name="the all-reduce is slow on all GPUs", steps=_after_good_runs(Act.RUN_SLOW))
     yield node(
         name="the all-reduce is slow on the path between two GPUs only",
-        steps=_after_good_runs(ranks.SLOW_PATH),
+        steps=_after_good_runs(Act.RUN_SLOW_PATH),
         on=_more_than_two,
     )
     yield node(
         name="the all-reduce is slow except with the ring algorithm: NVLink SHARP is lost",
-        steps=_after_good_runs(ranks.WITHOUT_SHARP),
+        steps=_after_good_runs(Act.RUN_WITHOUT_SHARP),
         on=_sharp,
     )
     yield node(
         name="the all-reduce is slower than published results from the first run",
-        steps=(ScenarioStep(act=run(ranks.SLOW)),),
+        steps=(ScenarioStep(act=Act.RUN_SLOW),),
         on=_has_published_result,
     )
 
@@ -100,12 +93,12 @@ def _beyond_limits() -> Iterator[FaultRow]:
     yield node(
         name="the smallest all-reduce takes 3 ms",
         check="allreduce_latency_high",
-        steps=(ScenarioStep(act=run(ranks.LATE_SMALL)),),
+        steps=(ScenarioStep(act=Act.RUN_LATE_SMALL),),
     )
     yield node(
         name="the all-reduce is slower than the configured limit",
         check="allreduce_bandwidth_low",
-        steps=(ScenarioStep(act=run()),),
+        steps=(ScenarioStep(act=Act.RUN),),
         settings={"health": {"thresholds": {"min_allreduce_nccl_busbw_bytes_per_second": 1e13}}},
     )
 
@@ -115,33 +108,33 @@ def _wrong() -> Iterator[FaultRow]:
         name="one GPU returns wrong data in the all-reduce",
         check="gpu_allreduce_wrong",
         action=Action.REPLACE,
-        steps=_after_good_runs(ranks.WRONG_GPU),
+        steps=_after_good_runs(Act.RUN_WRONG_GPU),
     )
     yield _row()(
         name="the all-reduce returns wrong sums on all GPUs",
         check="allreduce_wrong",
         where="node",
-        steps=_after_good_runs(ranks.WRONG),
+        steps=_after_good_runs(Act.RUN_WRONG),
     )
 
 
 def _without_result() -> Iterator[FaultRow]:
     node = partial(_row(), where="node", check="allreduce_failing")
     yield node(
-        name="the all-reduce fails twice during an operation", steps=_after_good_runs(ranks.BROKEN, ranks.BROKEN)
+        name="the all-reduce fails twice during an operation", steps=_after_good_runs(Act.RUN_BROKEN, Act.RUN_BROKEN)
     )
-    yield node(name="the all-reduce times out twice", steps=_after_good_runs(ranks.LATE, ranks.LATE))
+    yield node(name="the all-reduce times out twice", steps=_after_good_runs(Act.RUN_LATE, Act.RUN_LATE))
     yield node(
         name="the all-reduce fails twice before its first operation",
         action=Action.FIX,
-        steps=_after_good_runs(ranks.NOT_BEGUN, ranks.NOT_BEGUN),
+        steps=_after_good_runs(Act.RUN_NOT_BEGUN, Act.RUN_NOT_BEGUN),
     )
     yield _row()(
         name="a rank of the all-reduce cannot be killed",
         check="allreduce_unkillable",
         where="node",
         action=Action.REBOOT,
-        steps=_after_good_runs(ranks.UNKILLABLE),
+        steps=_after_good_runs(Act.RUN_UNKILLABLE),
         within=3 * MINUTE,
     )
 
@@ -151,13 +144,13 @@ def _silent() -> Iterator[FaultRow]:
     yield node(
         name="the all-reduce has no result for two periods on a free node",
         action=Action.FIX,
-        steps=_after_good_runs(ranks.HEALTHY),
+        steps=_after_good_runs(Act.RUN),
     )
     yield node(
         name="a GPU was reset and no all-reduce has run since",
         action=Action.NONE,
         steps=(
-            *_after_good_runs(ranks.HEALTHY),
+            *_after_good_runs(Act.RUN),
             ScenarioStep(at=2 * MINUTE, gpu={"set": {"energy": growing(90)}}),
         ),
         settings={"probe": {"enabled": True}},

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon_sim.sim_fault import growing
-from gpumon_sim.sim_faults import TEMPERATURE_CALLS
-
-from benchmarks.truth.fault import FaultRow, ScenarioStep, unkillable
-from benchmarks.truth.world import World
-from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
+from gpumon_sim.faults.row import MINUTE, TEMPERATURE_CALLS, Act, FaultRow, ScenarioStep, growing
 
 
 def rows() -> Iterator[FaultRow]:
@@ -19,13 +14,13 @@ def rows() -> Iterator[FaultRow]:
         check="gpumon_child_abandoned",
         where="node",
         action=Action.REBOOT,
-        steps=(ScenarioStep(gpu={"hang_forever": TEMPERATURE_CALLS}, act=unkillable),),
+        steps=(ScenarioStep(gpu={"hang_forever": TEMPERATURE_CALLS}, act=Act.HOLD_PROCESSES),),
     )
     yield FaultRow(
         name="a driver call never returns, and its process cannot be killed",
         check="gpu_stuck",
         action=Action.REBOOT,
-        steps=(ScenarioStep(gpu={"hang_forever": TEMPERATURE_CALLS}, act=unkillable),),
+        steps=(ScenarioStep(gpu={"hang_forever": TEMPERATURE_CALLS}, act=Act.HOLD_PROCESSES),),
     )
     yield FaultRow(
         name="the library crashes now and then",
@@ -46,14 +41,14 @@ def rows() -> Iterator[FaultRow]:
         check="gpumon_restarting",
         action=Action.FIX,
         where="node",
-        steps=tuple(ScenarioStep(at=90.0 * n, act=World.restart) for n in range(4)),
+        steps=tuple(ScenarioStep(at=90.0 * n, act=Act.RESTART) for n in range(4)),
     )
     yield FaultRow(
         name="the kernel log was overwritten before it was read",
         check="gpumon_kernel_log_lost",
         action=Action.FIX,
         where="node",
-        steps=(ScenarioStep(act=World.lose_records),),
+        steps=(ScenarioStep(act=Act.LOSE_RECORDS),),
     )
     yield FaultRow(
         name="a GPU that was reset three times fails again",
@@ -77,7 +72,7 @@ def rows() -> Iterator[FaultRow]:
         check="gpumon_kernel_log_down",
         action=Action.FIX,
         where="node",
-        steps=(ScenarioStep(act=World.lose_log),),
+        steps=(ScenarioStep(act=Act.LOSE_LOG),),
         within=5 * MINUTE,
     )
     yield FaultRow(
@@ -85,20 +80,20 @@ def rows() -> Iterator[FaultRow]:
         check="gpumon_reload_failed",
         action=Action.FIX,
         where="node",
-        steps=(ScenarioStep(act=lambda world: world.reload(good=False)),),
+        steps=(ScenarioStep(act=Act.BREAK_CONFIGURATION),),
     )
     yield FaultRow(
         name="the disk of the store is full",
         check="gpumon_store_down",
         action=Action.FIX,
         where="node",
-        steps=(ScenarioStep(act=World.fill_disk),),
+        steps=(ScenarioStep(act=Act.FILL_DISK),),
         within=10 * MINUTE,
     )
     yield FaultRow(
         name="unexpected reboot of the node",
         check="node_unexpected_reboot",
         where="node",
-        steps=(ScenarioStep(act=World.reboot),),
+        steps=(ScenarioStep(act=Act.REBOOT),),
         within=5 * MINUTE,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon_sim.sim_fault import has_fabric_manager, has_nvlinks, imex
-
-from benchmarks.truth.fault import SWITCH_LINK_DOWN, FaultRow, ScenarioStep, flaps
-from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
+from gpumon_sim.faults.conditions import has_fabric_manager, has_nvlinks, imex
+from gpumon_sim.faults.row import MINUTE, FaultRow, ScenarioStep, flaps
+
+SWITCH_LINK_DOWN = "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+"""Logged whenever a link goes down, as with Xid 79 and a GPU reset: leptonai/gpud, sxid/README.md."""
 
 
 def rows() -> Iterator[FaultRow]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpumon_sim.sim_fault import MANY
-
-from benchmarks.truth.fault import FaultRow, ScenarioStep, after_restart, once, xid
-from benchmarks.truth.world import World
-from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
+from gpumon_sim.faults.conditions import MANY
+from gpumon_sim.faults.row import MINUTE, Act, FaultRow, ScenarioStep, after_restart, of_gpu, of_node, xid
 
 
 def rows() -> Iterator[FaultRow]:
@@ -32,7 +29,7 @@ def rows() -> Iterator[FaultRow]:
         name="gone after a reboot",
         check="gpu_missing",
         action=Action.INSPECT,
-        steps=(ScenarioStep(gpu={"absent": True}, act=World.reboot),),
+        steps=(ScenarioStep(gpu={"absent": True}, act=Act.REBOOT),),
         within=6 * MINUTE,
         miss="if the only GPU is gone, the driver does not start: `gpu_driver_down` reports it instead.",
     )
@@ -45,7 +42,7 @@ def rows() -> Iterator[FaultRow]:
             name=f"lost, rebooted, and {now}",
             check=check,
             action=Action.INSPECT,
-            steps=(*xid(79, lost, lost=True), ScenarioStep(at=MINUTE, gpu=step, act=World.planned_reboot)),
+            steps=(*xid(79, lost, lost=True), ScenarioStep(at=MINUTE, gpu=step, act=Act.PLANNED_REBOOT)),
             within=9 * MINUTE,
             hides=True,
             miss=miss,
@@ -62,7 +59,7 @@ def rows() -> Iterator[FaultRow]:
         check="gpumon_poll_slow",
         action=Action.FIX,
         where="node",
-        steps=(ScenarioStep(node={"delay": {"nvmlDeviceGet*": 0.02}}),),
+        steps=of_node(delay={"nvmlDeviceGet*": 0.02}),
         settings={"poll": {"interval_seconds": 1.0}},
         on=lambda profile: len(profile.bus_ids) >= MANY,
     )
@@ -71,7 +68,7 @@ def rows() -> Iterator[FaultRow]:
         check="gpumon_poll_slow",
         action=Action.FIX,
         where="node",
-        steps=once(delay={"nvmlDeviceGet*": 0.15}),
+        steps=of_gpu(delay={"nvmlDeviceGet*": 0.15}),
         settings={"poll": {"interval_seconds": 1.0}},
         miss="a GPU that answers slowly is read in turns, so no poll is slow; its readings are older but correct.",
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gpumon_sim.board import Profile
-from gpumon_sim.sim_fault import NOW, several
-
-from benchmarks.truth.fault import FaultRow, ScenarioStep
-from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import JOB, Action
+from gpumon_sim.board import Profile
+from gpumon_sim.faults.conditions import several
+from gpumon_sim.faults.row import MINUTE, NOW, FaultRow, of_node
 
 Phases = list[Mapping[str, Any]]
 CGROUP = "/system.slice/slurmstepd.scope/job_1000/step_0/user/task_0"
@@ -44,7 +42,7 @@ def rows() -> Iterator[FaultRow]:
         check="gpu_held_idle",
         action=Action.NONE,
         before={"jobs": [ranks([WORK], gpus=ODD)]},
-        steps=(ScenarioStep(node={"jobs": [ranks([{**WORK, "seconds": NOW}, {"do": "idle"}], gpus=ODD)]}),),
+        steps=of_node(jobs=[ranks([{**WORK, "seconds": NOW}, {"do": "idle"}], gpus=ODD)]),
         on=lambda profile: several(profile) and not profile.mig and len(profile.bus_ids) < len(OTHERS),
         within=65 * MINUTE,
     )
@@ -61,7 +59,7 @@ def _hang(name: str, last: list[Phases], on: Callable[[Profile], bool], within: 
         where=f"{JOB}slurm/1000",
         action=Action.NONE,
         before={"jobs": [ranks([WORK], **place) for place in places]},
-        steps=(ScenarioStep(node={"jobs": hanging}),),
+        steps=of_node(jobs=hanging),
         on=on,
         within=within,
         settings=SOON,

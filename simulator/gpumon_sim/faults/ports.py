@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
-from gpumon_sim.nic_kinds import NIC_KINDS
-from gpumon_sim.sim_fault import BUSY, PORT, counts_pcie_errors, has_ports
-
-from benchmarks.truth.fault import SILENT, FaultRow, ScenarioStep, flaps
-from benchmarks.truth.world import World
-from gpumon.health.check_row import MINUTE
 from gpumon.health.verdict import Action
+from gpumon_sim.faults.conditions import counts_pcie_errors, has_ports
+from gpumon_sim.faults.row import BUSY, MINUTE, PORT, Act, FaultRow, ScenarioStep, flaps, of_node
+from gpumon_sim.nic_kinds import NIC_KINDS
+from gpumon_sim.port_counters import TRAFFIC
 
+SILENT: Mapping[str, Any] = {"state": "down", "counters": dict.fromkeys(TRAFFIC, 0)}
+"""Scenario of a port that is down and has counted nothing since boot."""
 FIRMWARE_REPORT = tuple(
     f"{{1}}[Hardware Error]: {text}"
     for text in (
@@ -60,13 +61,13 @@ def rows() -> Iterator[FaultRow]:
     yield port(
         name="a port does not come back after a reboot",
         check="ib_port_down",
-        steps=(ScenarioStep(node={"ports": {PORT: SILENT}}, act=World.reboot),),
+        steps=(ScenarioStep(node={"ports": {PORT: SILENT}}, act=Act.REBOOT),),
         within=12 * MINUTE,  # of which the boot and its grace take seven
     )
     yield port(
         name="an adapter does not come back after a reboot",
         check="ib_device_missing",
-        steps=(ScenarioStep(node={"ports": {PORT: {"absent": True}}}, act=World.reboot),),
+        steps=(ScenarioStep(node={"ports": {PORT: {"absent": True}}}, act=Act.REBOOT),),
         within=15 * MINUTE,
     )
     yield port(
@@ -102,7 +103,7 @@ def _efa() -> Iterator[FaultRow]:
         name="the network interface of an EFA port is down",
         check="ib_port_down",
         where=interface,
-        steps=(ScenarioStep(node={"ports": {interface: {"state": "down"}}}),),
+        steps=of_node(ports={interface: {"state": "down"}}),
         within=6 * MINUTE,
     )
     yield efa(
@@ -116,6 +117,6 @@ def _efa() -> Iterator[FaultRow]:
         name="an EFA device does not answer admin commands",
         check="ib_fatal_counter",
         where=silent.device,
-        steps=(ScenarioStep(node={"ports": {silent.device: {"counters": {"no_completion_cmds": 1}}}}),),
+        steps=of_node(ports={silent.device: {"counters": {"no_completion_cmds": 1}}}),
         within=6 * MINUTE,
     )
