@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from gpumon.health.verdict import Action
 from gpumon_sim.faults.row import MINUTE, TEMPERATURE_CALLS, Act, FaultRow, ScenarioStep, growing
+
+_agent = partial(FaultRow, where="node", action=Action.FIX)
 
 
 def rows() -> Iterator[FaultRow]:
@@ -22,11 +25,9 @@ def rows() -> Iterator[FaultRow]:
         action=Action.REBOOT,
         steps=(ScenarioStep(gpu={"hang_forever": TEMPERATURE_CALLS}, act=Act.HOLD_PROCESSES),),
     )
-    yield FaultRow(
+    yield _agent(
         name="the library crashes now and then",
         check="gpumon_sampler_restarting",
-        action=Action.FIX,
-        where="node",
         steps=tuple(
             step
             for n in range(5)
@@ -36,18 +37,14 @@ def rows() -> Iterator[FaultRow]:
             )
         ),
     )
-    yield FaultRow(
+    yield _agent(
         name="the agent crashes three times in a row",
         check="gpumon_restarting",
-        action=Action.FIX,
-        where="node",
         steps=tuple(ScenarioStep(at=90.0 * n, act=Act.RESTART) for n in range(4)),
     )
-    yield FaultRow(
+    yield _agent(
         name="the kernel log was overwritten before it was read",
         check="gpumon_kernel_log_lost",
-        action=Action.FIX,
-        where="node",
         steps=(ScenarioStep(act=Act.LOSE_RECORDS),),
     )
     yield FaultRow(
@@ -67,26 +64,20 @@ def rows() -> Iterator[FaultRow]:
         within=5 * MINUTE,
         second_notification="the fault, and the node's verdict that it keeps coming back",
     )
-    yield FaultRow(
+    yield _agent(
         name="the kernel log cannot be read",
         check="gpumon_kernel_log_down",
-        action=Action.FIX,
-        where="node",
         steps=(ScenarioStep(act=Act.LOSE_LOG),),
         within=5 * MINUTE,
     )
-    yield FaultRow(
+    yield _agent(
         name="the configuration file is invalid",
         check="gpumon_reload_failed",
-        action=Action.FIX,
-        where="node",
         steps=(ScenarioStep(act=Act.BREAK_CONFIGURATION),),
     )
-    yield FaultRow(
+    yield _agent(
         name="the disk of the store is full",
         check="gpumon_store_down",
-        action=Action.FIX,
-        where="node",
         steps=(ScenarioStep(act=Act.FILL_DISK),),
         within=10 * MINUTE,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpumon.health.verdict import Action
 from gpumon_sim.faults.conditions import counts_pcie_errors, has_ports
-from gpumon_sim.faults.row import BUSY, MINUTE, PORT, Act, FaultRow, ScenarioStep, flaps, of_node
+from gpumon_sim.faults.row import BUSY, MINUTE, PORT, Act, FaultRow, ScenarioStep, flaps, kernel_log, of_node
 from gpumon_sim.nic_kinds import NIC_KINDS
 from gpumon_sim.port_counters import TRAFFIC
 
@@ -33,21 +33,15 @@ def rows() -> Iterator[FaultRow]:
         name="the kernel reports a fatal PCIe error",
         check="pcie_fatal_error",
         action=Action.REBOOT,
-        steps=(
-            ScenarioStep(log=("pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error message received from {bus}",)),
-        ),
+        steps=kernel_log("pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error message received from {bus}"),
     )
     yield FaultRow(
         name="a PCIe port disables the link of the GPU after an error",
         check="pcie_fatal_error",
         action=Action.REBOOT,
-        steps=(
-            ScenarioStep(
-                log=(
-                    "pcieport 0000:00:01.0: DPC: containment event, status:0x1f05, ERR_NONFATAL received from {bus}",
-                    "pcieport 0000:00:01.0: AER: subordinate device reset failed",
-                )
-            ),
+        steps=kernel_log(
+            "pcieport 0000:00:01.0: DPC: containment event, status:0x1f05, ERR_NONFATAL received from {bus}",
+            "pcieport 0000:00:01.0: AER: subordinate device reset failed",
         ),
     )
     yield FaultRow(
@@ -80,16 +74,14 @@ def rows() -> Iterator[FaultRow]:
         name="the firmware of a network adapter does not answer",
         check="nic_driver_fatal",
         action=Action.REBOOT,
-        steps=(ScenarioStep(log=("mlx5_core 0001:11:00.0: poll_health:955:(pid 0): device's health compromised",)),),
+        steps=kernel_log("mlx5_core 0001:11:00.0: poll_health:955:(pid 0): device's health compromised"),
     )
     yield port(
         name="a network adapter reports an unrecoverable hardware error",
         check="nic_driver_fatal",
         action=Action.REBOOT,
-        steps=(
-            ScenarioStep(
-                log=("mlx5_core 0001:11:00.0: print_health_info:432:(pid 0): synd 0x8: unrecoverable hardware error",)
-            ),
+        steps=kernel_log(
+            "mlx5_core 0001:11:00.0: print_health_info:432:(pid 0): synd 0x8: unrecoverable hardware error"
         ),
     )
     yield from _efa()
@@ -111,7 +103,7 @@ def _efa() -> Iterator[FaultRow]:
         check="nic_driver_fatal",
         where=silent.device,
         action=Action.REBOOT,
-        steps=(ScenarioStep(log=(f"efa {silent.address} {silent.device}: Admin queue is closed",)),),
+        steps=kernel_log(f"efa {silent.address} {silent.device}: Admin queue is closed"),
     )
     yield efa(
         name="an EFA device does not answer admin commands",

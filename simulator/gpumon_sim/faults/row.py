@@ -182,6 +182,11 @@ def of_node(**scenario: Any) -> tuple[ScenarioStep, ...]:
     return (ScenarioStep(node=scenario),)
 
 
+def kernel_log(*lines: str) -> tuple[ScenarioStep, ...]:
+    """Return one step with lines of the kernel log."""
+    return (ScenarioStep(log=lines),)
+
+
 def xid(code: int, text: str, **also: Any) -> tuple[ScenarioStep, ...]:
     """Return an Xid that both NVML and the kernel log report."""
     return (ScenarioStep(gpu={"xids": [code], **also}, log=(f"NVRM: Xid (PCI:{{bus}}): {code}, {text}",)),)

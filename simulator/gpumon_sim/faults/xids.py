@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpumon.health.verdict import Action
 from gpumon_sim.faults.conditions import has_nvlinks, has_recovery_action, nvlink5, several
-from gpumon_sim.faults.row import MINUTE, TEMPERATURE_CALLS, FaultRow, ScenarioStep, of_gpu, xid, xids
+from gpumon_sim.faults.row import MINUTE, TEMPERATURE_CALLS, FaultRow, ScenarioStep, kernel_log, of_gpu, xid, xids
 
 _CRITICAL: Mapping[int, tuple[str, str, Action]] = {
     46: ("the GPU stopped processing", "GPU stopped processing", Action.RESET),
@@ -152,7 +152,7 @@ def rows() -> Iterator[FaultRow]:
         where="node",
         action=Action.REBOOT,
         before={"busy": True, "gpus": {1: {"absent": True}}},
-        steps=(ScenarioStep(log=("NVRM: Xid (PCI:{bus}): 79, GPU has fallen off the bus.",)),),
+        steps=kernel_log("NVRM: Xid (PCI:{bus}): 79, GPU has fallen off the bus."),
         on=several,
     )
     yield FaultRow(
@@ -174,11 +174,7 @@ def rows() -> Iterator[FaultRow]:
         check="nvswitch_link_down",
         action=Action.RESET,
         where="node",
-        steps=(
-            ScenarioStep(
-                log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 28 sourcetrack timeout error",)
-            ),
-        ),
+        steps=kernel_log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 24007, Fatal, Link 28 sourcetrack timeout error"),
         on=lambda profile: bool(profile.switches),
     )
     for words, line in _DEAD_SWITCH:
@@ -187,7 +183,7 @@ def rows() -> Iterator[FaultRow]:
             check="nvswitch_error",
             action=Action.REBOOT,
             where="node",
-            steps=(ScenarioStep(log=(f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {line}",)),),
+            steps=kernel_log(f"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): {line}"),
             on=lambda profile: bool(profile.switches),
         )
     yield FaultRow(
@@ -195,10 +191,6 @@ def rows() -> Iterator[FaultRow]:
         check="nvswitch_error",
         action=Action.REBOOT,
         where="node",
-        steps=(
-            ScenarioStep(
-                log=("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12020, Fatal, Link 30 egress sequence ID error",)
-            ),
-        ),
+        steps=kernel_log("nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 12020, Fatal, Link 30 egress sequence ID error"),
         on=lambda profile: bool(profile.switches),
     )
