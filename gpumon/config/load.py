@@ -96,6 +96,8 @@ def _problem(error: ErrorDetails, sources: ConfigurationSources) -> Configuratio
 
 
 THRESHOLDS = ("health", "thresholds")
+RENAMED_THRESHOLDS = {"allreduce_failures": "probe_failures"}
+"""New name of each threshold that was renamed."""
 
 
 def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection[str]] | None) -> None:
@@ -110,10 +112,14 @@ def check_names(sources: ConfigurationSources, profiles: Callable[[], Collection
         _check_name(sources, ("simulate", "profile"), profile, profiles())
 
 
-def _check_keys(sources: ConfigurationSources, key: Key, valid: Collection[str]) -> None:
-    entries = sources.get(*key)
+def _check_keys(
+    sources: ConfigurationSources, key: Key, valid: Collection[str], renamed: Mapping[str, str] | None = None
+) -> None:
+    entries, new_names = sources.get(*key), renamed or {}
     for name in entries if isinstance(entries, dict) else ():
-        if name not in valid:
+        if name in new_names:
+            sources.report(sources.origin((*key, name)), (*key, name), "is renamed", f"write {new_names[name]}")
+        elif name not in valid:
             sources.report(sources.origin((*key, name)), (*key, name), "unknown name", did_you_mean(name, valid))
 
 
@@ -123,7 +129,7 @@ def _check_name(sources: ConfigurationSources, key: Key, name: object, valid: Co
 
 
 def _check_thresholds(sources: ConfigurationSources) -> None:
-    _check_keys(sources, THRESHOLDS, LIMITS)
+    _check_keys(sources, THRESHOLDS, LIMITS, RENAMED_THRESHOLDS)
     entries = sources.get(*THRESHOLDS)  # the model reports those that are not numbers
     rows = [(name, value, _number(value)) for name, value in (entries.items() if isinstance(entries, dict) else ())]
     numbers = {name: number for name, value, number in rows if name in LIMITS and (value is None or number is not None)}

@@ -114,10 +114,12 @@ simulate: {scenario: x.yml}
 
 
 def test_unknown_names_of_checks_are_refused(environ: dict[str, str], tmp_path: Path) -> None:
-    """Misspelled names of checks and thresholds are errors, because they would have no effect."""
-    path = written(tmp_path, "health:\n  thresholds: {xid_recuring: 3}\n  disabled_checks: [nvlink_down, row_remap]\n")
+    """Misspelled names of checks and thresholds are errors, because they would have no effect. So are old names."""
+    thresholds = "{xid_recuring: 3, allreduce_failures: 4}"
+    path = written(tmp_path, f"health:\n  thresholds: {thresholds}\n  disabled_checks: [nvlink_down, row_remap]\n")
 
     assert sorted(complaints(path, environ)) == [
+        f"{path}:2: health.thresholds.allreduce_failures: is renamed; write probe_failures",
         f"{path}:2: health.thresholds.xid_recuring: unknown name; did you mean xid_recurring?",
         f"{path}:3: health.disabled_checks: unknown name 'row_remap'; did you mean gpu_row_remap_many?",
     ]

@@ -17,7 +17,7 @@ from gpumon.probe.core.probes import PROBES, Probe
 from gpumon.probe.core.result import DECISIVE
 
 FAILURES = Limit(
-    "allreduce_failures",
+    "probe_failures",
     2,
     "Minimum number of failed or timed out runs of a probe in a row that raises a verdict.",
     COUNT,

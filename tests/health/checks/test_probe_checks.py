@@ -265,7 +265,7 @@ def test_a_timeout_before_the_first_operation_is_a_warning() -> None:
 def test_the_number_of_failed_runs_is_configurable() -> None:
     """One failure can be enough, and null disables the check."""
     for limit, level in ((1.0, Level.FAIL), (None, Level.OK)):
-        ward = Probed(policy=Policy(thresholds={"allreduce_failures": limit}))
+        ward = Probed(policy=Policy(thresholds={"probe_failures": limit}))
         ward.ran("failed", "ranks").go_on().ran("failed", "ranks").go_on()
         assert ward.level("allreduce_failing") is level
 
