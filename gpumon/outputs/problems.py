@@ -18,7 +18,7 @@ from gpumon.model.gpu_state import GpuState
 from gpumon.outputs.formatting import duration, rfc3339, sentence
 from gpumon.outputs.probe_text import partial_run_note
 from gpumon.outputs.responses.base import Document
-from gpumon.probe.core.probes import SCHEDULED
+from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import current_result
 from gpumon.state.report import Report
 
@@ -145,8 +145,8 @@ def _missing_gpus(report: Report) -> Iterator[NodeProblem]:
 
 
 def _probe(report: Report) -> Iterator[NodeProblem]:
-    """Yield a problem for each scheduled probe that failed, unless a verdict reports it or an operator cleared that."""
-    for probe in SCHEDULED:
+    """Yield a problem for each probe whose last run failed, unless a verdict reports it or an operator cleared that."""
+    for probe in PROBES.values():
         run = current_result(report.probe.ran, probe.name)
         has_verdict = any(
             is_about(probe, verdict.check) and verdict.level > UNKNOWN for verdict in report.health.verdicts

@@ -393,6 +393,17 @@ def test_a_cleared_run_is_no_problem_any_more() -> None:
         assert [problem.title for problem in problems(cleared)] == titles
 
 
+def test_a_failed_run_on_request_is_a_problem() -> None:
+    """Also one of a probe without a schedule, which raises no verdict; the next run that is ok ends it."""
+    failed = replace(example.run(1), probe="copy", outcome="failed", reason="ranks")
+    state = end_run(ProbeState(), failed)
+    assert [problem.title for problem in problems(replace(samples.healthy(), probe=state))] == [
+        "The last host-GPU copy: failed"
+    ]
+    repaired = replace(samples.healthy(), probe=end_run(state, replace(example.run(), probe="copy")))
+    assert problems(repaired) == ()
+
+
 def hot_before_the_outage() -> Ward:
     """Return a node with a GPU that was too hot when its driver stopped to answer seven minutes ago."""
     ward = Ward(gpus=4, ports=0)
