@@ -21,7 +21,7 @@ from gpumon.model.node import Build
 from gpumon.model.orders import HostOrders, SamplerOrders, Simulation
 from gpumon.model.records import AgentRun
 from gpumon.model.time_window import WindowKind
-from gpumon.probe.core.probe_metrics import INITIAL
+from gpumon.probe.core.probe_metrics import INITIAL, with_counters
 from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES
 from gpumon.probe.core.settings import ProbeSettings, Timetable, parse_schedule
 from gpumon.probe.core.state import ProbeState
@@ -47,7 +47,7 @@ def initial_report(configuration: Configuration, boot: str = "", began_at: float
         simulated=profile_name(configuration),
         detailed=configuration.metrics.detailed,
         build=Build(version=__version__, python=platform.python_version(), revision=revision()),
-        probe=ProbeState(metrics=INITIAL, began_at=began_at),
+        probe=ProbeState(metrics=with_counters(INITIAL, timetables(configuration)), began_at=began_at),
     )
 
 
@@ -137,7 +137,7 @@ def probe_settings(configuration: Configuration) -> ProbeSettings:
         python=str(probe.python or sys.executable),
         enabled=probe.enabled,
         deadline=probe.deadline_seconds,
-        dtypes=tuple(dict.fromkeys(("float32", *probe.dtypes))),
+        dtypes=probe.dtypes,
         environment=probe.nccl_environment,
         min_baseline_ratio=probe.min_baseline_ratio,
         min_baseline_spreads=probe.min_baseline_spreads,

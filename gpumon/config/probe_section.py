@@ -21,7 +21,7 @@ from gpumon.config.setting import (
     split,
     split_command,
 )
-from gpumon.probe.core.probes import ALL_REDUCE, PROBES
+from gpumon.probe.core.probes import ALL_REDUCE, DTYPE, ELEMENT_BYTES, PROBES
 from gpumon.probe.core.settings import FORMS, check_schedule, parse_schedule
 
 DAY, YEAR = 86400, 366 * 86400
@@ -94,11 +94,14 @@ class ProbeSection(ConfigurationSection):
         ge=1,
         le=DAY,
     )
-    dtypes: Annotated[tuple[Literal["float32", "bfloat16"], ...], BeforeValidator(split)] = setting(
-        ("float32",),
-        "Element types to measure. float32 is always measured; it alone is exported. Each type adds the time of one "
-        "measurement.",
-        example=["float32", "bfloat16"],
+    dtypes: Annotated[
+        tuple[Literal[tuple(ELEMENT_BYTES)], ...],  # type: ignore[valid-type]
+        BeforeValidator(split),
+    ] = setting(
+        (DTYPE,),
+        f"Element types in which bandwidths are measured. {DTYPE} is always measured; it alone is exported. Each type "
+        "adds the time of one measurement.",
+        example=list(ELEMENT_BYTES),
     )
     max_hold_seconds: float = setting(7 * 86400, "Maximum length of a hold (`gpumon probe hold`).", ge=1, le=30 * 86400)
     min_baseline_ratio: float | None = setting(

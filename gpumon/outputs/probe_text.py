@@ -7,7 +7,7 @@ from itertools import groupby
 
 from gpumon.outputs.formatting import ABSENT, columns, participants, probe_size, quantity, share
 from gpumon.outputs.responses.base import Document
-from gpumon.probe.core.probes import PROBES
+from gpumon.probe.core.probes import ELEMENT_BYTES, PROBES
 from gpumon.probe.core.result import (
     DECISIVE,
     Comparison,
@@ -23,7 +23,6 @@ from gpumon.probe.core.wording import scale
 
 _WIDTHS = (12, 13, 9, 10, 10, 10, 10, 7, 9, 9, 8)
 SIZE_UNITS = {"bytes": "B"}
-_BYTES = {"float32": 4, "bfloat16": 2}
 _MAX_RANKS = 16
 """Maximum number of ranks in the matrix of pairs, which must fit on a terminal."""
 
@@ -36,7 +35,9 @@ def table(result: ProbeResult) -> str:
         ordered = sorted(result.measurements, key=lambda item: item.key)
         for (operation, algorithm, _), sizes in groupby(ordered, lambda item: item.subject):
             lines += [f"# {operation}, {algorithm}", *(_line(_cells(item)) for item in sizes)]
-        lines += ["#"] * bool(result.comparisons) + [f"# {comparison_sentence(item)}" for item in result.comparisons]
+        lines += ["#"] * bool(result.comparisons) + [
+            f"# {comparison_sentence(item, result.probe)}" for item in result.comparisons
+        ]
         lines.append("#")
     reason = f": {result.reason}" if result.reason else ""
     wrong = f", {result.wrong_elements} wrong elements" if result.wrong_elements else ""
@@ -50,8 +51,8 @@ def table(result: ProbeResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comparison_sentence(comparison: Comparison) -> str:
-    """Return a sentence with a measured value, and its percentage of each reference value."""
+def comparison_sentence(comparison: Comparison, probe: str) -> str:
+    """Return a sentence with a value that this probe measured, and its percentage of each reference value."""
     low, best = comparison.below_reference, f"its best median, until {comparison.best_date}"
     references = [
         _share_of(comparison, comparison.baseline, f"this host's median of {comparison.runs} runs"),
@@ -63,9 +64,7 @@ def comparison_sentence(comparison: Comparison) -> str:
         texts.append(f"no baseline yet ({comparison.runs} of {comparison.runs_needed} runs)")
     below = f": low against {low}" if low else ""
     at, value = probe_size(comparison.size, comparison.size_unit), quantity(comparison.value, comparison.unit)
-    dtype = "" if comparison.dtype == "float32" else f", {comparison.dtype}"
-    name = f"{comparison.operation}, {comparison.algorithm}{dtype}"
-    return f"{name} at {at}: {value}, {', '.join(texts)}{below}"
+    return f"{comparison.operation}, {comparison.variant(probe)} at {at}: {value}, {', '.join(texts)}{below}"
 
 
 def _headings(result: ProbeResult) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -91,9 +90,10 @@ def _title(result: ProbeResult) -> str:
 
 def _cells(item: Measurement) -> tuple[str, ...]:
     factor, _ = scale(item.unit)
+    width = ELEMENT_BYTES.get(item.dtype) if item.size_unit == "bytes" else None
     return (
         str(item.size),
-        str(item.size // _BYTES[item.dtype]) if item.size_unit == "bytes" else ABSENT,
+        ABSENT if width is None else str(item.size // width),
         item.dtype,
         ABSENT if item.min_seconds is None else f"{item.min_seconds * 1e6:.1f}",
         *(f"{item.latency_seconds[name] * 1e6:.1f}" for name in ("p50", "p95", "p99")),
@@ -105,7 +105,7 @@ def _cells(item: Measurement) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
+    return "".join(f" {cell}".rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 
 def _share_of(comparison: Comparison, reference: float | None, source: str) -> str:
@@ -139,15 +139,19 @@ NO_RUNS = "No run is stored."
 
 
 def largest(run: Document) -> Mapping[str, Document]:
-    """Return a run's measurements of the largest size, by algorithm; by operation if the run has several.
+    """Return the measurements of the largest size, by operation and element type if there are several, else algorithm.
 
-    Other data types than float32 are used only without it. A run that failed, timed out or was skipped has none.
+    Element types that the probe does not always measure are left out. A run that failed, timed out or was skipped has
+    none.
     """
     if run["outcome"] not in DECISIVE:
         return {}
-    measurements = [item for item in run["measurements"] if item["dtype"] == "float32"] or run["measurements"]
-    key = "operation" if len({item["operation"] for item in measurements}) > 1 else "algorithm"
-    return {item[key]: item for item in sorted(measurements, key=lambda item: item["size"])}
+    probe = PROBES.get(run["probe"])
+    measurements = [item for item in run["measurements"] if probe is None or item["dtype"] in probe.dtypes]
+    several = [name for name in ("operation", "dtype") if len({item[name] for item in measurements}) > 1]
+    names = several or ["algorithm"]
+    ordered = sorted(measurements, key=lambda item: item["size"])
+    return {", ".join(item[name] for name in names): item for item in ordered}
 
 
 def comparison(run: Document, measurement: Document) -> Document | None:

@@ -53,7 +53,7 @@ def ratio(run: Document, measurement: Document) -> tuple[str, str]:
 def comparisons(run: Document) -> list[tuple[str, str]]:
     """Return, for each comparison of a run with reference values, a sentence and its CSS class ("" or "warning")."""
     return [
-        (f"{comparison_sentence(item)}.", "warning" if item.below_reference else "")
+        (f"{comparison_sentence(item, run['probe'])}.", "warning" if item.below_reference else "")
         for item in (Comparison(**{name: item[name] for name in _COMPARED}) for item in run["comparisons"])
     ]
 
@@ -93,7 +93,8 @@ def requested_probes(report: Document) -> list[str]:
     for name, probe in PROBES.items():
         run = next((run for run in report["probes"] if run["probe"] == name != ALL_REDUCE), None)
         if run is not None:
-            figures = [quantity(item["value"], item["unit"]) for item in largest(run).values()][:1]
+            values = {name: quantity(item["value"], item["unit"]) for name, item in largest(run).items()}
+            figures = [f"{name} {value}" for name, value in values.items()] if len(values) > 1 else values.values()
             ended = f"{run['outcome']}{' (' + run['reason'] + ')' if run['reason'] else ''}"
             ago = duration(seconds_between(run["started"], now))
             sentences.append(f"{probe.title}: {', '.join([ended, *figures])}, {ago} ago")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpumon.model.reading import Labels, Table
 from gpumon.probe.core import state as probe_state
 from gpumon.probe.core.frames import Progress
+from gpumon.probe.core.probe_metrics import with_counters
 from gpumon.probe.core.result import ProbeResult
 from gpumon.probe.core.state import ProbeState
 from gpumon.state.messages import AgentStatus, ProbeStarted, StoredState
@@ -27,7 +28,8 @@ def apply(probe: ProbeState, step: Step) -> ProbeState:
         case StoredState(probe_results=results, probe_counters=counters):
             return probe_state.restore(probe, results, counters)
         case AgentStatus(next_probes=next_runs, probe_unkillable=unkillable):
-            return replace(probe, next_runs=next_runs, unkillable=unkillable)
+            metrics = with_counters(probe.metrics, step.settings.probe_intervals)  # a reload may have added a schedule
+            return replace(probe, metrics=metrics, next_runs=next_runs, unkillable=unkillable)
     return probe
 
 

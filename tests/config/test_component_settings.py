@@ -83,7 +83,10 @@ def test_switches_for_tests_do_nothing_on_a_real_host(
 
 
 def test_each_probe_has_the_timetable_of_its_setting() -> None:
-    """By default only the all-reduce runs by schedule; the jitter is no longer than the interval."""
+    """By default only the all-reduce runs by schedule; the jitter is no longer than the interval.
+
+    Counters of each probe with a schedule exist before its first run.
+    """
     assert timetables(load(None, {}, {})) == {"allreduce": Timetable(interval=21600, jitter=600, initial_delay=60)}
     chosen = {"GPUMON_PROBE__SCHEDULES": "{allreduce: never, copy: 0 3 * * sun, alltoall: 5m}"}
     weekly = Timetable(cron="0 3 * * sun", jitter=600, initial_delay=60)
@@ -92,6 +95,9 @@ def test_each_probe_has_the_timetable_of_its_setting() -> None:
     assert timetables(configuration) == {"copy": weekly, "alltoall": often}
     intervals = reducer_settings(configuration).probe_intervals
     assert intervals == {"copy": pytest.approx(7 * 86400, abs=3600), "alltoall": 300}
+    metrics = initial_report(configuration).probe.metrics
+    counts = {name: set((table.runs_total or {}).values()) for name, table in metrics.items()}
+    assert counts == {"allreduce": {0.0}, "copy": {0.0}, "alltoall": {0.0}}
 
 
 ROOT = Path(__file__).parents[2]

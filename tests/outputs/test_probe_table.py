@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import example_node as example
+import pytest
 from sample_reports import run_document
 
-from gpumon.outputs.probe_text import NO_RUNS, history, table
+from gpumon.outputs.probe_text import NO_RUNS, comparison_sentence, history, table
+from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
 
 OK = example.run()
@@ -81,6 +83,20 @@ def test_another_quantity_is_shown_in_its_own_unit() -> None:
     assert "(rows)" in text
     assert " 620.00 " in text
     assert "matmul, default at 8192 rows: 620 TFLOP/s, 97 % of 640 TFLOP/s" in text
+
+
+def test_each_type_of_a_probe_of_several_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison and a column of the history have its name. A type that the row lacks is not in the history."""
+    monkeypatch.setitem(PROBES, "gemm", replace(PROBES["copy"], name="gemm", dtypes=("float32", "bfloat16")))
+    own = [
+        replace(OK.measurements[0], dtype=dtype, value=value)
+        for dtype, value in (("float32", 1e9), ("bfloat16", 2e9), ("float64", 3e9))
+    ]
+    result = replace(OK, probe="gemm", measurements=tuple(own))
+    assert comparison_sentence(OK.comparisons[0], "gemm").startswith("all_reduce, default, float32 at 8 GiB: ")
+    titles, values = history([run_document(result)]).splitlines()
+    assert titles.split()[4:-2] == ["FLOAT32", "OF", "MEDIAN", "BFLOAT16", "OF", "MEDIAN"]
+    assert ("1 GB/s" in values, "2 GB/s" in values, "3 GB/s" in values) == (True, True, False)
 
 
 def test_location_is_shown_below_the_table() -> None:

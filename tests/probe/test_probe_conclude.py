@@ -360,6 +360,13 @@ def test_types_are_measured_in_sequence() -> None:
     ]
 
 
+def test_the_configured_types_are_those_of_bandwidths() -> None:
+    """A probe that moves no data measures the types of its row alone."""
+    gemm = replace(ALL_REDUCE, dtypes=("float16", "float32"), size_unit="rows")
+    [plan] = make_plans(gemm, (), python="python3", dtypes=("float32", "bfloat16"))
+    assert [measure.dtype for measure in plan.measures] == ["float16", "float32"]
+
+
 @each_case(
     ("name", "factor"),
     [("allreduce", 6 / 4), ("allgather", 3 / 4), ("reducescatter", 3 / 4), ("alltoall", 3 / 4), ("sendrecv", 1)],

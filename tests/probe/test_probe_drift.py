@@ -189,4 +189,4 @@ def test_the_hint_of_a_drift_names_the_best_median() -> None:
     result = conclude(Run(id="one", trigger="request", started=host.wall), [finished], host.judge(), 1.0)
     assert (result.outcome, result.reason) == ("degraded", "drift")
     assert "(this host's best median, in runs up to 2026-01-08; it has fallen slowly since)." in result.hint
-    assert "of 448 GB/s (its best median, until 2026-01-08)" in comparison_sentence(result.comparisons[-1])
+    assert "of 448 GB/s (its best median, until 2026-01-08)" in comparison_sentence(result.comparisons[-1], "allreduce")

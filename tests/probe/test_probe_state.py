@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import example_node as example
 import pytest
+from changed_report import new_report
 from each_case import each_case
 
+from gpumon.model.instant import Now
+from gpumon.model.reading import rows
 from gpumon.probe.core import probe_metrics
-from gpumon.probe.core.probe_metrics import INITIAL, ProbeMetrics
+from gpumon.probe.core.probe_metrics import INITIAL, METRICS, ProbeMetrics, metric_table
+from gpumon.probe.core.probes import PROBES, Probe
 from gpumon.probe.core.result import (
+    OUTCOMES,
+    SKIP_REASONS,
     Comparison,
     Conditions,
     Measurement,
@@ -19,6 +26,9 @@ from gpumon.probe.core.result import (
 )
 from gpumon.probe.core.state import MAX_COMPLETED_RUNS, ProbeState, begin_run, end_run, restore
 from gpumon.probe.core.wording import index_ranges
+from gpumon.state.messages import AgentStatus
+from gpumon.state.reduce import reduce
+from gpumon.state.section import ReducerSettings
 
 OK = example.run(1)
 OTHER = replace(example.run(0), id="other", probe="broadcast")
@@ -172,3 +182,44 @@ def test_measurements_are_those_of_the_last_run() -> None:
     assert (ring.baseline_ratio, len(ring.latency_seconds or ())) == ({}, 3)
     gloo = fold_result(ring, replace(MEASURED, backend="gloo"))
     assert set(gloo.value or ()) == {"gloo,default,1073741824"}
+
+
+TWO_TYPES = Probe(
+    name="gemm",
+    title="matrix product",
+    quantity="compute",
+    unit="flops_per_second",
+    value=lambda size, _, seconds: 2.0 * size**3 / seconds,
+    operations=("matmul",),
+    dtypes=("float32", "bfloat16"),
+    size_unit="rows",
+)
+
+
+def test_the_values_of_a_probe_of_several_types_have_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each type that the row of the probe names is exported, with its own ratio to its own median; no other type is."""
+    monkeypatch.setitem(PROBES, "gemm", TWO_TYPES)
+    table: Any = metric_table(TWO_TYPES)
+    monkeypatch.setitem(cast("dict[str, type[ProbeMetrics]]", METRICS), "gemm", table)
+    [whole] = MEASURED.measurements
+    own = replace(whole, operation="matmul", size=512, value=8e9)
+    measured = [replace(own, dtype=dtype) for dtype in ("float32", "bfloat16", "float64")]
+    compared = [Comparison(dtype=each.dtype, size=512, value=8e9, baseline=4e9) for each in measured]
+    result = replace(MEASURED, probe="gemm", measurements=tuple(measured), comparisons=tuple(compared))
+    metrics = probe_metrics.fold_result({}, result)["gemm"]
+    assert rows(table)["compute_flops_per_second"].labels == ("backend", "precision", "algorithm", "rows")
+    assert metrics.value == {"nccl,float32,default,512": 8e9, "nccl,bfloat16,default,512": 8e9}
+    assert metrics.baseline_ratio == {"nccl,float32,default": 2.0, "nccl,bfloat16,default": 2.0}
+
+
+def test_counters_of_a_newly_scheduled_probe_start_at_0() -> None:
+    """A schedule that a reload added adds them; those of earlier runs on request continue."""
+    status = AgentStatus(log_messages={}, store_up=True)
+    settings = ReducerSettings(probe_intervals={"allreduce": 6 * 3600.0, "copy": 86400.0})
+    fresh = new_report(probe=ProbeState(metrics=INITIAL))
+    requested = replace(fresh, probe=end_run(fresh.probe, replace(OK, probe="copy", outcome="failed")))
+    for report, failed in ((fresh, 0.0), (requested, 1.0)):
+        metrics = reduce(report, status, Now(at=1.0, wall=1.0, uptime=1.0), settings).probe.metrics
+        assert metrics["copy"].runs_total == {**dict.fromkeys(OUTCOMES, 0.0), "failed": failed}
+        assert set(metrics["copy"].skips_total or ()) == set(SKIP_REASONS)
+        assert metrics["allreduce"] == INITIAL["allreduce"]

@@ -366,7 +366,7 @@ def test_other_probes_are_sentences(node: ServedNode, port: int, monkeypatch: py
         replace(example.run(), id="other", probe="broadcast", outcome="degraded", reason="baseline"),
     )
     html = page(node, port, replace(samples.healthy(), probe=state))
-    assert "broadcast: degraded (baseline), 474 GB/s, 15 min ago" in words(html)
+    assert "broadcast: degraded (baseline), default 474 GB/s, ring 363 GB/s, 15 min ago" in words(html)
     assert f"{samples.RUNS}\N{NO-BREAK SPACE}ok" in html
 
 

@@ -100,7 +100,7 @@ def _slow_finding(last: ProbeResult, whose: str) -> Finding:
     reference = _REFERENCES[worst.below_reference].format(date=worst.best_date)
     where = f" {last.location.message}" if last.location is not None else ""
     reason = (
-        f"{whose} ({worst.algorithm}) measured {in_words(value, unit, '.0f')} twice: {value / usual:.0%} of "
+        f"{whose} ({worst.variant(last.probe)}) measured {in_words(value, unit, '.0f')} twice: {value / usual:.0%} of "
         f"{in_words(usual, unit, '.0f')}, {reference}.{where}"
     )
     evidence = {

@@ -230,14 +230,15 @@ def _judge_degraded(passes: Sequence[Pass], judge: Judge) -> _Verdict | None:
         return _below_limit(passes, judge)
     comparison = low[-1]
     value, unit, usual = comparison.value, comparison.unit, comparison.usual or comparison.value
+    what = f"{comparison.operation} ({comparison.variant(judge.probe)}) of {comparison.size} {comparison.size_unit}"
     whose = {
         "baseline": "this host's own median",
         "drift": f"this host's best median, in runs up to {comparison.best_date}; it has fallen slowly since",
         "expected": comparison.source,
     }[comparison.below_reference]
     hint = (
-        f"{comparison.operation} ({comparison.algorithm}) of {comparison.size} {comparison.size_unit} measured "
-        f"{in_words(value, unit, '.2f')} twice: {value / usual:.0%} of {in_words(usual, unit, '.2f')} ({whose})."
+        f"{what} measured {in_words(value, unit, '.2f')} twice: {value / usual:.0%} of "
+        f"{in_words(usual, unit, '.2f')} ({whose})."
     )
     return _Verdict(outcome="degraded", reason=comparison.below_reference, hint=hint)
 

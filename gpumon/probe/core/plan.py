@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from gpumon.probe.core.probes import ALGORITHMS, Probe, Setting
+from gpumon.probe.core.probes import ALGORITHMS, DTYPE, Probe, Setting
 
 WARM_UPS = 5
 OPERATIONS = 20
@@ -24,7 +24,7 @@ class Measure:
 
     operation: str
     """Name of the operation in the TABLE of the worker's operations.py."""
-    dtype: str = "float32"
+    dtype: str = DTYPE
     sizes: tuple[int, ...]
     """Sizes in the probe's `size_unit`."""
     warm_ups: int = WARM_UPS
@@ -39,7 +39,7 @@ class Pairs:
 
     bytes: int
     rounds: tuple[Round, ...]
-    dtype: str = "float32"
+    dtype: str = DTYPE
     warm_ups: int = 2
     operations: int = PAIR_OPERATIONS
     do: str = field(default="pairs", init=False)
@@ -121,7 +121,7 @@ class Plan:
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs in the order of the ranks; empty on the CPU."""
     algorithm: str = "default"
-    dtypes: tuple[str, ...] = ("float32",)
+    dtypes: tuple[str, ...]
     python: str
     """Path of the Python interpreter that has torch."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -226,14 +226,14 @@ def make_plans(
     algorithms: Sequence[str] = (),
     nccl_conf: Mapping[str, str] | None = None,
     deadline: float | None = None,
-    dtypes: tuple[str, ...] = ("float32",),
+    dtypes: Sequence[str] = (),
     free: float | None = None,
     fault: str = "",
 ) -> tuple[Plan, ...]:
     """Return one plan for each algorithm, with a rank for each real GPU (NCCL), or `probe.ranks` on the CPU (gloo).
 
     `gpus`: UUIDs. `free`: see `fit_to_memory`. `environment`: configured variables; those of the agent are not
-    inherited. Empty `algorithms` and None as `deadline` use those of the probe.
+    inherited. Empty `algorithms` and None as `deadline` use those of the probe. `dtypes`: see `Probe.measured_dtypes`.
     """
     real = () if simulated else tuple(gpus)
     ranks = len(real) or probe.ranks
@@ -246,7 +246,7 @@ def make_plans(
             ranks=ranks,
             gpus=real,
             algorithm=algorithm,
-            dtypes=dtypes,
+            dtypes=probe.measured_dtypes(dtypes),
             python=python,
             environment={**variables, **ALGORITHMS[algorithm]},
             nccl_conf=nccl_conf or {},

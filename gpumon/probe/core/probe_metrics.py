@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, make_dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -47,13 +47,13 @@ class ProbeMetrics:
 
     @property
     def value(self) -> dict[str, float] | None:
-        """Return the measured values by backend, algorithm and size."""
+        """Return the measured values by backend, `_labels` and size."""
         return cast("dict[str, float] | None", getattr(self, self.PROBE.metric))
 
 
 def _rows(probe: Probe) -> Iterator[tuple[str, Any]]:
     """Yield the name and the field of each metric of a probe."""
-    way = ("backend", *(("operation",) if len(probe.operations) > 1 else ()), "algorithm")
+    way = ("backend", *_labels(probe))
     sized, title = (*way, probe.size_unit), _TITLES.get(probe.quantity, probe.quantity.capitalize())
     yield probe.metric, agent(f"{title} {_LAST}.", label=sized)
     if probe.raw_value is not None:
@@ -86,7 +86,14 @@ def _rows(probe: Probe) -> Iterator[tuple[str, Any]]:
         yield "running", agent("1 while a run of any probe is in progress: it loads the GPUs.")
 
 
-def _table(probe: Probe) -> type[ProbeMetrics]:
+def _labels(probe: Probe) -> tuple[str, ...]:
+    """Return the labels by which the measurements of a probe differ, beside backend and size."""
+    several = {"operation": probe.operations, "precision": probe.dtypes}
+    return (*(label for label, values in several.items() if len(values) > 1), "algorithm")
+
+
+def metric_table(probe: Probe) -> type[ProbeMetrics]:
+    """Return the metric table of a probe."""
     table = make_dataclass(
         f"{probe.name.capitalize()}Metrics",
         [(name, "dict[str, float] | float | None", row) for name, row in _rows(probe)],
@@ -102,18 +109,26 @@ def _table(probe: Probe) -> type[ProbeMetrics]:
     return cast("type[ProbeMetrics]", table)
 
 
-METRICS: Mapping[str, type[ProbeMetrics]] = {name: _table(probe) for name, probe in PROBES.items()}
+METRICS: Mapping[str, type[ProbeMetrics]] = {name: metric_table(probe) for name, probe in PROBES.items()}
 """Metric table of each probe, by name of the probe."""
-INITIAL: Mapping[str, ProbeMetrics] = {
-    probe.name: replace(
-        METRICS[probe.name](),
-        runs_total=dict.fromkeys(OUTCOMES, 0.0),
-        skips_total=dict.fromkeys(SKIP_REASONS, 0.0),
-        **({"running": 0.0} if probe.name == ALL_REDUCE else {}),
-    )
-    for probe in SCHEDULED
-}
-"""Metrics before the first run. Counters of scheduled probes start at 0, so that increase() includes the first run."""
+
+
+def with_counters(metrics: Mapping[str, ProbeMetrics], scheduled: Iterable[str]) -> Mapping[str, ProbeMetrics]:
+    """Return the metrics with the counters of these probes: they start at 0, so that increase() includes the first run.
+
+    `scheduled`: names of the probes.
+    """
+    counted = dict(metrics)
+    for name in scheduled:
+        table = metrics.get(name) or METRICS[name]()
+        runs = {**dict.fromkeys(OUTCOMES, 0.0), **(table.runs_total or {})}
+        skips = {**dict.fromkeys(SKIP_REASONS, 0.0), **(table.skips_total or {})}
+        counted[name] = replace(table, runs_total=runs, skips_total=skips)
+    return counted
+
+
+INITIAL = with_counters({ALL_REDUCE: replace(METRICS[ALL_REDUCE](), running=0.0)}, [probe.name for probe in SCHEDULED])
+"""Metrics before the first run, with the default schedules."""
 
 
 def fold_result(
@@ -152,7 +167,9 @@ def _fold_success(metrics: ProbeMetrics, result: ProbeResult) -> ProbeMetrics:
     metrics, probe = replace(metrics, last_success_timestamp_seconds=result.ended), metrics.PROBE
     if not result.is_whole:  # fewer GPUs have another value
         return metrics
-    own = [each for each in result.measurements if each.dtype == "float32"]  # an algorithm that is gone has no series
+    own = [
+        each for each in result.measurements if each.dtype in probe.dtypes
+    ]  # an algorithm that is gone has no series
     values = {probe.metric: {_key(result, each, str(each.size)): each.value for each in own}}
     if probe.raw_value is not None:
         values[probe.raw_metric] = {
@@ -172,14 +189,16 @@ def _fold_success(metrics: ProbeMetrics, result: ProbeResult) -> ProbeMetrics:
 
 
 def _key(result: ProbeResult, measured: Measurement | Comparison, *more: str) -> str:
-    """Return the values of the labels of a series, joined: backend, operation if the probe has several, algorithm."""
-    several = len(PROBES[result.probe].operations) > 1
-    return KEY_SEPARATOR.join((result.backend, *((measured.operation,) if several else ()), measured.algorithm, *more))
+    """Return the values of the labels of a series, joined: backend, those of `_labels`, and `more`."""
+    values = {"operation": measured.operation, "precision": measured.dtype, "algorithm": measured.algorithm}
+    own = (values[label] for label in _labels(PROBES[result.probe]))
+    return KEY_SEPARATOR.join((result.backend, *own, *more))
 
 
 def _ratios(result: ProbeResult, usual: Callable[[Comparison], float | None]) -> dict[str, float]:
     """Return value divided by reference (`usual`) at the largest size, by the labels of the series."""
-    compared = [comparison for comparison in result.comparisons if comparison.dtype == "float32"]
+    dtypes = PROBES[result.probe].dtypes
+    compared = [comparison for comparison in result.comparisons if comparison.dtype in dtypes]
     largest = {_key(result, each): each for each in sorted(compared, key=lambda comparison: comparison.size)}
     return {key: each.value / reference for key, each in largest.items() if (reference := usual(each))}
 

@@ -5,7 +5,7 @@ A new probe needs a row here. A new operation also needs a row in the TABLE of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,10 @@ ALL_REDUCE = "allreduce"
 """Name of the probe whose metrics exist from the start, and which the page and the terminal show."""
 NEVER = "never"
 """Schedule of a probe that runs only on request."""
+DTYPE = "float32"
+"""Element type in which a probe measures unless its row names others."""
+ELEMENT_BYTES = {DTYPE: 4, "bfloat16": 2}
+"""Bytes of an element, by element type in which a bandwidth can be measured."""
 BUFFERS = 2
 """Buffers that a rank needs for a size. Most collectives, and pair exchanges, send from one and receive in another."""
 
@@ -76,6 +80,9 @@ class Probe:
     higher_is_better: bool = True
     operations: tuple[str, ...]
     """Names of the operations to time, as in the TABLE of the worker's operations.py."""
+    dtypes: tuple[str, ...] = (DTYPE,)
+    """Element types that are always measured and exported. If there are several, the metrics have the label precision.
+    """
     alone: bool = False
     """Whether each rank works by itself, so that one GPU is enough. The slowest rank determines the result."""
     ranks: int = 2
@@ -105,6 +112,10 @@ class Probe:
     @property
     def raw_metric(self) -> str:
         return f"{self.raw_quantity}_{self.unit}"
+
+    def measured_dtypes(self, more: Iterable[str]) -> tuple[str, ...]:
+        """Return the element types to measure: those of the row and, if the probe moves data, `more`."""
+        return tuple(dict.fromkeys((*self.dtypes, *(more if self.size_unit == "bytes" else ()))))
 
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {

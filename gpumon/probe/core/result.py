@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from gpumon.model.durations import LATEST
+from gpumon.probe.core.probes import DTYPE, PROBES
 from gpumon.probe.core.wording import leaves_out
 
 OUTCOMES = ("ok", "degraded", "wrong", "failed", "timeout", "skipped")
@@ -37,7 +38,7 @@ class Measured:
     operation: str = "all_reduce"
     algorithm: str = "default"
     """default: NCCL chooses the algorithm. ring: ring without NVLink SHARP."""
-    dtype: str = "float32"
+    dtype: str = DTYPE
     quantity: str = "busbw"
     unit: str = "bytes_per_second"
     size: Count
@@ -54,6 +55,14 @@ class Measured:
     def key(self) -> tuple[tuple[str, str, str], str, int]:
         """Return subject, quantity and size. Measurements with equal keys in two runs are compared."""
         return (self.subject, self.quantity, self.size)
+
+    def variant(self, probe: str) -> str:
+        """Return the algorithm as text, with the element type unless it is the only one that the probe always measures.
+
+        `probe`: name of the probe, which may no longer exist.
+        """
+        own = PROBES[probe].dtypes if probe in PROBES else (DTYPE,)
+        return self.algorithm if own == (self.dtype,) else f"{self.algorithm}, {self.dtype}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

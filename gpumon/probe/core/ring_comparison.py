@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gpumon.probe.core.probes import ALL_REDUCE, PROBES
 from gpumon.probe.core.result import Comparison
 
 LEVEL = 1.1
@@ -27,7 +28,7 @@ HIDDEN = "The default, with NVLink SHARP, is as usual; the ring, over the links 
 def compare_algorithms(compared: Sequence[Comparison]) -> str:
     """Return a sentence on the cause of a low bandwidth of default or ring; "" if none is low, or one is unknown.
 
-    Each algorithm is represented by its largest float32 size.
+    Each algorithm is represented by the largest size in the element type that is always measured.
     """
     default, ring = _largest_comparisons(compared)
     if default is None or ring is None or not (default.below_reference or ring.below_reference):
@@ -59,7 +60,7 @@ def _largest_comparisons(compared: Sequence[Comparison]) -> tuple[Comparison | N
     largest = {
         comparison.algorithm: comparison
         for comparison in sorted(compared, key=lambda comparison: comparison.size)
-        if comparison.dtype == "float32"
+        if comparison.dtype in PROBES[ALL_REDUCE].dtypes
     }
     return largest.get("default"), largest.get("ring")
 

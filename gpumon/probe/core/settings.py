@@ -27,7 +27,8 @@ class ProbeSettings:
     enabled: bool = True
     deadline: float | None = None
     """Max seconds of a run; None uses the deadline of the probe."""
-    dtypes: tuple[str, ...] = ("float32",)
+    dtypes: tuple[str, ...] = ()
+    """Element types in which bandwidths are measured, beside those of the probe."""
     environment: Mapping[str, str] = field(default_factory=dict)
     nccl_conf: Path = NCCL_CONF
     min_baseline_ratio: float | None = None
