@@ -187,7 +187,7 @@ def test_measurements_are_those_of_the_last_run() -> None:
 TWO_TYPES = Probe(
     name="gemm",
     title="matrix product",
-    quantity="compute",
+    quantity="flops",
     unit="flops_per_second",
     value=lambda size, _, seconds: 2.0 * size**3 / seconds,
     operations=("matmul",),
@@ -207,7 +207,7 @@ def test_the_values_of_a_probe_of_several_types_have_a_label(monkeypatch: pytest
     compared = [Comparison(dtype=each.dtype, size=512, value=8e9, baseline=4e9) for each in measured]
     result = replace(MEASURED, probe="gemm", measurements=tuple(measured), comparisons=tuple(compared))
     metrics = probe_metrics.fold_result({}, result)["gemm"]
-    assert rows(table)["compute_flops_per_second"].labels == ("backend", "precision", "algorithm", "rows")
+    assert rows(table)["flops_per_second"].labels == ("backend", "precision", "algorithm", "rows")
     assert metrics.value == {"nccl,float32,default,512": 8e9, "nccl,bfloat16,default,512": 8e9}
     assert metrics.baseline_ratio == {"nccl,float32,default": 2.0, "nccl,bfloat16,default": 2.0}
 

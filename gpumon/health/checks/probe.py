@@ -9,7 +9,7 @@ from functools import partial
 from gpumon.health.check_row import DAY, Check, Latch, Paging, any_device, same
 from gpumon.health.facts import Facts, GpuCase
 from gpumon.health.verdict import NODE, PASSED, WARN, Action, Finding, Verdict, clear, fail, warn
-from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES, Probe
+from gpumon.probe.core.probes import ALL_REDUCE, NEVER, PROBES, Probe, metric_name
 from gpumon.probe.core.result import DECISIVE, LIMIT, ProbeResult
 from gpumon.probe.core.wording import in_words
 
@@ -104,7 +104,7 @@ def _slow_finding(last: ProbeResult, whose: str) -> Finding:
         f"{in_words(usual, unit, '.0f')}, {reference}.{where}"
     )
     evidence = {
-        f"{worst.quantity}_{unit}": value,
+        metric_name(worst.quantity, unit): value,
         f"usual_{unit}": usual,
         f"{worst.quantity}_ratio": value / usual,
     }

@@ -18,14 +18,14 @@ from gpumon.probe.core.result import (
     checked_result,
 )
 
-_TITLES = {"busbw": "Bus bandwidth", "algbw": "Algorithm bandwidth"}
+_TITLES = {"busbw": "Bus bandwidth", "algbw": "Algorithm bandwidth", "flops": "Floating-point operations per second"}
 _LAST = "of the last successful run on all GPUs"
 
 
 class ProbeMetrics:
     """Metrics of one probe: a frozen dataclass of METRICS. The name of a metric is PREFIX and the attribute.
 
-    The measured value is in an attribute named by quantity and unit, such as `busbw_bytes_per_second`.
+    The measured value is in the attribute `PROBE.metric`, such as `busbw_bytes_per_second`.
     """
 
     PREFIX: ClassVar[str]

@@ -70,7 +70,7 @@ class Probe:
     name: str
     title: str
     quantity: str
-    """What is measured, in one word, such as busbw. The name of its metric is the quantity and the unit."""
+    """What is measured, in one word, such as busbw. The name of its metric is by `metric_name`."""
     unit: str
     """Base unit of the values, as in names of metrics: bytes_per_second, flops_per_second, seconds."""
     value: Value
@@ -107,15 +107,20 @@ class Probe:
 
     @property
     def metric(self) -> str:
-        return f"{self.quantity}_{self.unit}"
+        return metric_name(self.quantity, self.unit)
 
     @property
     def raw_metric(self) -> str:
-        return f"{self.raw_quantity}_{self.unit}"
+        return metric_name(self.raw_quantity, self.unit)
 
     def measured_dtypes(self, more: Iterable[str]) -> tuple[str, ...]:
         """Return the element types to measure: those of the row and, if the probe moves data, `more`."""
         return tuple(dict.fromkeys((*self.dtypes, *(more if self.size_unit == "bytes" else ()))))
+
+
+def metric_name(quantity: str, unit: str) -> str:
+    """Return the name of a metric without prefix: quantity and unit, or the unit if it begins with the quantity."""
+    return unit if unit.startswith(quantity) else f"{quantity}_{unit}"
 
 
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {
