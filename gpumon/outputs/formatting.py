@@ -89,7 +89,7 @@ def participants(run: Mapping[str, Any]) -> str:
     """Return the ranks of a run as text: `8 ranks`, or `4 of 8 GPUs (0-3)` with the GPU indexes during the run."""
     conditions = run["conditions"]
     if not is_partial(run):
-        return f"{run['ranks']} ranks"
+        return f"{run['ranks']} rank{'s' * (run['ranks'] != 1)}"
     which = f" ({index_ranges(conditions['indexes'])})" if conditions["indexes"] else ""
     return f"{run['ranks']} of {conditions['host_gpus']} GPUs{which}"
 

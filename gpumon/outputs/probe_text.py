@@ -33,8 +33,8 @@ def table(result: ProbeResult) -> str:
     if result.measurements:
         lines += ["#", *("#" + _line(cells)[1:] for cells in _headings(result))]
         ordered = sorted(result.measurements, key=lambda item: item.key)
-        for (operation, algorithm, _), sizes in groupby(ordered, lambda item: item.subject):
-            lines += [f"# {operation}, {algorithm}", *(_line(_cells(item)) for item in sizes)]
+        for heading, sizes in groupby(ordered, lambda item: f"# {item.operation}, {item.variant(result.probe)}"):
+            lines += [heading, *(_line(_cells(item)) for item in sizes)]
         lines += ["#"] * bool(result.comparisons) + [
             f"# {comparison_sentence(item, result.probe)}" for item in result.comparisons
         ]
@@ -177,7 +177,7 @@ def history(runs: Sequence[Document]) -> str:
     titles += [title for name in algorithms for title in (name.upper(), "OF MEDIAN")] + ["REASON", "ID"]
     lines = [titles]
     for run in runs:
-        ranks = f"{participants(run).removesuffix(' ranks')} {run['backend']}" if run["ranks"] else "-"
+        ranks = f"{participants(run).partition(' rank')[0]} {run['backend']}" if run["ranks"] else "-"
         cells = [f"{run['started'][:10]} {run['started'][11:19]}Z", run["probe"], run["outcome"], ranks]
         by_algorithm = largest(run)
         for name in algorithms:

@@ -10,7 +10,7 @@ from sample_reports import run_document
 
 from gpumon.outputs.probe_text import NO_RUNS, comparison_sentence, history, table
 from gpumon.probe.core.probes import PROBES
-from gpumon.probe.core.result import OUTCOMES, Comparison, Location, Pair, ProbeResult
+from gpumon.probe.core.result import OUTCOMES, Comparison, Conditions, Location, Pair, ProbeResult
 
 OK = example.run()
 SOME = example.part(0, 4, 5, 6, 7)
@@ -86,15 +86,21 @@ def test_another_quantity_is_shown_in_its_own_unit() -> None:
 
 
 def test_each_type_of_a_probe_of_several_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comparison and a column of the history have its name. A type that the row lacks is not in the history."""
+    """A heading, a comparison and a column of the history have it. A type that the row lacks is not in the history."""
     monkeypatch.setitem(PROBES, "gemm", replace(PROBES["copy"], name="gemm", dtypes=("float32", "bfloat16")))
     own = [
         replace(OK.measurements[0], dtype=dtype, value=value)
         for dtype, value in (("float32", 1e9), ("bfloat16", 2e9), ("float64", 3e9))
     ]
-    result = replace(OK, probe="gemm", measurements=tuple(own))
+    result = replace(OK, probe="gemm", ranks=1, conditions=Conditions(), measurements=tuple(own), comparisons=())
+    lines = table(result).splitlines()
+    assert lines[0].startswith("# host-GPU copy, nccl, 1 rank, ")
+    assert [line for line in lines if line.startswith("# all_reduce")] == [
+        f"# all_reduce, default, {dtype}" for dtype in ("bfloat16", "float32", "float64")
+    ]
     assert comparison_sentence(OK.comparisons[0], "gemm").startswith("all_reduce, default, float32 at 8 GiB: ")
     titles, values = history([run_document(result)]).splitlines()
+    assert "  1 nccl  " in values
     assert titles.split()[4:-2] == ["FLOAT32", "OF", "MEDIAN", "BFLOAT16", "OF", "MEDIAN"]
     assert ("1 GB/s" in values, "2 GB/s" in values, "3 GB/s" in values) == (True, True, False)
 

@@ -23,7 +23,8 @@ RANKS = 3
 """A number that divides no size, so that shares are rounded down."""
 SIZES = (KIB, 5 * MIB)
 """The larger size exceeds the tile that fills it."""
-OPERATIONS = tuple(dict.fromkeys(name for probe in PROBES.values() for name in probe.operations))
+BANDWIDTHS = (probe for probe in PROBES.values() if probe.size_unit == "bytes")
+OPERATIONS = tuple(dict.fromkeys(name for probe in BANDWIDTHS for name in probe.operations))
 DTYPES = ("float32", "bfloat16")
 MEASURES = tuple(
     Measure(operation=name, dtype=dtype, sizes=SIZES, operations=5) for name in OPERATIONS for dtype in DTYPES
