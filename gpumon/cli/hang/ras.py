@@ -6,6 +6,7 @@ normal while the job moves, so only ranks that did not answer RAS are reported, 
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import socket
@@ -28,6 +29,15 @@ KNOWN_CRASHES = (
 _REPAIR = re.compile(r'("nvml_dev":\s*-?\d+)(\s*")')
 """Matches the place where NCCL 2.28.9 omits a comma after a missing rank's device."""
 _MISSING = re.compile(r"^ *(Process \d+ on node .*|The missing ranks?: .*|Rank \d+ -- .*)$", re.MULTILINE)
+
+
+def address(text: str) -> str:
+    """Return a text such as localhost:28028. Raise ArgumentTypeError if it is no address."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16:
+        wrong = f"{text!r} is not HOST:PORT, such as {ADDRESS}. JOB comes before it: gpumon explain 4711 --ras"
+        raise argparse.ArgumentTypeError(wrong)
+    return text
 
 
 def query(address: str) -> tuple[str, ...]:

@@ -153,7 +153,5 @@ def test_an_answer_of_ras_that_is_not_understood_is_shown_as_such(answer: str) -
     assert line.startswith("the answer from 127.0.0.1:")
 
 
-@each_case("address", ["127.0.0.1:1", "127.0.0.1"])
-def test_no_ras_service_is_shown_as_such(address: str) -> None:
-    (line,) = ras.query(address)
-    assert address in line
+def test_no_ras_service_is_shown_as_such() -> None:
+    assert ras.query("127.0.0.1:1")[0].startswith("no answer from 127.0.0.1:1: ")
