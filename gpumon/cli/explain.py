@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import pwd
 import re
 import sys
 import tarfile
@@ -24,6 +23,7 @@ from gpumon.model.printable import printable
 from gpumon.outputs.responses.base import Document
 
 NAMED, NONE_NAMED = 0, 1
+_REMEDY = ": give the id of a process of the job (gpumon explain PID), or no JOB for all jobs on this host"
 MAX_ROWS = 64
 """Maximum number of ranks, and of other lines of a section, in the text output."""
 _HOME = re.compile(r"(/(?:home|users)/)[^/\s\"':]+", re.IGNORECASE)
@@ -36,7 +36,7 @@ def add(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="print conclusion and evidence as JSON")
     parser.add_argument("--bundle", type=Path, metavar="FILE", help="write a tar.gz for a vendor, user names masked")
     text = f"ask NCCL's RAS service once (default: {ras.ADDRESS}); this can crash the job: see docs/explain.md"
-    parser.add_argument("--ras", nargs="?", const=ras.ADDRESS, metavar="HOST:PORT", help=text)
+    parser.add_argument("--ras", nargs="?", type=ras.address, const=ras.ADDRESS, metavar="HOST:PORT", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         lines = "\n".join(map(printable, lines.split("\n")))
         print(shown if args.json else lines)
         if archive is not None:
-            users = {job.user for job in jobs if job.user is not None}
+            users = {job.user for job in jobs if job.user}
             add_members(archive, {"explain.json": mask(shown, users), "explain.txt": mask(lines, users)})
             print(f"gpumon: wrote {args.bundle}. Read it before you send it: it names hosts.", file=sys.stderr)
     return NAMED if any(each.suspects for each in conclusions) else NONE_NAMED
@@ -68,15 +68,15 @@ def _bundle(path: Path) -> Iterator[tarfile.TarFile]:
 def _read(args: argparse.Namespace) -> Sequence[Evidence]:
     if args.folder is None:
         jobs, unread = read_jobs(args.job)
-        missing = "no rank of a job" if args.job is None else f"no rank of job {args.job!r}"
-        missing += " runs on this host"
+        missing = "no rank of a job runs on this host"
+        if args.job is not None:
+            missing = f"no rank of job {args.job!r} runs on this host{_REMEDY}"
     elif args.job is not None:
         raise UserError("give JOB or --from, not both")
     elif not args.folder.is_dir():
         raise UserError(f"--from {args.folder}: it is no folder")
     else:
-        job = read_folder(args.folder)
-        jobs, unread = [job] if job.ranks else [], list(job.unread)
+        jobs, unread = read_folder(args.folder)
         missing = f"--from {args.folder}: no dump of a flight recorder can be read"
     if not jobs:
         reasons = "; ".join(f"{each.subject}: {each.reason}" for each in unread[:3])
@@ -84,11 +84,10 @@ def _read(args: argparse.Namespace) -> Sequence[Evidence]:
     return jobs
 
 
-def mask(shown: str, users: Iterable[int]) -> str:
+def mask(shown: str, users: Iterable[str]) -> str:
     """Return a text without the names of these users, and without those in paths of home directories."""
     for user in users:
-        with contextlib.suppress(KeyError):
-            shown = re.sub(rf"\b{re.escape(pwd.getpwuid(user).pw_name)}\b", "USER", shown)
+        shown = re.sub(rf"\b{re.escape(user)}\b", "USER", shown)
     return _HOME.sub(r"\1USER", shown)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pwd
 import tarfile
 from dataclasses import replace
@@ -11,12 +12,19 @@ from pathlib import Path
 import pytest
 from each_case import each_case
 
-from gpumon.cli.explain import mask, text
+from gpumon.cli.explain import document, mask, text
 from gpumon.cli.hang.evidence import CodeLine, Evidence, RankEvidence, Unread
 from gpumon.cli.hang.judge import conclude
 from gpumon.cli.main import main
 
 RECORDINGS = Path(__file__).parent / "hang" / "recordings"
+
+
+def unpack(file: Path) -> dict[str, str]:
+    """Return the members of a bundle."""
+    with tarfile.open(file) as archive:
+        texts = {Path(member.name).name: archive.extractfile(member) for member in archive}
+        return {name: stream.read().decode() for name, stream in texts.items() if stream is not None}
 
 
 @pytest.fixture
@@ -66,7 +74,8 @@ def test_no_suspect_is_exit_code_1(dumps: Path, capsys: pytest.CaptureFixture[st
     [
         (["--from", "/no/folder"], "--from /no/folder: it is no folder"),
         (["4711", "--from", "/"], "give JOB or --from, not both"),
-        (["no-such-container"], "no rank of job 'no-such-container' runs on this host"),
+        (["no-such-container"], "no rank of job 'no-such-container' runs on this host: give the id of a process of"),
+        (["pod/ml/no-such-pod"], "(gpumon explain PID), or no JOB for all jobs on this host"),
         (["--from", str(Path(__file__).parents[1] / "config")], "no dump of a flight recorder can be read (test_"),
         (["--from", "/proc/1/net", "--bundle", "/proc/x"], "--bundle /proc/x: "),
     ],
@@ -88,14 +97,54 @@ def test_the_bundle_masks_user_names(dumps: Path, tmp_path: Path) -> None:
     output = {"jobs": [{"evidence": {"job": "job", "ranks": [rank]}}]}
     (dumps / "n1.json").write_text(json.dumps(output))
     assert main(["explain", "--from", str(dumps), "--bundle", str(file)]) == 0
-    with tarfile.open(file) as archive:
-        texts = {Path(member.name).name: archive.extractfile(member) for member in archive}
-        contents = {name: stream.read().decode() for name, stream in texts.items() if stream is not None}
+    contents = unpack(file)
     assert set(contents) == {"explain.json", "explain.txt"}
     assert all("alice" not in content and "/home/USER/train.py" in content for content in contents.values())
     assert main(["explain", "--from", str(dumps), "--bundle", str(file)]) == 2
     own = pwd.getpwuid(0).pw_name
-    assert mask(f"/scratch/{own}/x {own}er", [0]) == f"/scratch/USER/x {own}er"
+    assert mask(f"/scratch/{own}/x {own}er", [own]) == f"/scratch/USER/x {own}er"
+
+
+@each_case("arguments", [["--ras", "nonsense"], ["--ras", "4711"], ["--ras", "n1:http"], ["4711", "--ras=:28028"]])
+def test_an_address_of_ras_has_a_host_and_a_port(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A JOB after --ras is not taken for an address."""
+    with pytest.raises(SystemExit) as exited:
+        main(["explain", *arguments])
+    assert exited.value.code == 2
+    remedy = "is not HOST:PORT, such as localhost:28028. JOB comes before it: gpumon explain 4711 --ras"
+    assert remedy in capsys.readouterr().err
+
+
+@each_case("output", [False, True])
+def test_the_bundle_of_a_folder_masks_the_user_of_the_job(dumps: Path, tmp_path: Path, *, output: bool) -> None:
+    """An output names the user. The user of a job with dumps only is the owner of their files."""
+    user = "plantedmallory" if output else pwd.getpwuid(os.getuid()).pw_name
+    file, stack = tmp_path / "case.tar.gz", (CodeLine(f"/scratch/{user}/train.py", 3, "step"),)
+    live = Evidence("job", (RankEvidence(0, "n1", 4711, "S", stack=stack),), user=user)
+    content = json.loads((dumps / "rank0.json").read_text())
+    content["entries"][-1]["frames"] = [{"filename": stack[0].file, "line": 3, "name": "step"}]
+    (dumps / "rank0.json").write_text(json.dumps(content))
+    if output:
+        (dumps / "n1.json").write_text(json.dumps(document([live], [conclude(live)])))
+    assert main(["explain", "--from", str(dumps), "--bundle", str(file)]) == 0
+    contents = unpack(file)
+    assert all(user not in content and "/scratch/USER/train.py" in content for content in contents.values())
+
+
+def test_an_output_of_several_jobs_is_read_as_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A healthy job on the host of a stopped one remains apart from it, and its ranks are not named."""
+    healthy = Evidence("b", tuple(RankEvidence(each, "n1", 40 + each, "S") for each in range(4)), size=4)
+    stopped = Evidence("a", (RankEvidence(0, "n1", 50, "T"), RankEvidence(1, "n1", 51, "S")), size=2)
+    other = Evidence("b", (RankEvidence(4, "n2", 44, "S"),), size=5)
+    jobs = [stopped, healthy]
+    (tmp_path / "n1.json").write_text(json.dumps(document(jobs, [conclude(job) for job in jobs])))
+    (tmp_path / "n2.json").write_text(json.dumps(document([other], [conclude(other)])))
+    assert main(["explain", "--from", str(tmp_path), "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["jobs"]
+    assert [(each["rank"], each["pid"]) for each in first["conclusion"]["suspects"]] == [(0, 50)]
+    assert len(first["evidence"]["ranks"]) == 2
+    assert second["conclusion"]["suspects"] == []
+    assert [(each["rank"], each["host"]) for each in second["evidence"]["ranks"]][3:] == [(3, "n1"), (4, "n2")]
 
 
 def test_what_was_not_read_and_what_to_set_come_last() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpumon.cli.hang.dump import load, recording
 from gpumon.cli.hang.evidence import NO_PROCESS, Evidence, RankEvidence, ReadError, Recording, Unread
 from gpumon.cli.hang.judge import DEAD, STOPPED
-from gpumon.cli.hang.processes import LocalRank, absent, find_ranks, process_evidence, select
+from gpumon.cli.hang.processes import LocalRank, absent, find_ranks, process_evidence, select, user_name
 from gpumon.cli.hang.stacks import find_py_spy, read_stack
 from gpumon.cli.hang.worker_server import ask, find_socket, main_stack
 
@@ -59,7 +59,7 @@ class _JobReader:
             tuple(sorted(ranks, key=lambda each: each.rank)),
             tuple(self._unread),
             max(each.size or 0 for each in processes) or None,
-            processes[0].user,
+            user_name(processes[0].user),
             read_at,
             any(not before[each.rank] and process_evidence(each).state in DEAD for each in processes),
         )

@@ -128,7 +128,8 @@ class Evidence:
     unread: tuple[Unread, ...] = ()
     size: int | None = None
     """Number of ranks of the job on all hosts."""
-    user: int | None = None
+    user: str | None = None
+    """Name of the user, which a bundle masks; None if it is unknown."""
     read_at: float | None = None
     """Unix time; None for dumps, which may be old."""
     ending: bool = False

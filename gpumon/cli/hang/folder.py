@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpumon.cli.hang.dump import MAX_BYTES, load, recording, safe_text
 from gpumon.cli.hang.evidence import Evidence, RankEvidence, ReadError, Unread
+from gpumon.cli.hang.processes import user_name
 
 MAX_FILES = 8192
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
@@ -18,31 +21,47 @@ _RANK = re.compile(r"(\d{1,6})(?:\.\w+)?$")
 _EVIDENCE = TypeAdapter(Evidence)
 
 
-def read_folder(folder: Path) -> Evidence:
-    """Return the evidence in the files of a folder and its subfolders, whose names are taken as names of hosts."""
-    parts: list[Evidence] = []
+def read_folder(folder: Path) -> tuple[list[Evidence], list[Unread]]:
+    """Return the evidence about each job in the files of a folder, and the files that cannot be read.
+
+    Outputs name their job. Dumps do not: they are those of the only job with an output, else a job of their own. The
+    names of subfolders are taken as names of hosts.
+    """
+    jobs: dict[str, list[Evidence]] = defaultdict(list)
+    unread = []
     for path in sorted(itertools.islice(folder.rglob("*"), MAX_FILES)):
         try:
-            if path.is_file():  # not a pipe or a device
-                parts += _read(path, folder)
+            for part in _read(path, folder) if path.is_file() else ():  # not a pipe or a device
+                jobs[part.job].append(part)
         except (ReadError, OSError) as error:
             name = safe_text(str(path.relative_to(folder)))
-            parts.append(Evidence("", unread=(Unread(name, getattr(error, "strerror", None) or str(error)),)))
+            unread.append(Unread(name, getattr(error, "strerror", None) or str(error)))
+    if dumps := jobs.pop("", []):
+        jobs[next(iter(jobs)) if len(jobs) == 1 else safe_text(str(folder))] += dumps
+    return [_merged(name, parts, unread) for name, parts in sorted(jobs.items())], unread
+
+
+def _merged(job: str, parts: Sequence[Evidence], files: Sequence[Unread]) -> Evidence:
+    """Return the evidence about a job from its outputs and, after them, its dumps."""
     ranks: dict[int, RankEvidence] = {}
-    unread = [each for part in parts for each in part.unread]
+    unread = [*files, *(each for part in parts for each in part.unread)]
     for each in (each for part in parts for each in part.ranks):
         before = ranks.get(each.rank)
         if before is not None and before.recording and each.recording:
             unread.append(Unread(f"rank {each.rank}", "it has several dumps: keep the files of one hang only"))
             ranks[each.rank] = replace(before, recording=None)
-        elif before is not None and each.pid is None:  # a dump, after an output of --json
+        elif before is not None and each.pid is None:  # a dump, after an output
             ranks[each.rank] = replace(before, recording=before.recording or each.recording)
         else:
             ranks[each.rank] = replace(each, recording=each.recording or (before.recording if before else None))
-    sizes = [part.size for part in parts if part.size is not None]
-    ending = any(part.ending for part in parts)
-    rows = tuple(ranks[rank] for rank in sorted(ranks))
-    return Evidence(safe_text(str(folder)), rows, tuple(unread), max(sizes, default=None), ending=ending)
+    return Evidence(
+        job,
+        tuple(ranks[rank] for rank in sorted(ranks)),
+        tuple(unread),
+        max((part.size for part in parts if part.size is not None), default=None),
+        next((part.user for part in parts if part.user), None),
+        ending=any(part.ending for part in parts),
+    )
 
 
 def _read(path: Path, folder: Path) -> list[Evidence]:
@@ -56,4 +75,5 @@ def _read(path: Path, folder: Path) -> list[Evidence]:
     if (match := _RANK.search(path.name)) is None:
         raise ReadError("its name does not end with the number of a rank")
     host = path.relative_to(folder).parts[0] if path.parent != folder else ""
-    return [Evidence("", (RankEvidence(int(match[1]), safe_text(host), recording=recording(document)),))]
+    rank = RankEvidence(int(match[1]), safe_text(host), recording=recording(document))
+    return [Evidence("", (rank,), user=user_name(path.stat().st_uid))]

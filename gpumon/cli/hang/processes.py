@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pwd
 import re
 import socket
 import subprocess
@@ -14,10 +15,15 @@ from pathlib import Path
 from gpumon.cli.hang.dump import safe_text
 from gpumon.cli.hang.evidence import NO_PROCESS, RankEvidence, Unread
 from gpumon.cli.hang.worker_server import thread_names
+from gpumon.cli.health_file import CheckError
+from gpumon.cli.job_gpus import CUDA, SLURM, from_job
+from gpumon.collectors.host.cgroup import owner_of
 
 PROC = Path("/proc")
 THREADS = re.compile(r"pt_(?:workerserver|tcpstore_uv|gloo_runloop|nccl_watchdg|nccl_heartbt)|gloo_tcp_loop")
 """Names of threads that torch.distributed starts."""
+MAX_HOST_NAME = 63
+"""Number of characters to which Kubernetes cuts the name of a pod for its host name."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -37,7 +43,9 @@ class LocalRank:
     """The Slurm job, or the user, and the address of the rendezvous."""
     cgroups: str
     gpu: str | None
-    """The entry of CUDA_VISIBLE_DEVICES that the rank uses if it follows its local rank."""
+    """The GPU that the rank uses if it follows its local rank: as in CUDA_VISIBLE_DEVICES, or its device node."""
+    host_name: str = ""
+    """That of its environment, which in Kubernetes is the name of the pod."""
 
 
 def find_ranks() -> tuple[list[LocalRank], list[Unread]]:
@@ -77,9 +85,9 @@ def _rank(pid: int) -> LocalRank | None:
     local_size = _number(environ, "LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
     local_rank = _number(environ, "LOCAL_RANK", "SLURM_LOCALID")
     user, slurm_job = process.stat().st_uid, environ.get("SLURM_JOB_ID", "")
-    address = f"rendezvous {environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
-    devices = [text for text in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if text]
-    index = 0 if len(devices) == 1 else local_rank
+    master = environ.get("MASTER_ADDR", "")
+    place = f" of {socket.gethostname()}" if master in LOOPBACK else ""
+    address = f"rendezvous {master}:{environ.get('MASTER_PORT', '')}{place}"
     return LocalRank(
         pid=pid,
         started=stat[19],
@@ -87,11 +95,25 @@ def _rank(pid: int) -> LocalRank | None:
         rank=rank,
         size=size,
         local_rank=local_rank,
-        local_size=size if local_size is None and environ.get("MASTER_ADDR") in LOOPBACK else local_size,
+        local_size=size if local_size is None and master in LOOPBACK else local_size,
         job=safe_text(f"Slurm job {slurm_job}, {address}" if slurm_job else f"job of user {user}, {address}"),
         cgroups=(process / "cgroup").read_text(errors="replace"),
-        gpu=safe_text(devices[index]) if index is not None and index < len(devices) else None,
+        gpu=_gpu(environ, local_rank),
+        host_name=environ.get("HOSTNAME", ""),
     )
+
+
+def _gpu(environ: Mapping[str, str], local_rank: int | None) -> str | None:
+    """Return the GPU of a rank; None if it is unknown, as if CUDA_VISIBLE_DEVICES is another part of Slurm's GPUs."""
+    try:
+        origin, names = from_job((), environ)
+        visible = from_job((), {CUDA: environ[CUDA]}).names if CUDA in environ else names
+    except CheckError:
+        return None
+    index = 0 if len(names) == 1 else local_rank
+    if len(visible) != len(names) or index is None or index >= len(names):
+        return None
+    return safe_text(f"/dev/nvidia{names[index]}" if origin in SLURM else names[index])
 
 
 def read_stat(pid: int) -> list[str]:
@@ -125,11 +147,24 @@ def select(ranks: Sequence[LocalRank], job: str | None) -> dict[str, list[LocalR
 
 def _matches(rank: LocalRank, job: str) -> bool:
     """Return whether a name is that of the rank's job, also in the form of `gpumon jobs`: slurm/4711."""
-    job = re.sub("^(slurm|container|pod_uid|unit)/", "", job)
-    if job.isdecimal():
-        in_slurm = re.search(rf"^Slurm job {job},|/job_{job}(?:/|$)", f"{rank.job}\n{rank.cgroups}", re.MULTILINE)
-        return in_slurm is not None or int(job) in _ancestors(rank.pid)
-    return len(job) >= 4 and any(name in rank.cgroups for name in (job, job.replace("-", "_")))
+    kind, _, name = job.partition("/")
+    if kind == "user":
+        return name in {str(rank.user), user_name(rank.user)}
+    if kind == "pod":  # a cgroup has the uid of the pod, but not its name
+        in_pod = owner_of(rank.cgroups).pod_uid is not None
+        return in_pod and rank.host_name == name.rpartition("/")[2][:MAX_HOST_NAME] != ""
+    text = name if kind in {"slurm", "container", "pod_uid", "unit"} else job
+    if text.isdecimal():
+        in_slurm = re.search(rf"^Slurm job {text},|/job_{text}(?:/|$)", f"{rank.job}\n{rank.cgroups}", re.MULTILINE)
+        return in_slurm is not None or (text == job and int(job) in _ancestors(rank.pid))
+    return len(text) >= 4 and any(part in rank.cgroups for part in (text, text.replace("-", "_")))
+
+
+def user_name(user: int) -> str | None:
+    """Return the name of a user; None if it has none here."""
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(user).pw_name
+    return None
 
 
 def _ancestors(pid: int) -> Iterator[int]:

@@ -31,9 +31,9 @@ def write_dumps(folder: Path) -> None:
 def test_dumps_of_several_hosts_are_one_job(tmp_path: Path) -> None:
     """Folders are names of hosts; a log is named as unread, and a pipe is not opened."""
     write_dumps(tmp_path)
-    job = read_folder(tmp_path)
+    [job], unread = read_folder(tmp_path)
     assert [(each.rank, each.host) for each in job.ranks] == [(0, "n0"), (1, "n0"), (2, "n1"), (3, "n1")]
-    assert [each.subject for each in job.unread] == ["job.log"]
+    assert [each.subject for each in unread] == [each.subject for each in job.unread] == ["job.log"]
     assert [each.rank for each in conclude(job).suspects] == [2]
 
 
@@ -42,15 +42,24 @@ def test_an_output_in_json_completes_a_dump(tmp_path: Path) -> None:
     write_dumps(tmp_path)
     live = Evidence("job", (RankEvidence(2, "n1", 4711, "T"),), size=4)
     (tmp_path / "explain.json").write_text(json.dumps(document([live], [conclude(live)])))
-    job = read_folder(tmp_path)
+    [job], _ = read_folder(tmp_path)
     (rank,) = (each for each in job.ranks if each.rank == 2)
     assert (rank.pid, rank.state, rank.recording is not None, job.size) == (4711, "T", True, 4)
+
+
+def test_dumps_beside_outputs_of_several_jobs_are_a_job_of_their_own(tmp_path: Path) -> None:
+    """Nothing in a dump names its job."""
+    write_dumps(tmp_path)
+    jobs = [Evidence(name, (RankEvidence(2, "n1", 4711, "T"),)) for name in "ab"]
+    (tmp_path / "explain.json").write_text(json.dumps(document(jobs, [conclude(job) for job in jobs])))
+    read = {job.job: len(job.ranks) for job in read_folder(tmp_path)[0]}
+    assert read == {str(tmp_path): 4, "a": 1, "b": 1}
 
 
 def test_two_dumps_of_a_rank_are_not_judged(tmp_path: Path) -> None:
     """One is of an earlier hang."""
     write_dumps(tmp_path)
     (tmp_path / "n0" / "old_2").write_bytes((tmp_path / "n1" / "comm_lib_trace_rank_2").read_bytes())
-    job = read_folder(tmp_path)
+    [job], _ = read_folder(tmp_path)
     assert "rank 2" in [each.subject for each in job.unread]
     assert conclude(job).suspects == ()

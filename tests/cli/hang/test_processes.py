@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,7 +36,7 @@ def running(environs: list[dict[str, str]]) -> Iterator[list[subprocess.Popen[st
     with contextlib.ExitStack() as ending:
         children = []
         for environ in environs:
-            own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")} | environ
+            own = {name: text for name, text in os.environ.items() if not name.startswith(("SLURM", "CUDA"))} | environ
             child = subprocess.Popen(
                 [sys.executable, "-I", "-c", RANK], env=own, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
@@ -74,6 +76,35 @@ def test_ranks_are_found_by_threads_and_environment() -> None:
     assert (first.job, second.job) == (f"job of user {os.getuid()}, rendezvous n1:1", "Slurm job 77, rendezvous n2:9")
 
 
+def test_ranks_of_one_host_are_no_job_of_another_host() -> None:
+    """A rendezvous at the loopback address is named with its host."""
+    with running([environ_of(0, MASTER_ADDR="127.0.0.1")]) as (child,):
+        (rank,) = (each for each in find_ranks()[0] if each.pid == child.pid)
+    assert rank.job == f"job of user {os.getuid()}, rendezvous 127.0.0.1:1 of {socket.gethostname()}"
+
+
+@each_case(
+    "environ, gpu",
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "5,6"}, "/dev/nvidia6"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "2,5,6", "SLURM_STEP_GPUS": "5-6"}, "/dev/nvidia6"),
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "5"}, "/dev/nvidia5"),
+        ({"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "5,6"}, None),
+        ({"SLURM_JOB_GPUS": "5,6"}, "/dev/nvidia6"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", "SLURM_JOB_GPUS": "5,6"}, "GPU-b"),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, "3"),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, "3"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, None),
+        ({}, None),
+    ],
+)
+def test_the_gpu_of_a_rank(environ: dict[str, str], gpu: str | None) -> None:
+    """Numbers in CUDA_VISIBLE_DEVICES may be those in the cgroup of the job; Slurm's are those of device nodes."""
+    with running([environ_of(1, **environ)]) as (child,):
+        (rank,) = (each for each in find_ranks()[0] if each.pid == child.pid)
+    assert rank.gpu == gpu
+
+
 def test_a_rank_that_did_not_reach_torch_is_no_missing_rank() -> None:
     """Its process is found by its environment, unless another process has the rank and threads of torch."""
     with running([environ_of(0), environ_of(1, EARLY="1"), environ_of(0, EARLY="1")]) as children:
@@ -93,6 +124,7 @@ def test_the_state_is_read_and_a_reused_pid_is_no_process() -> None:
     assert process_evidence(rank).state == "X"
 
 
+POD = f"0::/kubepods.slice/kubepods-pod8f3b5c0f_1d2e_4a5b_9c8d_0123456789ab.slice/cri-containerd-{'a' * 64}.scope"
 ROW = LocalRank(1 << 22, "1", 0, 0, 4, 0, 2, "job", "0::/", None)
 """A rank whose pid is above the limit of the kernel."""
 
@@ -109,6 +141,16 @@ ROW = LocalRank(1 << 22, "1", 0, 0, 4, 0, 2, "job", "0::/", None)
         ({"cgroups": "0::/docker/3b5c0ffee"}, "/", False),
         ({"pid": os.getpid()}, str(os.getppid()), True),
         ({"pid": os.getppid()}, str(os.getpid()), False),
+        ({"pid": os.getpid()}, f"slurm/{os.getppid()}", False),
+        ({}, "user/0", True),
+        ({}, f"user/{pwd.getpwuid(0).pw_name}", True),
+        ({}, "user/1", False),
+        ({"pid": os.getpid()}, f"user/{os.getppid()}", False),
+        ({"cgroups": "0::/system.slice/jupyter-ann.service"}, "unit/jupyter-ann.service", True),
+        ({"cgroups": POD, "host_name": "train"}, "pod/ml/train", True),
+        ({"cgroups": POD, "host_name": "train"}, "pod/ml/train-1", False),
+        ({"cgroups": POD}, "pod/", False),
+        ({"host_name": "train"}, "pod/ml/train", False),
     ],
 )
 def test_a_job_is_named_by_slurm_cgroup_or_process(
