@@ -43,25 +43,18 @@ def read_folder(folder: Path) -> tuple[list[Evidence], list[Unread]]:
 
 def _merged(job: str, parts: Sequence[Evidence], files: Sequence[Unread]) -> Evidence:
     """Return the evidence about a job from its outputs and, after them, its dumps."""
-    ranks: dict[int, RankEvidence] = {}
-    unread = [*files, *(each for part in parts for each in part.unread)]
+    rows: dict[int, list[RankEvidence]] = defaultdict(list)
     for each in (each for part in parts for each in part.ranks):
-        before = ranks.get(each.rank)
-        if before is not None and before.recording and each.recording:
-            unread.append(Unread(f"rank {each.rank}", "it has several dumps: keep the files of one hang only"))
-            ranks[each.rank] = replace(before, recording=None)
-        elif before is not None and each.pid is None:  # a dump, after an output
-            ranks[each.rank] = replace(before, recording=before.recording or each.recording)
-        else:
-            ranks[each.rank] = replace(each, recording=each.recording or (before.recording if before else None))
-    return Evidence(
-        job,
-        tuple(ranks[rank] for rank in sorted(ranks)),
-        tuple(unread),
-        max((part.size for part in parts if part.size is not None), default=None),
-        next((part.user for part in parts if part.user), None),
-        ending=any(part.ending for part in parts),
-    )
+        rows[each.rank].append(each)
+    ranks, unread = [], [*files, *(each for part in parts for each in part.unread)]
+    for rank, own in sorted(rows.items()):
+        recordings = [each.recording for each in own if each.recording]
+        ranks.append(replace(own[0], recording=recordings[0] if len(recordings) == 1 else None))
+        if len(recordings) > 1:
+            unread.append(Unread(f"rank {rank}", "it has several dumps: keep the files of one hang only"))
+    size = max((part.size for part in parts if part.size is not None), default=None)
+    user = next((part.user for part in parts if part.user), None)
+    return Evidence(job, tuple(ranks), tuple(unread), size, user, ending=any(part.ending for part in parts))
 
 
 def _read(path: Path, folder: Path) -> list[Evidence]:

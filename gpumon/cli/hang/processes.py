@@ -22,8 +22,7 @@ from gpumon.collectors.host.cgroup import owner_of
 PROC = Path("/proc")
 THREADS = re.compile(r"pt_(?:workerserver|tcpstore_uv|gloo_runloop|nccl_watchdg|nccl_heartbt)|gloo_tcp_loop")
 """Names of threads that torch.distributed starts."""
-MAX_HOST_NAME = 63
-"""Number of characters to which Kubernetes cuts the name of a pod for its host name."""
+KINDS = ("slurm/", "pod/", "pod_uid/", "container/", "unit/", "user/")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -147,17 +146,15 @@ def select(ranks: Sequence[LocalRank], job: str | None) -> dict[str, list[LocalR
 
 def _matches(rank: LocalRank, job: str) -> bool:
     """Return whether a name is that of the rank's job, also in the form of `gpumon jobs`: slurm/4711."""
-    kind, _, name = job.partition("/")
+    kind, _, name = job.partition("/") if job.startswith(KINDS) else ("", "", job)
     if kind == "user":
         return name in {str(rank.user), user_name(rank.user)}
-    if kind == "pod":  # a cgroup has the uid of the pod, but not its name
-        in_pod = owner_of(rank.cgroups).pod_uid is not None
-        return in_pod and rank.host_name == name.rpartition("/")[2][:MAX_HOST_NAME] != ""
-    text = name if kind in {"slurm", "container", "pod_uid", "unit"} else job
-    if text.isdecimal():
-        in_slurm = re.search(rf"^Slurm job {text},|/job_{text}(?:/|$)", f"{rank.job}\n{rank.cgroups}", re.MULTILINE)
-        return in_slurm is not None or (text == job and int(job) in _ancestors(rank.pid))
-    return len(text) >= 4 and any(part in rank.cgroups for part in (text, text.replace("-", "_")))
+    if kind == "pod":  # a cgroup has the uid of a pod, but not its name, of which 63 characters are its host name
+        return rank.host_name == name.rpartition("/")[2][:63] and owner_of(rank.cgroups).pod_uid is not None
+    if name.isdecimal():
+        in_slurm = re.search(rf"^Slurm job {name},|/job_{name}(?:/|$)", f"{rank.job}\n{rank.cgroups}", re.MULTILINE)
+        return in_slurm is not None or (not kind and int(name) in _ancestors(rank.pid))
+    return len(name) >= 4 and any(text in rank.cgroups for text in (name, name.replace("-", "_")))
 
 
 def user_name(user: int) -> str | None:

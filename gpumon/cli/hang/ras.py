@@ -33,11 +33,10 @@ _MISSING = re.compile(r"^ *(Process \d+ on node .*|The missing ranks?: .*|Rank \
 
 def address(text: str) -> str:
     """Return a text such as localhost:28028. Raise ArgumentTypeError if it is no address."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) >= 1 << 16:
-        wrong = f"{text!r} is not HOST:PORT, such as {ADDRESS}. JOB comes before it: gpumon explain 4711 --ras"
-        raise argparse.ArgumentTypeError(wrong)
-    return text
+    if re.fullmatch(r".+:\d{1,5}", text):
+        return text
+    example = f"such as {ADDRESS}. JOB comes before it: gpumon explain 4711 --ras"
+    raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, {example}")
 
 
 def query(address: str) -> tuple[str, ...]:

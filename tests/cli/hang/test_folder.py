@@ -7,6 +7,8 @@ import os
 import pickle
 from pathlib import Path
 
+from each_case import each_case
+
 from gpumon.cli.explain import document
 from gpumon.cli.hang.dump import load
 from gpumon.cli.hang.evidence import Evidence, RankEvidence
@@ -56,10 +58,12 @@ def test_dumps_beside_outputs_of_several_jobs_are_a_job_of_their_own(tmp_path: P
     assert read == {str(tmp_path): 4, "a": 1, "b": 1}
 
 
-def test_two_dumps_of_a_rank_are_not_judged(tmp_path: Path) -> None:
-    """One is of an earlier hang."""
+@each_case("dumps", [1, 2])
+def test_two_dumps_of_a_rank_are_not_judged(tmp_path: Path, dumps: int) -> None:
+    """Nor are three: all but one are of earlier hangs."""
     write_dumps(tmp_path)
-    (tmp_path / "n0" / "old_2").write_bytes((tmp_path / "n1" / "comm_lib_trace_rank_2").read_bytes())
+    for name in ("old_2", "older_2")[:dumps]:
+        (tmp_path / "n0" / name).write_bytes((tmp_path / "n1" / "comm_lib_trace_rank_2").read_bytes())
     [job], _ = read_folder(tmp_path)
     assert "rank 2" in [each.subject for each in job.unread]
     assert conclude(job).suspects == ()

@@ -149,7 +149,6 @@ ROW = LocalRank(1 << 22, "1", 0, 0, 4, 0, 2, "job", "0::/", None)
         ({"cgroups": "0::/system.slice/jupyter-ann.service"}, "unit/jupyter-ann.service", True),
         ({"cgroups": POD, "host_name": "train"}, "pod/ml/train", True),
         ({"cgroups": POD, "host_name": "train"}, "pod/ml/train-1", False),
-        ({"cgroups": POD}, "pod/", False),
         ({"host_name": "train"}, "pod/ml/train", False),
     ],
 )
