@@ -9,17 +9,21 @@ import io
 import json
 import os
 import platform
+import re
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpumon import __version__
 from gpumon.cli.client import Client, ClientError
 from gpumon.cli.readiness.host_facts import COMMAND_SECONDS, UNIT, HostFacts, run_bounded
-from gpumon.config.redact import redact, redact_file, redact_text
+from gpumon.config.redact import REDACTED, redact, redact_file, redact_text
 from gpumon.config.settings_table import show
+from gpumon.model.allocation import Owner
 from gpumon.outputs import terminal
+from gpumon.state.allocations import ALWAYS_SHOWN
 from gpumon.store.error_events import read_recent
 from gpumon.store.store import examine
 from gpumon.store.store_error import StoreError
@@ -46,8 +50,25 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
         members[name] = redact_text(text)
         if name.endswith(".json"):  # it remains valid JSON: its keys show which values are secret
             with contextlib.suppress(ValueError, RecursionError):  # the answer may be that of another program
-                members[name] = json.dumps(redact("", json.loads(text)), indent=1)
-    add_members(archive, members)
+                members[name] = json.dumps(redact("", _without_owner_names(json.loads(text))), indent=1)
+    add_members(archive, {name: _OWNER_ID.sub(rf"\1/{REDACTED}", text) for name, text in members.items()})
+
+
+_OWNER_NAMES = {each.name for each in dataclasses.fields(Owner)} - {"slurm_job_id", *ALWAYS_SHOWN}
+_OWNER_ID = re.compile(r"(?<![\w/.-])(pod|unit|user)/[^\s\"',;()<>]+")
+"""Id of an owner that has its name, such as unit/jupyter-ann.service; the others have numbers only."""
+
+
+def _without_owner_names(value: Any) -> Any:
+    """Return JSON without the names of owners, which may be those of persons and projects."""
+    if isinstance(value, list):
+        return list(map(_without_owner_names, value))
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: REDACTED if key in _OWNER_NAMES and isinstance(entry, str) else _without_owner_names(entry)
+        for key, entry in value.items()
+    }
 
 
 def add_members(archive: tarfile.TarFile, members: Mapping[str, str]) -> None:
