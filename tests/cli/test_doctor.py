@@ -24,6 +24,8 @@ from typing import Any
 import pytest
 from agents import AgentProcess
 from each_case import each_case
+from job_reports import POD, SLURM, claim, owners
+from reduced_reports import healthy
 from sample_events import error_event
 
 from gpumon import __version__
@@ -35,6 +37,8 @@ from gpumon.cli.support_bundle import fill, new_bundle
 from gpumon.config.load import load
 from gpumon.config.model import Configuration
 from gpumon.config.redact import redact_text
+from gpumon.model.allocation import Owner
+from gpumon.outputs.responses.jobs import JobsResponse
 from gpumon.store import error_events
 from gpumon.store.store import Store
 
@@ -495,6 +499,21 @@ def test_a_secret_in_a_reading_is_redacted(tmp_path: Path) -> None:
     assert shown["node"]["notices"][0]["message"].startswith('the gate has failed: "http://u:<redacted>@s/?')
     assert shown["gpus"] == json.loads(json.dumps(host.report["gpus"]))
     assert json.loads(members["versions.json"])["torch"]["import_error"].startswith("the gate has failed")
+
+
+def test_no_name_of_an_owner_is_in_the_archive(tmp_path: Path) -> None:
+    """Nor of a pod, a unit or a partition, which may name a person: a vendor needs no more than the number of a job."""
+    unit, job = Owner(systemd_unit="jupyter-ann.service"), replace(SLURM, slurm_partition="ann-lab")
+    jobs = owners(healthy(), mapped=(claim(unit, "GPU-0"), claim(POD, "GPU-1"), claim(job, "GPU-2")))
+    host = facts({"notices": [{"subject": "x", "message": "It was held by unit/jupyter-ann.service, pod/ml/train-0."}]})
+    host = replace(host, report={**host.report, "jobs": JobsResponse.from_report(jobs, everything=True).document()})
+    with new_bundle(tmp_path / "x.tar.gz") as archive:
+        fill(archive, replace(host, errors=STOPPED), {})
+    members = unpack(tmp_path / "x.tar.gz")
+    assert not [name for name, text in members.items() if re.search("jupyter|train-0|ann-lab|alice|physics", text)]
+    shown = json.loads(members["report.json"])
+    assert [each["id"] for each in shown["jobs"]["jobs"]] == ["unit/<redacted>", "pod/<redacted>", "slurm/4711"]
+    assert shown["node"]["notices"][0]["message"] == "It was held by unit/<redacted>, pod/<redacted>"
 
 
 def test_a_value_of_a_secret_key_of_a_reading_is_redacted(tmp_path: Path) -> None:
