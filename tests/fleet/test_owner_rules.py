@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gpumon.fleet.recording_rules import BUSY, HELD, IDLE, POWER, sum_over
 from gpumon.model.reading import Labels
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 MINUTES = 61
 Course = Callable[[int], float]
 """Value of a counter by the minute."""
@@ -145,3 +147,15 @@ def test_kernels_of_strangers_are_not_charged_to_an_owner(tmp_path: Path) -> Non
         [*gpu("GPU-1", counters, (job(1), range(MINUTES)))],
         minutes_of(BUSY, "user", {(("user", "ann"),): 30.0}),
     )
+
+
+def test_the_documented_query_finds_owners_that_hardly_use_their_gpus(tmp_path: Path) -> None:
+    """Owners whose GPUs were busy for less than 30 % of the time for which they held them, and no others."""
+    query = re.search(r"# owners whose GPUs.*\n([^`]*)```", (ROOT / "docs" / "jobs.md").read_text())
+    assert query is not None
+    series = [
+        *gpu("GPU-1", course(held(), busy=lambda minute: 12.0 * minute), ((("job_id", "slurm/1"),), range(MINUTES))),
+        *gpu("GPU-2", course(held(), busy=lambda minute: 30.0 * minute), ((("job_id", "slurm/2"),), range(MINUTES))),
+    ]
+    found = [{"labels": '{job_id="slurm/1"}', "value": 0.2}]
+    evaluate(tmp_path, series, {"expr": f"round({query[1]}, 0.01)", "eval_time": "60m", "exp_samples": found})
