@@ -55,7 +55,7 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
 
 
 _OWNER_NAMES = {each.name for each in dataclasses.fields(Owner)} - {"slurm_job_id", *ALWAYS_SHOWN}
-_OWNER_ID = re.compile(r"(?<![\w/.-])(pod|unit|user)/[^\s\"',;()<>]+")
+_OWNER_ID = re.compile(r"(?<![\w/.-])(pod|unit|user)/[^\s\"',;()<>]*[^\s\"',;()<>.\\]")
 """Id of an owner that has its name, such as unit/jupyter-ann.service; the others have numbers only."""
 
 

@@ -505,7 +505,7 @@ def test_no_name_of_an_owner_is_in_the_archive(tmp_path: Path) -> None:
     """Nor of a pod, a unit or a partition, which may name a person: a vendor needs no more than the number of a job."""
     unit, job = Owner(systemd_unit="jupyter-ann.service"), replace(SLURM, slurm_partition="ann-lab")
     jobs = owners(healthy(), mapped=(claim(unit, "GPU-0"), claim(POD, "GPU-1"), claim(job, "GPU-2")))
-    host = facts({"notices": [{"subject": "x", "message": "It was held by unit/jupyter-ann.service, pod/ml/train-0."}]})
+    host = facts({"notices": [{"subject": "x", "message": 'By unit/jupyter-ann.service, "pod/ml/train-0".'}]})
     host = replace(host, report={**host.report, "jobs": JobsResponse.from_report(jobs, everything=True).document()})
     with new_bundle(tmp_path / "x.tar.gz") as archive:
         fill(archive, replace(host, errors=STOPPED), {})
@@ -513,7 +513,7 @@ def test_no_name_of_an_owner_is_in_the_archive(tmp_path: Path) -> None:
     assert not [name for name, text in members.items() if re.search("jupyter|train-0|ann-lab|alice|physics", text)]
     shown = json.loads(members["report.json"])
     assert [each["id"] for each in shown["jobs"]["jobs"]] == ["unit/<redacted>", "pod/<redacted>", "slurm/4711"]
-    assert shown["node"]["notices"][0]["message"] == "It was held by unit/<redacted>, pod/<redacted>"
+    assert shown["node"]["notices"][0]["message"] == 'By unit/<redacted>, "pod/<redacted>".'
 
 
 def test_a_value_of_a_secret_key_of_a_reading_is_redacted(tmp_path: Path) -> None:
