@@ -54,9 +54,11 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
     add_members(archive, {name: _OWNER_ID.sub(rf"\1/{REDACTED}", text) for name, text in members.items()})
 
 
-_OWNER_NAMES = {each.name for each in dataclasses.fields(Owner)} - {"slurm_job_id", *ALWAYS_SHOWN}
-_OWNER_ID = re.compile(r"(?<![\w/.-])(pod|unit|user)/[^\s\"',;()<>]*[^\s\"',;()<>.\\]")
-"""Id of an owner that has its name, such as unit/jupyter-ann.service; the others have numbers only."""
+_OWNER_NAMES = {each.name for each in dataclasses.fields(Owner)} - ALWAYS_SHOWN
+_OWNER_ID = re.compile(
+    r"(?<![\w/.-])(pod|unit|user|slurm(?!/(?:\d+|s[0-9A-Z]{13})\b))/[^\s\"',;()<>]*[^\s\"',;()<>.\\]"
+)
+"""Id of an owner that has its name, such as unit/jupyter-ann.service; a prolog may also name a Slurm job."""
 
 
 def _without_owner_names(value: Any) -> Any:
@@ -66,7 +68,9 @@ def _without_owner_names(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        key: REDACTED if key in _OWNER_NAMES and isinstance(entry, str) else _without_owner_names(entry)
+        key: REDACTED
+        if key in _OWNER_NAMES and isinstance(entry, str) and not entry.isdecimal()
+        else _without_owner_names(entry)
         for key, entry in value.items()
     }
 
