@@ -15,7 +15,7 @@ from pathlib import Path
 from gpumon.cli.hang.dump import load, recording
 from gpumon.cli.hang.evidence import NO_PROCESS, Evidence, RankEvidence, ReadError, Recording, Unread
 from gpumon.cli.hang.judge import DEAD, STOPPED
-from gpumon.cli.hang.processes import LocalRank, absent, find_ranks, process_evidence, select, user_name
+from gpumon.cli.hang.processes import LocalRank, absent, find_dump, find_ranks, process_evidence, select, user_name
 from gpumon.cli.hang.stacks import find_py_spy, read_stack
 from gpumon.cli.hang.worker_server import ask, find_socket, main_stack
 
@@ -52,6 +52,11 @@ class _JobReader:
         ranks = [self._with_traceback(each, sockets.get(each.rank)) for each in ranks]
         if (py_spy := find_py_spy()) is not None:
             ranks = [self._with_stack(each, py_spy) for each in ranks]
+        dumps = [path for each in processes if (path := find_dump(each))]
+        for folder in sorted({path.parent for path in dumps}):
+            self._unread.append(
+                Unread(f"dumps in {folder}", f"if they are of this hang: gpumon explain --from {folder}")
+            )
         missing = absent(processes) if self._all_read else []
         ranks += [RankEvidence(rank, socket.gethostname(), state=NO_PROCESS) for rank in missing]
         return Evidence(

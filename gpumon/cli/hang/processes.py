@@ -45,6 +45,8 @@ class LocalRank:
     """The GPU that the rank uses if it follows its local rank: as in CUDA_VISIBLE_DEVICES, or its device node."""
     host_name: str = ""
     """That of its environment, which in Kubernetes is the name of the pod."""
+    dump: str = ""
+    """File in which torch writes the flight recorder of the rank after a timeout."""
 
 
 def find_ranks() -> tuple[list[LocalRank], list[Unread]]:
@@ -99,7 +101,30 @@ def _rank(pid: int) -> LocalRank | None:
         cgroups=(process / "cgroup").read_text(errors="replace"),
         gpu=_gpu(environ, local_rank),
         host_name=environ.get("HOSTNAME", ""),
+        dump=_dump(environ, rank),
     )
+
+
+def _dump(environ: Mapping[str, str], rank: int) -> str:
+    """Return the path that torch 2.11 and later uses for a dump, or that was set."""
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
+    names = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    own = next((environ[name] for name in names if environ.get(name)), f"{cache}/torch/comm_lib_trace_rank_")
+    return safe_text(f"{own}{rank}")
+
+
+def find_dump(rank: LocalRank) -> Path | None:
+    """Return the dump of a rank, below the root of its process if that is in a container; None if there is none.
+
+    A child looks for it, because a file system that hangs would block this process.
+    """
+    root = PROC / str(rank.pid) / "root"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        below = root if root.readlink() != Path("/") else Path("/")
+        path = below / rank.dump.lstrip("/")
+        if subprocess.run(["test", "-s", path], timeout=2, check=False).returncode == 0:
+            return path
+    return None
 
 
 def _gpu(environ: Mapping[str, str], local_rank: int | None) -> str | None:

@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from each_case import each_case
 
-from gpumon.cli.hang.processes import LocalRank, absent, find_ranks, process_evidence, select
+from gpumon.cli.hang.processes import LocalRank, absent, find_dump, find_ranks, process_evidence, select
 
 RANK = """
 import os, pathlib, sys, threading
@@ -74,6 +75,22 @@ def test_ranks_are_found_by_threads_and_environment() -> None:
     assert (first.rank, first.size, first.local_rank, first.local_size, first.gpu) == (1, 4, 1, 2, "GPU-b")
     assert (second.rank, second.size, second.gpu) == (3, 8, None)
     assert (first.job, second.job) == (f"job of user {os.getuid()}, rendezvous n1:1", "Slurm job 77, rendezvous n2:9")
+
+
+@each_case("variable", ["HOME", "XDG_CACHE_HOME", "TORCH_FR_DUMP_TEMP_FILE"])
+def test_the_dump_of_a_rank_is_found(variable: str, tmp_path: Path) -> None:
+    """Where torch writes it by default, or where the job has it written. An empty file is no dump."""
+    places = {"HOME": ".cache/torch/comm_lib_trace_rank_", "XDG_CACHE_HOME": "torch/comm_lib_trace_rank_"}
+    prefix = tmp_path / places.get(variable, "mine_")
+    value = tmp_path if variable in places else prefix
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    with running([environ_of(1, **{"XDG_CACHE_HOME": "", variable: str(value)})]) as (child,):
+        (rank,) = (each for each in find_ranks()[0] if each.pid == child.pid)
+        file = Path(f"{prefix}1")
+        file.touch()
+        assert find_dump(rank) is None
+        file.write_text("x")
+        assert find_dump(rank) == file
 
 
 def test_ranks_of_one_host_are_no_job_of_another_host() -> None:
