@@ -75,12 +75,14 @@ def _verdicts(report: Report) -> Iterator[NodeProblem]:
         texts = [_with_device(each, report, each.reason.rstrip(".")) for each in report.health.consequences(verdict)]
         more = f"; and {len(texts) - MAX_CONSEQUENCES} more" if len(texts) > MAX_CONSEQUENCES else ""
         consequences = f"Consequences: {'; '.join(texts[:MAX_CONSEQUENCES])}{more}." if texts else ""
+        job = verdict.device.removeprefix(JOB) if verdict.device.startswith(JOB) else "JOB"
+        advice = check.advice.replace("explain JOB", f"explain {job}")
         details = current_reason(verdict, report), _latch_text(verdict, check, report), consequences
         yield NodeProblem(
             severity=dict(check.severities).get(verdict.level, "warning"),
             title=_with_device(verdict, report, title(verdict)),
             detail=" ".join(filter(None, details)),
-            action=" ".join(filter(None, (action_sentence(verdict, report.health, report.boot_id), check.advice))),
+            action=" ".join(filter(None, (action_sentence(verdict, report.health, report.boot_id), advice))),
             runbook_url=runbook_url(check.alert),
             gpu=None if state is None else state.index,
             since=verdict.raised.wall,

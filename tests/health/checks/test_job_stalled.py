@@ -17,6 +17,7 @@ from gpumon.health.table import BY_NAME
 from gpumon.health.verdict import Level, Verdict
 from gpumon.model.allocation import Allocation, HolderProcess, Owner
 from gpumon.model.instant import Instant
+from gpumon.outputs.problems import problems
 from gpumon.state import job_pace
 from gpumon.state.sections import samples
 
@@ -209,7 +210,9 @@ def test_a_stall_inhibits_the_checks_of_its_gpus_and_is_inhibited_by_a_lost_gpu(
     assert {verdict.check for verdict in ward.report.health.primary} == {"job_stalled"}
     assert ward.report.health.open["gpu_spin", ward.report.gpus[0].uuid].inhibited_by == ("job_stalled", JOB)
     (alert,) = ward.report.alerts
-    assert alert.action.startswith(f"`gpumon explain {JOB.removeprefix('job/')}` on the node")
+    (problem,) = (each for each in problems(ward.report) if each.title.startswith("Job "))
+    for text in (alert.action, problem.action):
+        assert text.startswith(f"`gpumon explain {JOB.removeprefix('job/')}` on the node")
 
 
 def test_a_verdict_outlasts_a_restart_of_the_agent() -> None:
