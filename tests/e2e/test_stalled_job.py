@@ -39,7 +39,7 @@ class Job:
 
     def ranks(self) -> list[LocalRank]:
         """Return the ranks that have joined the job, in their order."""
-        own = (each for each in find_ranks()[0] if each.job.endswith(f"127.0.0.1:{self.port}"))
+        own = (each for each in find_ranks()[0] if f"127.0.0.1:{self.port} of " in each.job)
         return sorted(own, key=lambda each: each.rank)
 
 
