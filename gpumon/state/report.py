@@ -202,7 +202,8 @@ class Report:
     def with_holders(self, reason: str, uuid: str, wall: float) -> str:
         """Return a reason, and a sentence with those owners of the GPU at a time (Unix time) that it does not name."""
         owners = [self.jobs.job_id(owner) or "a user" for owner in self.jobs.holders(uuid, wall)]
-        others = ", ".join(each for each in owners if each not in reason)
+        words = f" {reason} ".replace(",", " ")
+        others = ", ".join(each for each in owners if f" {each} " not in words)
         return f"{reason} The GPU was held by {others}." if others else reason
 
     def gpu(self, name: str) -> GpuState | None:

@@ -196,7 +196,8 @@ def test_alerts_and_events_name_who_held_the_gpu() -> None:
     (info,) = [dict(each.labels) for each in samples(report) if each.name == "gpumon_health_check_info"]
     assert info["reason"].endswith("The GPU was held by slurm/4711.")
     assert current_reason(verdict, report).endswith("The GPU was held by slurm/4711.")
-    assert current_reason(verdict._replace(reason="slurm/4711 is idle."), report) == "slurm/4711 is idle."
+    for reason, ends in (("slurm/4711 is idle.", "idle."), ("slurm/47111 is idle.", "held by slurm/4711.")):
+        assert current_reason(verdict._replace(reason=reason), report).endswith(ends)
     times: dict[float, list[str]] = {1e9 - 5.0: [], 1e9 + 50.0: ["slurm/4711"], 1e9 + 110.0 + 60.0: []}
     for wall, holders in times.items():
         burst = error_event(1, uuid="GPU-0", last_wall=wall)
