@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpumon import DEFAULT_PORT
-from gpumon.health.check_row import MINUTE, Check, Paging, first_step
+from gpumon.health.check_row import MINUTE, Check, Paging, first_step, for_job
 from gpumon.health.policy import BOOT_GRACE
 from gpumon.health.table import SUBJECTS, Subject
 from gpumon.health.verdict import UNKNOWN, Level
@@ -71,7 +71,7 @@ class AlertText:
     @property
     def first_step(self) -> str:
         """Return the first step in one line, without its number, and with a label for the JOB to explain."""
-        return first_step(self.steps).replace("explain JOB", "explain {job_id}")
+        return for_job(first_step(self.steps), "{job_id}")
 
 
 def runbook_url(section: str, base: str = RUNBOOKS) -> str:

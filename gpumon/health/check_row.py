@@ -246,6 +246,11 @@ class Check:
             yield NODE, partial(self.node, facts)
 
 
+def for_job(text: str, job: str) -> str:
+    """Return a text in which the JOB of `gpumon explain JOB` is this one."""
+    return text.replace("explain JOB", f"explain {job}")
+
+
 def first_step(steps: str) -> str:
     """Return the first step of a numbered list in one line, without its number."""
     return " ".join(steps.partition("\n2. ")[0].removeprefix("1. ").split())

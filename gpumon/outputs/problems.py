@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpumon.health.alert_texts import SEVERITIES, runbook_url
-from gpumon.health.check_row import MINUTE, Check, alert_name
+from gpumon.health.check_row import MINUTE, Check, alert_name, for_job
 from gpumon.health.checks import gpu as gpu_checks
 from gpumon.health.checks.probe import is_about
 from gpumon.health.clearing import PROOF_AFTER_REBOOT, PROOF_AFTER_RESET
@@ -75,8 +75,8 @@ def _verdicts(report: Report) -> Iterator[NodeProblem]:
         texts = [_with_device(each, report, each.reason.rstrip(".")) for each in report.health.consequences(verdict)]
         more = f"; and {len(texts) - MAX_CONSEQUENCES} more" if len(texts) > MAX_CONSEQUENCES else ""
         consequences = f"Consequences: {'; '.join(texts[:MAX_CONSEQUENCES])}{more}." if texts else ""
-        job = verdict.device.removeprefix(JOB) if verdict.device.startswith(JOB) else "JOB"
-        advice = check.advice.replace("explain JOB", f"explain {job}")
+        is_job = verdict.device.startswith(JOB)
+        advice = for_job(check.advice, verdict.device.removeprefix(JOB)) if is_job else check.advice
         details = current_reason(verdict, report), _latch_text(verdict, check, report), consequences
         yield NodeProblem(
             severity=dict(check.severities).get(verdict.level, "warning"),

@@ -167,9 +167,8 @@ def _fold_success(metrics: ProbeMetrics, result: ProbeResult) -> ProbeMetrics:
     metrics, probe = replace(metrics, last_success_timestamp_seconds=result.ended), metrics.PROBE
     if not result.is_whole:  # fewer GPUs have another value
         return metrics
-    own = [
-        each for each in result.measurements if each.dtype in probe.dtypes
-    ]  # an algorithm that is gone has no series
+    # An algorithm that is gone has no series.
+    own = [each for each in result.measurements if each.dtype in probe.dtypes]
     values = {probe.metric: {_key(result, each, str(each.size)): each.value for each in own}}
     if probe.raw_value is not None:
         values[probe.raw_metric] = {
