@@ -24,6 +24,8 @@ MAPPING, KUBELET, PROCESS = SOURCES = ("mapping", "kubelet", "process")
 """Sources of owners, in the order of their precedence: mapping files of a scheduler's prolog, the kubelet's
 PodResources, and the cgroups of the processes on the GPU.
 """
+KINDS = ("slurm", "pod", "pod_uid", "container", "unit", "user")
+"""Kinds of owners, with which `Owner.key` begins."""
 
 
 def clipped(name: str) -> str | None:

@@ -8,7 +8,7 @@ from job_reports import POD, SETTINGS, SLURM, claim, owners
 from reduced_reports import gpu_reading, healthy, reduce_all, snapshot, xid79_verdict
 from sample_events import error_event
 
-from gpumon.model.allocation import HolderProcess, Owner
+from gpumon.model.allocation import KINDS, HolderProcess, Owner
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import HostSnapshot
 from gpumon.outputs.problems import current_reason
@@ -32,6 +32,14 @@ def held(report: Report) -> dict[str, list[tuple[str, str]]]:
     for each in report.jobs.allocations:
         result.setdefault(each.uuid, []).append((each.source, each.owner.key))
     return result
+
+
+def test_the_key_of_an_owner_begins_with_its_kind() -> None:
+    owners_of_each_kind = [
+        *(Owner(**{name: "x"}) for name in ("slurm_job_id", "pod_uid", "container_id", "systemd_unit", "user")),
+        POD,
+    ]
+    assert {each.key.partition("/")[0] for each in owners_of_each_kind} == set(KINDS)
 
 
 def test_a_mapping_file_takes_precedence_over_the_kubelet_and_processes() -> None:

@@ -18,11 +18,11 @@ from gpumon.cli.hang.worker_server import thread_names
 from gpumon.cli.health_file import CheckError
 from gpumon.cli.job_gpus import CUDA, SLURM, from_job
 from gpumon.collectors.host.cgroup import owner_of
+from gpumon.model.allocation import KINDS
 
 PROC = Path("/proc")
 THREADS = re.compile(r"pt_(?:workerserver|tcpstore_uv|gloo_runloop|nccl_watchdg|nccl_heartbt)|gloo_tcp_loop")
 """Names of threads that torch.distributed starts."""
-KINDS = ("slurm/", "pod/", "pod_uid/", "container/", "unit/", "user/")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -106,7 +106,7 @@ def _rank(pid: int) -> LocalRank | None:
 
 
 def _dump(environ: Mapping[str, str], rank: int) -> str:
-    """Return the path that torch 2.11 and later uses for a dump, or that was set."""
+    """Return the path to which torch 2.13 writes a dump by default, or that was set."""
     cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
     names = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     own = next((environ[name] for name in names if environ.get(name)), f"{cache}/torch/comm_lib_trace_rank_")
@@ -171,7 +171,9 @@ def select(ranks: Sequence[LocalRank], job: str | None) -> dict[str, list[LocalR
 
 def _matches(rank: LocalRank, job: str) -> bool:
     """Return whether a name is that of the rank's job, also in the form of `gpumon jobs`: slurm/4711."""
-    kind, _, name = job.partition("/") if job.startswith(KINDS) else ("", "", job)
+    kind, _, name = job.partition("/")
+    if kind not in KINDS:
+        kind, name = "", job
     if kind == "user":
         return name in {str(rank.user), user_name(rank.user)}
     if kind == "pod":  # a cgroup has the uid of a pod, but not its name, of which 63 characters are its host name
