@@ -74,9 +74,11 @@ class Site:
         self.slurm.start()
 
     def stop(self) -> None:
-        for job in self.jobs:
-            for rank in job.ranks():  # slurmd leaves the processes of its jobs behind
+        for job in self.jobs:  # a slurmd that ends leaves the processes of its jobs behind
+            for rank in job.ranks():
                 os.kill(rank.pid, signal.SIGKILL)
+            self.slurm.run("scancel", job.id)
+        eventually(lambda: not self.slurm.run("squeue", "--noheader"))
         self.slurm.stop()
         self.agent.stop()
 
@@ -87,7 +89,7 @@ class Site:
         pairs = " ".join(f"{name}={value}" for name, value in names.items())
         rank = f"env RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID {pairs} {sys.executable} {RANK} {fault} 1 2"
         task = f"srun --ntasks=2 sh -c {shlex.quote(f'exec {rank}')}"
-        batch = ("sbatch", "--parsable", "--ntasks=2", "--output=job.log", f"--wrap={task}")
+        batch = ("sbatch", "--parsable", "--ntasks=2", "--output=job-%j.log", f"--wrap={task}")
         self.jobs.append(Job(self.slurm.run(*batch).strip(), port))
         return self.jobs[-1]
 
