@@ -20,13 +20,13 @@ from gpumon.model.instant import Now
 from gpumon.model.job import IDLE, MOVING, OTHER, STILL, Job, JobGpu, JobProcess, Pace
 from gpumon.state.allocations import JobState
 
-_TENSOR, _LINKS, _IDLE = 0.01, 0.01, 0.05
+MIN_TENSOR, MIN_LINKS, MAX_IDLE = 0.01, 0.01, 0.05
 """Minimum use of the tensor cores, and traffic as a share of the typical one, of a GPU that moves; maximum utilization
 of one that is idle.
 """
-_TYPICAL_SECONDS = 300.0
+TYPICAL_SECONDS = 300.0
 """Time constant of the typical power and traffic."""
-_GAP_SECONDS = 30.0
+GAP_SECONDS = 30.0
 """Time without a reading after which a motion begins again."""
 
 
@@ -56,7 +56,7 @@ def _next_pace(pace: Pace, state: GpuState, policy: Policy, now: Now, passed: fl
     motion, power, at = _motion(pace, state, policy), state.gpu.power_watts or 0.0, now.uptime
     if motion is None:
         return pace
-    is_gap = at - pace.read_at > _GAP_SECONDS
+    is_gap = at - pace.read_at > GAP_SECONDS
     low, high = pace.power_range if motion == pace.motion == STILL else (power, power)
     low, high = min(low, power), max(high, power)
     spread = _limit(policy, STALL_SPREAD) * (pace.watts or 0.0)
@@ -74,7 +74,7 @@ def _with_motion(pace: Pace, state: GpuState, now: Now, passed: float) -> Pace:
     waited = 0.0 if pace.still_from is None else now.uptime - pace.still_from
     pace = replace(pace, still_from=None, longest_still=max(pace.longest_still, waited))
     power, seconds = state.gpu.power_watts or 0.0, pace.moving_seconds + passed
-    weight = passed / min(_TYPICAL_SECONDS, seconds) if passed else 1.0  # a mean at first
+    weight = passed / min(TYPICAL_SECONDS, seconds) if passed else 1.0  # a mean at first
     watts = power if pace.watts is None else pace.watts + (power - pace.watts) * weight
     traffic = pace.link_bytes_per_second + (_link_traffic(state) - pace.link_bytes_per_second) * weight
     return replace(pace, moved_at=now.at, moving_seconds=seconds, watts=watts, link_bytes_per_second=traffic)
@@ -84,10 +84,10 @@ def _motion(pace: Pace, state: GpuState, policy: Policy) -> str | None:
     gpu = state.gpu
     if gpu.utilization_ratio is None or gpu.power_watts is None or (traffic := memory_traffic(gpu)) is None:
         return None
-    uses_links = _link_traffic(state) > _LINKS * pace.link_bytes_per_second > 0
-    if traffic > _limit(policy, SPIN_TRAFFIC) or (gpu.tensor_active_ratio or 0.0) > _TENSOR or uses_links:
+    uses_links = _link_traffic(state) > MIN_LINKS * pace.link_bytes_per_second > 0
+    if traffic > _limit(policy, SPIN_TRAFFIC) or (gpu.tensor_active_ratio or 0.0) > MIN_TENSOR or uses_links:
         return MOVING
-    if gpu.utilization_ratio <= _IDLE:
+    if gpu.utilization_ratio <= MAX_IDLE:
         return IDLE
     is_cold = pace.watts is not None and gpu.power_watts <= _limit(policy, STALL_DRAW) * pace.watts
     return STILL if is_cold and gpu.utilization_ratio >= _limit(policy, SPIN_BUSY, math.inf) else OTHER

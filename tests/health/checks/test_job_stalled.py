@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from each_case import each_case
 from judging import Ward
 from typing_extensions import Self
 
+from gpumon.fleet.alert_rules import MAX_WAIT_SECONDS
 from gpumon.health.check_row import MINUTE
+from gpumon.health.checks.jobs import MAX_CPU, MAX_IO
 from gpumon.health.policy import Policy
 from gpumon.health.sample_windows import SampleHistory
-from gpumon.health.table import BY_NAME
+from gpumon.health.table import BY_NAME, LIMITS
 from gpumon.health.verdict import Level, Verdict
 from gpumon.model.allocation import Allocation, HolderProcess, Owner
 from gpumon.model.instant import Instant
@@ -106,6 +109,32 @@ def test_a_node_is_active_if_others_may_wait_for_it(
     ward = moved().load("spin").load(load, 0, process=process, cpu=cpu, io=io).go_on(60)
     (metrics,) = (each.value for each in samples(ward.report) if each.name == "gpumon_job_active")
     assert metrics == active
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "jobs.md"
+CONSTANTS = {
+    "tensor cores": f"{job_pace.MIN_TENSOR:.0%}",
+    "NVLink": f"{job_pace.MIN_LINKS:.0%} of its typical traffic",
+    "utilization of an idle GPU": f"{job_pace.MAX_IDLE:.0%}",
+    "typical power and traffic": f"mean over {job_pace.TYPICAL_SECONDS / MINUTE:.0f} minutes",
+    "readings missing for": f"{job_pace.GAP_SECONDS:.0f} s",
+    "CPU time of a process that waits": f"{MAX_CPU:g} s a second",
+    "disk traffic of a cgroup": f"{MAX_IO / 1e6:.0f} MB/s",
+    "another node of the job is active": f"{MAX_WAIT_SECONDS / MINUTE:.0f} minutes",
+}
+
+
+def test_the_limits_on_the_page_are_those_in_force() -> None:
+    """Each row of the table in docs/jobs.md has the default of the threshold of its name, or the constant."""
+    text = PAGE.read_text().partition("| limit | value | reason |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1:3] for row in text.splitlines()[2:]]
+    shown = {name.strip().replace(" %", "%"): value.strip().replace(" %", "%") for name, value in rows}
+    for name in (each.strip("`") for each in shown if each.startswith("`")):
+        default = LIMITS[name].default
+        assert default is not None
+        value = f"{default / MINUTE:g} minutes" if name.endswith("_seconds") else f"{default:g}"
+        assert shown[f"`{name}`"] == value, name
+    assert {name: shown[name] for name in CONSTANTS} == CONSTANTS
 
 
 def test_a_collective_that_hangs_stalls_its_job() -> None:
