@@ -23,7 +23,7 @@ SlurmctldPort={controller}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock
+AuthInfo=socket={folder}/munge.sock,cred_expire=5
 CredType=cred/munge
 PluginDir={plugins}
 StateSaveLocation={folder}/state
@@ -34,6 +34,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
 SlurmdTimeout=15
+SchedulerParameters=sched_interval=5
 ReturnToService=2
 RebootProgram=/bin/true
 HealthCheckProgram={program}
@@ -53,7 +54,8 @@ PartitionName=gpu Nodes=n[01-{nodes:02}] Default=YES
 class SlurmCluster:
     """A controller, and slurmd of node n01, which runs `program` each second; the other nodes never answer.
 
-    The node runs up to four jobs. Their prolog and epilog are the files of these names in the folder `hooks`.
+    The node runs up to four jobs. Their prolog and epilog are the files of these names in the folder `hooks`. A
+    requeued job starts after cred_expire: slurmd may take an earlier start for the same run, and omit its prolog.
     """
 
     def __init__(self, program: Path, nodes: int, hooks: Path) -> None:
