@@ -87,7 +87,10 @@ def _read(args: argparse.Namespace) -> Sequence[Evidence]:
 def mask(shown: str, users: Iterable[str]) -> str:
     """Return a text without the names of these users, and without those in paths of home directories."""
     for user in users:
-        shown = re.sub(rf"\b{re.escape(user)}\b", "USER", shown)
+        # a name of a domain, such as CORP\\ann or ann@corp.example.com; its home may have the short name alone
+        short = re.split(r"[\\/]", user)[-1].partition("@")[0]
+        for name in (user, json.dumps(user)[1:-1], json.dumps(user).strip('"'), short):
+            shown = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", "USER", shown)
     return _HOME.sub(r"\1USER", shown)
 
 

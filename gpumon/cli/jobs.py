@@ -13,7 +13,7 @@ from gpumon.outputs.node_text import idle_share, motion, sources
 from gpumon.outputs.responses.base import Document
 from gpumon.probe.core.wording import index_ranges
 
-PATH, MEMBERS = "/api/v1/jobs", ("jobs", "free", "unknown")
+PATH, MEMBERS = "/api/v1/jobs", ("jobs", "free", "unknown", "conflicts")
 
 
 def add(parser: CommandParser) -> None:
@@ -38,4 +38,6 @@ def table(document: Document) -> str:
     text = columns(lines) if document["jobs"] else ["No owner of a GPU is known."]
     for title, gpus in (("Free", document["free"]), ("Unknown", document["unknown"])):
         text += [f"{title}: GPU {index_ranges(gpus)}."] if gpus else []
+    indexes = {each["uuid"]: each["gpu"] for job in document["jobs"] for each in job["allocations"]}
+    text += [f"GPU {indexes.get(uuid, uuid)}: {printable(words)}." for uuid, words in document["conflicts"].items()]
     return "\n".join(text)

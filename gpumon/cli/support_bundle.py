@@ -56,7 +56,7 @@ def fill(archive: tarfile.TarFile, facts: HostFacts, report: Mapping[str, str]) 
 
 _OWNER_NAMES = {each.name for each in dataclasses.fields(Owner)} - ALWAYS_SHOWN
 _OWNER_ID = re.compile(
-    r"(?<![\w/.-])(pod|unit|user|slurm(?!/(?:\d+|s[0-9A-Z]{13})\b))/[^\s\"',;()<>]*[^\s\"',;()<>.\\]"
+    r"(?<![\w/.-])((?:job/)?(?:pod|unit|user|slurm(?!/(?:\d+|s[0-9A-Z]{13})\b)))/[^\s\"',;()<>]*[^\s\"',;()<>.\\]"
 )
 """Id of an owner that has its name, such as unit/jupyter-ann.service; a prolog may also name a Slurm job."""
 

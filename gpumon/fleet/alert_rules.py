@@ -78,10 +78,16 @@ _JOB_ON_NODE = NODE.replace(")", ", job_id)")
 JOB_MOVED = "gpumon_job_last_moving_timestamp_seconds"
 MAX_WAIT_SECONDS = 1200
 """Seconds for which a job may wait for a node that is active: it saves or evaluates, or a rank loops on its CPU."""
-_WAITED_FOR = f"(gpumon_job_active == 1 and on (job, cluster, job_id) {JOB_MOVED} > time() - {MAX_WAIT_SECONDS})"
-_STALLED = (
-    f'({LAST_VERDICT}{{check="job_stalled"}} == {WARN:d} {UNLESS_MUTED} unless on (job, cluster, job_id) {_WAITED_FOR})'
-)
+_WAITED_FOR = f"gpumon_job_active == 1 and on (job, cluster, job_id) {JOB_MOVED} > time() - {MAX_WAIT_SECONDS}"
+_ON_NODES = 'job_id=~"slurm/.*"'
+"""Matches jobs that may run on several nodes. Pods and units of the same name on two nodes are different jobs."""
+
+
+def _stalled(jobs: str) -> str:
+    """Return the verdicts on stalled jobs with these labels, without those of nodes in maintenance."""
+    return f'{LAST_VERDICT}{{check="job_stalled",{jobs}}} == {WARN:d} {UNLESS_MUTED}'
+
+
 _DEVICE_LABELS = {"gpu": ("uuid",), "port": ("device", "port"), "job": ("job_id",), "node": ()}
 
 _CONDITIONS: Mapping[str, _Condition] = {
@@ -98,10 +104,12 @@ _CONDITIONS: Mapping[str, _Condition] = {
     "GpumonFleetIdle": _Condition(f"{UTILIZATION} < {SCALE_IN:g}", of_fleet=True),
     WATCHDOG: _Condition("vector(1)", of_fleet=True),
     # If the agent is down, the operator gets GpumonDown or GpumonManyDown instead.
-    # One alert for a job on many nodes. The node whose GPUs stopped first is the first suspect.
+    # One alert for a Slurm job on many nodes. The node whose GPUs stopped first is the first suspect.
     "JobStalled": _Condition(
-        f"count by (job, cluster, check, job_id) ({_STALLED})",
-        f"sort({JOB_MOVED}{{cluster=%q,job_id=%q}} and on {_JOB_ON_NODE} {_STALLED})",
+        f"count by (job, cluster, check, job_id) ({_stalled(_ON_NODES)} unless on (job, cluster, job_id) "
+        f"({_WAITED_FOR})) or count by (job, cluster, check, job_id, instance) "
+        f"({_stalled(_ON_NODES.replace('=~', '!~'))})",
+        f'sort({JOB_MOVED}{{cluster=%q,job_id=%q,instance=~"%s.*"}} and on {_JOB_ON_NODE} ({_stalled("")}))',
         of_fleet=True,
     ),
     CHECK_UNKNOWN.name: _Condition(
@@ -223,7 +231,7 @@ def _annotations(rule: AlertRule, runbooks: str) -> Iterator[tuple[str, str]]:
         yield "runbook_url", f"http://{{{{ $labels.instance }}}}{path}"
 
 
-_FILLED = re.compile(r"(\w+)=%q")
+_FILLED = re.compile(r"(\w+)=(?:%q|~\"%s)")
 """Matches a label in a query whose value an alert fills in."""
 
 

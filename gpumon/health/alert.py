@@ -113,7 +113,7 @@ def _of_verdicts(health: Health, gpus: Mapping[str, int], boot_id: str) -> Itera
             firing_since=since + rule.for_seconds if fired else None,
             resolved_at=None if end is None else end.time.wall,
             summary=f"{alert.summary} {coded.code}." if coded.code else alert.summary,
-            description=" ".join(dict.fromkeys((verdict.reason, coded.reason))),
+            description=verdict.with_holders(" ".join(dict.fromkeys((verdict.reason, coded.reason)))),
             action=f"{action_sentence(verdict, health, boot_id)} {split_action(alert.action)[1]}".strip(),
         )
 

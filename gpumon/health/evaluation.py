@@ -17,12 +17,14 @@ from gpumon.health.facts import Facts, ThresholdOffError
 from gpumon.health.node_health import Health, Pending, node_score
 from gpumon.health.table import BY_NAME, CHECKS
 from gpumon.health.verdict import (
+    HELD_BY,
     JOB,
     NODE,
     OFF,
     OK,
     UNKNOWN,
     Clearance,
+    Evidence,
     Finding,
     Key,
     Level,
@@ -194,7 +196,7 @@ class _CheckRun:
         if finding.level < verdict.level and (finding.level is OK or self.check.latch is not None):
             return verdict._replace(active=False, ok_seconds=ok_seconds)
         if finding.level == verdict.level:
-            verdict = verdict._replace(reason=finding.reason, evidence=finding.evidence)
+            verdict = verdict._replace(reason=finding.reason, evidence=self._evidence(finding, verdict))
         last = verdict.last_active.on_clock(self.facts.instant)
         if finding.at is not None and finding.at <= SAME_EVENT_SECONDS + last:
             return verdict._replace(active=False, ok_seconds=ok_seconds)
@@ -215,16 +217,20 @@ class _CheckRun:
                 level=finding.level,
                 reason=finding.reason,
                 action=action,
-                evidence=finding.evidence,
+                evidence=self._evidence(finding),
                 raised=facts.instant,
                 last_active=facts.instant,
             )
         else:
             change = VerdictChange.CHANGED
-            verdict = verdict._replace(
-                level=finding.level, reason=finding.reason, action=action, evidence=finding.evidence
-            )
+            evidence = self._evidence(finding, verdict)
+            verdict = verdict._replace(level=finding.level, reason=finding.reason, action=action, evidence=evidence)
         return transition(_with_last_active(verdict, finding, facts), change, facts)
+
+    def _evidence(self, finding: Finding, verdict: Verdict | None = None) -> Evidence:
+        """Return the evidence of the finding, and the owners of the GPU when the verdict was raised."""
+        owners = self.facts.holders.get(self.device) if verdict is None else verdict.evidence.get(HELD_BY)
+        return {**finding.evidence, HELD_BY: owners} if owners else finding.evidence
 
     def _action_change(self, verdict: Verdict, finding: Finding) -> VerdictTransition | None:
         action = remediation.escalated_action(finding.action, verdict.key, self.facts)

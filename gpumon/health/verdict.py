@@ -31,6 +31,8 @@ HISTORY_UNREAD = "gpumon_history_unread"
 """Name of the check for stored health state that is unread or lost. `gpumon check` ranks its verdict above warnings."""
 OWN_ACTION = "own_action"
 """Key in the evidence of an Xid's verdict: the action's text in the operator's xids.file, if the Xid table lacks it."""
+HELD_BY = "held_by"
+"""Key in the evidence of a verdict on a GPU: the owners of the GPU when it was raised, separated by commas."""
 LOST_TO = "damaged_store"
 """Key in the evidence of a HISTORY_UNREAD verdict: new path of the damaged store, whose verdicts are lost."""
 
@@ -202,6 +204,12 @@ class Verdict(NamedTuple):
         name = f": {self.evidence['name']}" if "name" in self.evidence else ""
         codes = ((word, self.evidence.get(key)) for word, key in (("Xid", "xid"), ("SXid", "sxid")))
         return next((f"{word} {code:.0f}{name}" for word, code in codes if isinstance(code, float | int)), "")
+
+    def with_holders(self, reason: str) -> str:
+        """Return a reason, and a sentence with those owners of the GPU that it does not name."""
+        words, owners = f" {reason} ".replace(",", " "), str(self.evidence.get(HELD_BY, "")).split(", ")
+        others = ", ".join(each for each in owners if each and f" {each} " not in words)
+        return f"{reason} The GPU was held by {others}." if others else reason
 
     @property
     def episode(self) -> tuple[Key, float]:

@@ -102,6 +102,12 @@ class OwnerReadings(Frame):
     """Whether a source is there that does not answer, or that may not be read: it may know of more owners."""
 
 
+MAX_HELD = 1024
+"""Maximum number of allocations that are known and stored."""
+LATE_SECONDS = 15.0
+"""Seconds for which an owner is still that of an error after its source last named it: an error may end the job."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """One owner's hold on one GPU or MIG instance, from its beginning on; a row of the store."""
@@ -128,6 +134,10 @@ class Allocation:
     @property
     def key(self) -> Key:
         return self.uuid, self.mig_uuid, self.owner.key
+
+    def was_held(self, wall: float) -> bool:
+        """Return True if the allocation was in force at a time (Unix time), or ended just before it."""
+        return self.began.wall <= wall <= self.last_wall + LATE_SECONDS
 
     @property
     def id(self) -> str:

@@ -9,6 +9,7 @@ from gpumon.health.xid_texts import recovery_of
 from gpumon.model.allocation import IDLE_LEVELS
 from gpumon.model.error_event import AER, DRIVER, NIC, OVERRUN, SXID
 from gpumon.model.nvlink import COMPLETED, STATES, Nvlink
+from gpumon.model.printable import printable
 from gpumon.model.reading import metric_type, rows
 from gpumon.outputs.formatting import DAY, MINUTE, columns, count, duration, seconds_between, share
 from gpumon.outputs.problems import NOT_EVALUATED
@@ -96,7 +97,7 @@ def job_sentences(document: Document) -> list[str]:
     Without any source of owners the list is empty.
     """
     jobs, now = document["jobs"], document["node"]["time"]
-    if not jobs["jobs"] and not jobs["free"]:
+    if not jobs["jobs"] and not jobs["free"] and not jobs["silent"]:
         return []
     sentences = [_job_sentence(job, now) for job in jobs["jobs"]]
     for gpus, state in ((jobs["free"], "without an owner"), (jobs["unknown"], "perhaps held by an unknown owner")):
@@ -317,7 +318,8 @@ def event_table(events: Sequence[Document]) -> str:
         time, times = f"{event['time'][:10]} {event['time'][11:19]}Z", str(event["count"])
         numbered = ": ".join(filter(None, (error_code(event), event["name"])))
         historical = " (before the agent was installed)" if event["historical"] else ""
-        lines.append((time, event["severity"], device, times, numbered + historical))
+        held = f" (held by {', '.join(map(printable, event['owners']))})" if event["owners"] else ""
+        lines.append((time, event["severity"], device, times, numbered + historical + held))
     return "\n".join(columns(lines)) if events else NO_EVENTS
 
 

@@ -203,7 +203,7 @@ def current_reason(verdict: Verdict, report: Report) -> str:
 
     It begins with the time of the last observation if `is_unobserved` is True.
     """
-    reason = report.with_holders(verdict.reason, verdict.device, verdict.raised.wall)
+    reason = verdict.with_holders(verdict.reason)
     if not is_unobserved(verdict, report):
         return reason
     last_seen = rfc3339(verdict.last_active.wall)

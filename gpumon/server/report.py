@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from gpumon.health.alert_texts import SEVERITIES
-from gpumon.model.allocation import Allocation
+from gpumon.model.allocation import LATE_SECONDS, Allocation
 from gpumon.model.error_event import DRIVER, KINDS, NIC, OVERRUN, SOURCES, SXID, XID, ErrorEvent
 from gpumon.outputs.responses.devices import GpuResponse, GpusResponse, NvlinksResponse, PortsResponse
 from gpumon.outputs.responses.health import AlertResponse, AlertsResponse, HealthResponse
@@ -29,7 +29,6 @@ from gpumon.server.context import (
     sources,
 )
 from gpumon.server.problem import Problem, errors
-from gpumon.state.allocations import LATE_SECONDS
 from gpumon.state.report import Report
 from gpumon.store.allocations import AllocationQuery
 from gpumon.store.error_events import EventQuery

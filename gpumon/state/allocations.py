@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from gpumon.model.allocation import (
     IDLE_LEVELS,
     KUBELET,
     MAPPING,
+    MAX_HELD,
     PROCESS,
     Allocation,
     AllocationUse,
@@ -29,12 +30,8 @@ from gpumon.state.device_names import Place, resolve
 
 MAX_OWNERS, MAX_ALLOCATIONS = 4, 64
 """Maximum numbers of owners of a GPU, and of allocations in all, that are exported as metrics."""
-MAX_HELD = 1024
-"""Maximum number of allocations that are known and stored."""
 MAX_ENDED = 64
-"""Maximum number of ended allocations that the Report keeps."""
-LATE_SECONDS = 15.0
-"""Seconds for which an owner is still that of an error after its source last named it: an error may end the job."""
+"""Maximum number of ended allocations that the Report keeps, beside those that ended last."""
 ALWAYS_SHOWN = frozenset({"slurm_sluid", "pod_uid", "container_id"})
 """Names of an owner that identify no person and no project."""
 
@@ -62,7 +59,7 @@ class JobState:
     known: Mapping[str, bool] = field(default_factory=dict)
     """Whether all owners of a GPU are known, by uuid: if so, a GPU without an allocation is free."""
     conflicts: Mapping[str, str] = field(default_factory=dict)
-    """How the processes on a GPU contradict its allocations, by uuid."""
+    """How another source, or the processes on a GPU, contradict its allocations, by uuid."""
     uses: Mapping[str, AllocationUse] = field(default_factory=dict)
     paces: Mapping[Key, Pace] = field(default_factory=dict)
     """How the GPU of each allocation moves."""
@@ -73,6 +70,8 @@ class JobState:
     processes: Mapping[str, JobProcess] = field(default_factory=dict)
     """Processes on the GPUs by id, as decimal text."""
     marks: Mapping[str, _Mark] = field(default_factory=dict)
+    silent: bool = False
+    """Whether a source is there that does not answer, or that may not be read."""
     unresolved: tuple[str, ...] = ()
     """Names of devices in claims that are no GPU of this node."""
     names: frozenset[str] = frozenset()
@@ -93,15 +92,15 @@ class JobState:
         owners = {
             each.owner.key: self.public(each.owner)
             for each in (*stored, *self.every)
-            if each.uuid == uuid and each.began.wall <= wall <= each.last_wall + LATE_SECONDS
+            if each.uuid == uuid and each.was_held(wall)
         }
         return tuple(owners.values())
 
-    @property
-    def named_holders(self) -> Mapping[str, str]:
-        """Return the owners of each GPU as text, with the names that every reader may know, by uuid."""
+    def named_holders(self, wall: float) -> Mapping[str, str]:
+        """Return the owners of each GPU now as text, with the names that every reader may know, by uuid."""
         held: dict[str, list[str]] = {}
-        for each in self.allocations:
+        just_ended = (each for each in (*self.ended, *self.suspended.values()) if each.was_held(wall))
+        for each in (*self.allocations, *just_ended):
             held.setdefault(each.uuid, []).append(self.job_id(each.owner) or "a user")
         return {uuid: ", ".join(dict.fromkeys(keys)) for uuid, keys in held.items()}
 
@@ -129,6 +128,8 @@ class JobState:
         return tuple(each for each in (*self.allocations, *self.suspended.values()) if each.uuid == uuid)
 
 
+Others = Mapping[str, Collection[str]]
+"""Owners whom a GPU was given to by a source that does not count, because another one names its owners; by uuid."""
 Claimed = Mapping[Place, tuple[str, Sequence[Claim]]]
 """The source, and the claims of this source, by GPU or MIG instance."""
 
@@ -136,7 +137,7 @@ Claimed = Mapping[Place, tuple[str, Sequence[Claim]]]
 def assign(jobs: JobState, readings: OwnerReadings | None, gpus: Sequence[GpuState], now: Instant) -> JobState:
     """Return the state with the owners that the sources report now. `readings`: None if the reader does not answer."""
     readings = readings or OwnerReadings()
-    claimed, unresolved = _claimed(readings, gpus)
+    claimed, others, unresolved = _claimed(readings, gpus)
     before = {each.key: each for each in jobs.allocations} | dict(jobs.suspended)
     found: dict[Key, Allocation] = {}
     for place, (source, claims) in claimed.items():
@@ -154,17 +155,19 @@ def assign(jobs: JobState, readings: OwnerReadings | None, gpus: Sequence[GpuSta
         jobs,
         allocations=tuple(held[:MAX_HELD]),
         suspended=suspended,
-        ended=(*jobs.ended, *ended)[-MAX_ENDED:] if ended else jobs.ended,
+        ended=(*jobs.ended, *ended)[-max(MAX_ENDED, len(ended)) :] if ended else jobs.ended,
         known=known,
-        conflicts=dict(_conflicts(claimed, readings, gpus)),
+        conflicts=dict(_conflicts(claimed, others, readings, gpus)),
+        silent=readings.silent,
         unresolved=unresolved,
         dropped=len(held[MAX_HELD:]),
     )
 
 
-def _claimed(readings: OwnerReadings, gpus: Sequence[GpuState]) -> tuple[Claimed, tuple[str, ...]]:
-    """Return the claims of the first source that names each GPU or MIG instance, and the names that are none."""
+def _claimed(readings: OwnerReadings, gpus: Sequence[GpuState]) -> tuple[Claimed, Others, tuple[str, ...]]:
+    """Return the claims of the first source that names each GPU or MIG instance, the others, and names of neither."""
     claimed: dict[Place, tuple[str, list[Claim]]] = {}
+    others: dict[str, dict[str, None]] = {}
     unresolved: dict[str, None] = {}
     for source, claims in ((MAPPING, readings.mapped), (KUBELET, readings.pods)):
         for claim in claims or ():
@@ -172,20 +175,24 @@ def _claimed(readings: OwnerReadings, gpus: Sequence[GpuState]) -> tuple[Claimed
                 place = resolve(name, gpus)
                 if place is None:
                     unresolved[name] = None
-                else:
-                    _add(claimed, place, source, claim)
+                elif not _add(claimed, place, source, claim):
+                    others.setdefault(place.uuid, {})[f"{claim.owner.key} ({source})"] = None
     held = {place.uuid for place in claimed}
     for gpu in gpus:
         if gpu.uuid not in held:
             for process in _processes(gpu, readings):
                 _add(claimed, Place(gpu.uuid), PROCESS, Claim(owner=process.owner, devices=()))
-    return claimed, tuple(unresolved)
+    return claimed, others, tuple(unresolved)
 
 
-def _add(claimed: dict[Place, tuple[str, list[Claim]]], place: Place, source: str, claim: Claim) -> None:
+def _add(claimed: dict[Place, tuple[str, list[Claim]]], place: Place, source: str, claim: Claim) -> bool:
+    """Add a claim, unless another source has named other owners of this place. Return False if one has."""
     first, claims = claimed.setdefault(place, (source, []))
-    if first == source and all(each.owner.key != claim.owner.key for each in claims):
+    if any(each.owner.key == claim.owner.key for each in claims):
+        return True
+    if first == source:
         claims.append(claim)
+    return first == source
 
 
 def _processes(gpu: GpuState, readings: OwnerReadings) -> Iterator[HolderProcess]:
@@ -223,8 +230,10 @@ def _is_answered(allocation: Allocation, readings: OwnerReadings, gpus: Sequence
     return gpu.pids is not None and all(str(pid) in readings.processes for pid in gpu.pids)
 
 
-def _conflicts(claimed: Claimed, readings: OwnerReadings, gpus: Sequence[GpuState]) -> Iterator[tuple[str, str]]:
-    """Yield (uuid, text) for each GPU with a process that belongs to none of those to whom the GPU was given."""
+def _conflicts(
+    claimed: Claimed, others: Others, readings: OwnerReadings, gpus: Sequence[GpuState]
+) -> Iterator[tuple[str, str]]:
+    """Yield (uuid, text) for each GPU that two sources give to different owners, or that a stranger's process uses."""
     for gpu in gpus:
         given = [
             (source, claim.owner)
@@ -238,9 +247,11 @@ def _conflicts(claimed: Claimed, readings: OwnerReadings, gpus: Sequence[GpuStat
             if given and not _is_service(process.owner)
             if not any(_agree(source, owner, process.owner) for source, owner in given)
         }
-        if strangers:
-            names = ", ".join(sorted({f"{owner.key} ({source})" for source, owner in given}))
-            yield gpu.uuid, f"given to {names}, but used by {', '.join(sorted(strangers)[:MAX_OWNERS])}"
+        names = ", ".join(sorted({f"{owner.key} ({source})" for source, owner in given}))
+        also = [f"also to {', '.join(others[gpu.uuid])}"] if gpu.uuid in others else []
+        used = [f"used by {', '.join(sorted(strangers)[:MAX_OWNERS])}"] if strangers else []
+        if also or used:
+            yield gpu.uuid, f"given to {names}, but {' and '.join((*also, *used))}"
 
 
 def _is_service(owner: Owner) -> bool:

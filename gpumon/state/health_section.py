@@ -69,7 +69,7 @@ def facts(report: Report, now: Now, settings: ReducerSettings) -> Facts:
         node=report.node,
         gpus=report.gpus,
         stuck=processes.stuck,
-        holders=report.jobs.named_holders,
+        holders=report.jobs.named_holders(now.wall),
         jobs=report.jobs.jobs,
         contained=processes.contained,
         ports=(*report.ports, *(gone.port for gone in report.gone_ports)),

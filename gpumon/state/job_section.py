@@ -93,11 +93,11 @@ def _metrics(jobs: JobState, job: Job, *, active: bool | None) -> JobMetrics:
 
 
 def changes(before: Report, after: Report) -> Iterator[LogLine]:
-    """Yield the log lines for GPUs whose processes contradict their allocations. No name of a user is logged."""
+    """Yield the log lines for GPUs whose allocations are contradicted. No name of a user is logged."""
     if before.jobs.conflicts is after.jobs.conflicts:
         return
     for uuid in after.jobs.conflicts:
         if uuid not in before.jobs.conflicts:
-            yield LogLine(logging.WARNING, "the GPU is used by others than its owners", {"uuid": uuid})
+            yield LogLine(logging.WARNING, "the owners of the GPU are contradicted: see gpumon jobs", {"uuid": uuid})
     for uuid in before.jobs.conflicts.keys() - after.jobs.conflicts.keys():
-        yield LogLine(logging.INFO, "the GPU is used by its owners only again", {"uuid": uuid})
+        yield LogLine(logging.INFO, "the owners of the GPU are no longer contradicted", {"uuid": uuid})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpumon.health.alert import Alert, alerts_of
@@ -193,18 +193,7 @@ class Report:
         """Return the alerts of the verdicts that are exported: firing, pending, and recently resolved ones."""
         in_maintenance = self.maintenance is not None
         alerts = alerts_of(self.health, self.gpus, boot_id=self.boot_id, in_maintenance=in_maintenance)
-        return tuple(
-            replace(each, description=self.with_holders(each.description, each.key[1], each.since))
-            for each in alerts
-            if "gpu" in dict(each.labels) or not self._may_be_renamed(each.key[1])
-        )
-
-    def with_holders(self, reason: str, uuid: str, wall: float) -> str:
-        """Return a reason, and a sentence with those owners of the GPU at a time (Unix time) that it does not name."""
-        owners = [self.jobs.job_id(owner) or "a user" for owner in self.jobs.holders(uuid, wall)]
-        words = f" {reason} ".replace(",", " ")
-        others = ", ".join(each for each in owners if f" {each} " not in words)
-        return f"{reason} The GPU was held by {others}." if others else reason
+        return tuple(each for each in alerts if "gpu" in dict(each.labels) or not self._may_be_renamed(each.key[1]))
 
     def gpu(self, name: str) -> GpuState | None:
         """Return the GPU with this uuid, index or PCI address; None if there is none."""
@@ -243,9 +232,8 @@ class Report:
             action = Action.NONE if performed_repair(verdict, self.boot_id) else verdict.action
             coded = self.health.with_code(verdict)
             reason = " ".join(dict.fromkeys(reasons.get(each.key, each.reason) for each in (verdict, coded)))
-            reason = self.with_holders(reason, verdict.device, verdict.raised.wall)
             text = action_sentence(verdict, self.health, self.boot_id)
-            info = VerdictInfo(action=action, action_text=text, code=coded.code, reason=reason)
+            info = VerdictInfo(action=action, action_text=text, code=coded.code, reason=verdict.with_holders(reason))
             yield info, labels_of(VerdictInfo.LABELS, place)
 
     def port_info(self, port: PortReading) -> InfinibandPortInfo:

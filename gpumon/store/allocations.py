@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from gpumon.model.allocation import Allocation
+from gpumon.model.allocation import MAX_HELD, Allocation
 from gpumon.store.stored_rows import matching, readable, validate
 
 _CONDITIONS = {"uuid": "uuid = :uuid", "since": "last_wall >= :since", "until": "began <= :until"}
@@ -58,7 +58,8 @@ def find(connection: sqlite3.Connection, query: AllocationQuery) -> tuple[Alloca
 
 def read_open(connection: sqlite3.Connection) -> tuple[Allocation, ...]:
     """Return the newest allocations that have not ended. Those of earlier boots have ended with their boot."""
-    rows = connection.execute("SELECT id, allocation FROM allocations WHERE NOT ended ORDER BY began DESC LIMIT 256")
+    query = "SELECT id, allocation FROM allocations WHERE NOT ended ORDER BY began DESC LIMIT ?"
+    rows = connection.execute(query, (MAX_HELD,))
     return tuple(readable("allocations", rows, lambda row: validate(Allocation, json.loads(row[1]))))
 
 

@@ -506,7 +506,8 @@ def test_no_name_of_an_owner_is_in_the_archive(tmp_path: Path) -> None:
     unit, job = Owner(systemd_unit="jupyter-ann.service"), replace(SLURM, slurm_partition="ann-lab")
     named = claim(Owner(slurm_job_id="train-ann"), "GPU-2")
     jobs = owners(healthy(), mapped=(claim(unit, "GPU-0"), claim(POD, "GPU-1"), claim(job, "GPU-2"), named))
-    host = facts({"notices": [{"subject": "x", "message": 'By unit/jupyter-ann.service, "pod/ml/train-0".'}]})
+    message = 'By unit/jupyter-ann.service, "pod/ml/train-0", device=job/unit/jupyter-ann.service.'
+    host = facts({"notices": [{"subject": "x", "message": message}]})
     host = replace(host, report={**host.report, "jobs": JobsResponse.from_report(jobs, everything=True).document()})
     with new_bundle(tmp_path / "x.tar.gz") as archive:
         fill(archive, replace(host, errors=STOPPED), {})
@@ -519,7 +520,9 @@ def test_no_name_of_an_owner_is_in_the_archive(tmp_path: Path) -> None:
         "slurm/4711",
         "slurm/<redacted>",
     ]
-    assert shown["node"]["notices"][0]["message"] == 'By unit/<redacted>, "pod/<redacted>".'
+    assert shown["node"]["notices"][0]["message"] == (
+        'By unit/<redacted>, "pod/<redacted>", device=job/unit/<redacted>.'
+    )
 
 
 def test_a_value_of_a_secret_key_of_a_reading_is_redacted(tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ def test_the_bundle_masks_user_names(dumps: Path, tmp_path: Path) -> None:
     assert mask(f"/scratch/{own}/x {own}er", [own]) == f"/scratch/USER/x {own}er"
 
 
+@each_case(
+    ("user", "shown", "masked"),
+    [
+        ("ann@corp.org", "/data/corp.org/ann/train.py", "/data/corp.org/USER/train.py"),
+        ("CORP\\ann", json.dumps("by CORP\\ann"), '"by USER"'),
+        ("ann", "/scratch/ann_runs/x /scratch/anna/x", "/scratch/USER_runs/x /scratch/anna/x"),
+        ("jörg", json.dumps("/data/jörg/x"), '"/data/USER/x"'),
+    ],
+)
+def test_each_form_of_a_user_name_is_masked(user: str, shown: str, masked: str) -> None:
+    """With its domain or without, in JSON or not, also as a part of a folder's name."""
+    assert mask(shown, [user]) == masked
+
+
 @each_case("arguments", [["--ras", "nonsense"], ["--ras", "4711"], ["--ras", "n1:http"], ["4711", "--ras=:28028"]])
 def test_an_address_of_ras_has_a_host_and_a_port(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A JOB after --ras is not taken for an address."""

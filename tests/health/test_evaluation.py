@@ -17,10 +17,12 @@ from gpumon.health.facts import GpuCase
 from gpumon.health.policy import Policy
 from gpumon.health.table import BY_NAME, CHECKS, LIMITS
 from gpumon.health.verdict import NODE, Action, Finding, Level, Verdict, fail
+from gpumon.model.allocation import Allocation, Owner
 from gpumon.model.instant import Instant
 from gpumon.probe.core.probes import PROBES
 from gpumon.probe.core.state import ProbeState
 from gpumon.state import health_section
+from gpumon.state.allocations import JobState
 from gpumon.state.sections import changes
 from scripts.simulated_reports import report_of
 
@@ -91,6 +93,29 @@ def test_a_check_that_raises_does_not_stop_other_checks() -> None:
     for _ in range(15):
         evaluate_with(ward, row)
     assert ward.verdict("gpumon_check_failing") is None
+
+
+def test_a_verdict_keeps_the_owners_of_its_gpu() -> None:
+    """Those at the time when it was raised, after they have left too; who comes later is not named."""
+    ward = Ward()
+    began = Instant("boot", 0.0, ward.wall - 60.0)
+    held, later = (
+        Allocation(
+            uuid=ward.report.gpus[2].uuid,
+            source="mapping",
+            owner=Owner(slurm_job_id=job),
+            began=began,
+            last_wall=ward.wall + HOUR,
+        )
+        for job in ("4711", "4712")
+    )
+    ward.report = changed(ward.report, jobs=JobState(allocations=(held,), names=frozenset({"slurm_job_id"})))
+    ward.event(2, 95)
+    ward.go_on(10)
+    ward.report = changed(ward.report, jobs=JobState(allocations=(later,)))
+    verdict = ward.go_on(60).verdict("gpu_xid_critical", 2)
+    assert verdict is not None
+    assert verdict.with_holders("Broken.") == "Broken. The GPU was held by slurm/4711."
 
 
 def evaluate_with(ward: Ward, row: Check) -> list[tuple[int, str]]:

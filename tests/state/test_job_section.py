@@ -8,11 +8,13 @@ from job_reports import POD, SETTINGS, SLURM, claim, owners
 from reduced_reports import gpu_reading, healthy, reduce_all, snapshot, xid79_verdict
 from sample_events import error_event
 
+from gpumon.cli.jobs import table
+from gpumon.health.verdict import HELD_BY
 from gpumon.model.allocation import KINDS, HolderProcess, Owner
 from gpumon.model.gpu import Gpu
 from gpumon.model.snapshot import HostSnapshot
 from gpumon.outputs.problems import current_reason
-from gpumon.outputs.responses.jobs import JobsResponse
+from gpumon.outputs.responses.jobs import CONTRADICTED, JobsResponse
 from gpumon.outputs.responses.report import EventResponse
 from gpumon.state.messages import StoredState, Tick
 from gpumon.state.report import Report
@@ -183,6 +185,23 @@ def test_a_stranger_on_a_given_gpu_is_a_conflict() -> None:
     assert list(pods.jobs.conflicts) == ["GPU-0"], "the kubelet's pod has a cgroup with the uid of a pod"
 
 
+def test_two_sources_that_disagree_are_a_conflict() -> None:
+    """The owners are those of the first source; readers who may not know names get none."""
+    report = owners(healthy(), mapped=(claim(SLURM, "GPU-0"),), pods=(claim(POD, "GPU-0"), claim(POD, "GPU-1")))
+    assert held(report) == {"GPU-0": [("mapping", "slurm/4711")], "GPU-1": [("kubelet", POD.key)]}
+    text = f"given to slurm/4711 (mapping), but also to {POD.key} (kubelet)"
+    assert report.jobs.conflicts == {"GPU-0": text}
+    assert JobsResponse.from_report(report).conflicts == {"GPU-0": CONTRADICTED}
+    assert f"GPU 0: {text}." in table(JobsResponse.from_report(report, everything=True).document())
+
+
+def test_allocations_that_end_together_are_all_kept_until_others_end() -> None:
+    """So that each is stored as ended, however many owners shared the GPUs."""
+    many = tuple(claim(Owner(slurm_job_id=str(number)), "GPU-0") for number in range(200))
+    report = owners(owners(healthy(), mapped=many), at=120.0, mapped=())
+    assert (len(report.jobs.ended), report.jobs.allocations) == (200, ())
+
+
 def test_a_name_is_public_only_if_it_is_configured() -> None:
     """/metrics, and the API for a client without credentials, have only the names in jobs.labels."""
     report = owners(healthy(), mapped=(claim(SLURM, "GPU-0"), claim(Owner(user="alice"), "GPU-1")))
@@ -198,7 +217,7 @@ def test_a_name_is_public_only_if_it_is_configured() -> None:
 def test_alerts_and_events_name_who_held_the_gpu() -> None:
     """The text of an alert and each event have the owners of the GPU at that time, by their public names."""
     report = owners(healthy(), mapped=(claim(SLURM, "GPU-0", since=1e9),))
-    verdict = xid79_verdict("GPU-0")
+    verdict = xid79_verdict("GPU-0")._replace(evidence={"xid": 79.0, HELD_BY: "slurm/4711"})
     report = replace(report, health=replace(report.health, open={verdict.key: verdict}))
     assert [each.description.rpartition(". ")[2] for each in report.alerts] == ["The GPU was held by slurm/4711."]
     (info,) = [dict(each.labels) for each in samples(report) if each.name == "gpumon_health_check_info"]

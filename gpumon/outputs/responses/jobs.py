@@ -111,6 +111,10 @@ class JobResponse(ResponseModel):
     allocations: list[AllocationResponse]
 
 
+CONTRADICTED = "its owners are contradicted by another source or by its processes"
+"""Text of a conflict for readers who may not know the names of owners."""
+
+
 class JobsResponse(ResponseModel):
     """The owners of the GPUs of this node."""
 
@@ -118,8 +122,9 @@ class JobsResponse(ResponseModel):
     free: list[int] = Field(description="Indexes of GPUs without an owner.")
     unknown: list[int] = Field(description="Indexes of GPUs without an owner that a source may not have reported.")
     conflicts: dict[str, str] = Field(
-        description="By uuid, for a GPU that is used by processes of others than those to whom it was given."
+        description="By uuid, for a GPU that two sources give to different owners, or that processes of others use."
     )
+    silent: bool = Field(description="A source is there that does not answer, or that may not be read.")
     unresolved: list[str] = Field(description="Devices that a source has given to an owner, and that are no GPU here.")
     omitted: int = Field(description="Number of allocations that are left out: at most 1024 are known.")
 
@@ -133,7 +138,8 @@ class JobsResponse(ResponseModel):
             jobs=list(_jobs(report, everything=everything)),
             free=[state.index for state in rest if jobs.known.get(state.uuid)],
             unknown=[state.index for state in rest if not jobs.known.get(state.uuid)],
-            conflicts=dict(jobs.conflicts) if everything else dict.fromkeys(jobs.conflicts, "used by others"),
+            conflicts=dict(jobs.conflicts) if everything else dict.fromkeys(jobs.conflicts, CONTRADICTED),
+            silent=jobs.silent,
             unresolved=list(jobs.unresolved),
             omitted=jobs.dropped,
         )
