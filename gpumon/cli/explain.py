@@ -87,9 +87,9 @@ def _read(args: argparse.Namespace) -> Sequence[Evidence]:
 def mask(shown: str, users: Iterable[str]) -> str:
     """Return a text without the names of these users, and without those in paths of home directories."""
     for user in users:
-        # a name of a domain, such as CORP\\ann or ann@corp.example.com; its home may have the short name alone
-        short = re.split(r"[\\/]", user)[-1].partition("@")[0]
-        for name in (user, json.dumps(user)[1:-1], json.dumps(user).strip('"'), short):
+        # of CORP\ann or ann@corp.example.com, paths may have the short name alone; JSON escapes some characters
+        short = re.split(r"[\\/]", user)[-1].partition("@")[0] or user
+        for name in (user, json.dumps(user)[1:-1], short, json.dumps(short)[1:-1]):
             shown = re.sub(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", "USER", shown)
     return _HOME.sub(r"\1USER", shown)
 

@@ -111,6 +111,7 @@ def test_the_bundle_masks_user_names(dumps: Path, tmp_path: Path) -> None:
         ("ann@corp.org", "/data/corp.org/ann/train.py", "/data/corp.org/USER/train.py"),
         ("CORP\\ann", json.dumps("by CORP\\ann"), '"by USER"'),
         ("ann", "/scratch/ann_runs/x /scratch/anna/x", "/scratch/USER_runs/x /scratch/anna/x"),
+        ("@corp.org", "/data/x", "/data/x"),
         ("jörg", json.dumps("/data/jörg/x"), '"/data/USER/x"'),
     ],
 )
