@@ -102,7 +102,7 @@ class JobState:
         just_ended = (each for each in (*self.ended, *self.suspended.values()) if each.was_held(wall))
         for each in (*self.allocations, *just_ended):
             held.setdefault(each.uuid, []).append(self.job_id(each.owner) or "a user")
-        return {uuid: ", ".join(dict.fromkeys(keys)) for uuid, keys in held.items()}
+        return {uuid: _few(list(dict.fromkeys(keys))) for uuid, keys in held.items()}
 
     def public(self, owner: Owner) -> Owner:
         """Return an owner with only the names that every reader may know."""
@@ -126,6 +126,12 @@ class JobState:
     def of_gpu(self, uuid: str) -> tuple[Allocation, ...]:
         """Return the allocations of a GPU and of its MIG instances, with those whose source is unknown at present."""
         return tuple(each for each in (*self.allocations, *self.suspended.values()) if each.uuid == uuid)
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return at most MAX_OWNERS names as text: it becomes a label, and a row of the store."""
+    more = len(names) - MAX_OWNERS
+    return ", ".join((*names[:MAX_OWNERS], *([f"{more} more"] if more > 0 else [])))
 
 
 Others = Mapping[str, Collection[str]]

@@ -200,6 +200,8 @@ def test_allocations_that_end_together_are_all_kept_until_others_end() -> None:
     many = tuple(claim(Owner(slurm_job_id=str(number)), "GPU-0") for number in range(200))
     report = owners(owners(healthy(), mapped=many), at=120.0, mapped=())
     assert (len(report.jobs.ended), report.jobs.allocations) == (200, ())
+    named = owners(healthy(), mapped=many).jobs.named_holders(0.0)
+    assert named == {"GPU-0": "slurm/0, slurm/1, slurm/10, slurm/100, 196 more"}
 
 
 def test_a_name_is_public_only_if_it_is_configured() -> None:
