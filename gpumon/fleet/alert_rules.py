@@ -79,13 +79,13 @@ JOB_MOVED = "gpumon_job_last_moving_timestamp_seconds"
 MAX_WAIT_SECONDS = 1200
 """Seconds for which a job may wait for a node that is active: it saves or evaluates, or a rank loops on its CPU."""
 _WAITED_FOR = f"gpumon_job_active == 1 and on (job, cluster, job_id) {JOB_MOVED} > time() - {MAX_WAIT_SECONDS}"
-_ON_NODES = 'job_id=~"slurm/.*"'
-"""Matches jobs that may run on several nodes. Pods and units of the same name on two nodes are different jobs."""
+_ON_NODES, _ON_ONE_NODE = ',job_id=~"slurm/.*"', ',job_id!~"slurm/.*"'
+"""Match the jobs that may run on several nodes, and the others: pods and units of one name are different jobs."""
 
 
-def _stalled(jobs: str) -> str:
-    """Return the verdicts on stalled jobs with these labels, without those of nodes in maintenance."""
-    return f'{LAST_VERDICT}{{check="job_stalled",{jobs}}} == {WARN:d} {UNLESS_MUTED}'
+def _stalled(jobs: str = "") -> str:
+    """Return the verdicts on stalled jobs that match, without those of nodes in maintenance."""
+    return f'{LAST_VERDICT}{{check="job_stalled"{jobs}}} == {WARN:d} {UNLESS_MUTED}'
 
 
 _DEVICE_LABELS = {"gpu": ("uuid",), "port": ("device", "port"), "job": ("job_id",), "node": ()}
@@ -108,8 +108,8 @@ _CONDITIONS: Mapping[str, _Condition] = {
     "JobStalled": _Condition(
         f"count by (job, cluster, check, job_id) ({_stalled(_ON_NODES)} unless on (job, cluster, job_id) "
         f"({_WAITED_FOR})) or count by (job, cluster, check, job_id, instance) "
-        f"({_stalled(_ON_NODES.replace('=~', '!~'))})",
-        f'sort({JOB_MOVED}{{cluster=%q,job_id=%q,instance=~"%s.*"}} and on {_JOB_ON_NODE} ({_stalled("")}))',
+        f"({_stalled(_ON_ONE_NODE)})",
+        f'sort({JOB_MOVED}{{cluster=%q,job_id=%q,instance=~"%s.*"}} and on {_JOB_ON_NODE} ({_stalled()}))',
         of_fleet=True,
     ),
     CHECK_UNKNOWN.name: _Condition(
