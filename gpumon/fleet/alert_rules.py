@@ -239,8 +239,10 @@ def _info_query(rule: AlertRule) -> str:
     """Return the start of a template that reads the info series of the rule's verdict; "" for a rule without check."""
     if rule.check is None:
         return ""
-    labels = ("job", "cluster", *(() if rule.of_fleet else ("instance",)), *_DEVICE_LABELS[rule.check.kind])
-    matchers = ",".join((f'check="{rule.check.name}"', *(f"{label}=%q" for label in labels)))
+    labels = ("job", "cluster", "instance", *_DEVICE_LABELS[rule.check.kind])
+    # an alert about several nodes has no instance
+    forms = {"instance": '=~"%s.*"'} if rule.of_fleet else {}
+    matchers = ",".join((f'check="{rule.check.name}"', *(f"{label}{forms.get(label, '=%q')}" for label in labels)))
     values = " ".join(f"$labels.{label}" for label in labels)
     return f"{{{{ with printf `topk(1, {LAST_INFO}{{{matchers}}})` {values} | query }}}}"
 
